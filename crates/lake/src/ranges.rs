@@ -78,6 +78,7 @@ fn cut_one(wanted: &Range<u64>, fetched: &[(Range<u64>, Bytes)]) -> Option<Bytes
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

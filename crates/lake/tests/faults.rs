@@ -1,5 +1,7 @@
 //! What a store makes of a server that misbehaves.
 
+#![allow(clippy::single_range_in_vec_init)]
+
 mod common;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! The store in a local folder.
 
+#![allow(clippy::single_range_in_vec_init)]
+
 mod common;
 
 use bytes::Bytes;

@@ -1,6 +1,8 @@
 //! Against a real S3 server. Runs when FIRN_VERSITYGW names the versitygw program (see
 //! scripts/install-versitygw.sh), and says that it is skipped otherwise.
 
+#![allow(clippy::single_range_in_vec_init)]
+
 mod common;
 
 use bytes::Bytes;

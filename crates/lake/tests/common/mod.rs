@@ -26,6 +26,14 @@ impl Random {
         Random(seed)
     }
 
+    pub fn seeded(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub fn usize_below(&mut self, n: usize) -> usize {
+        self.below(n as u64) as usize
+    }
+
     /// splitmix64
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
