@@ -4,11 +4,13 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod cache;
 mod drive;
 mod error;
 mod file;
 mod key;
 mod options;
+pub mod plan;
 mod ranges;
 mod retry;
 mod s3;
@@ -16,6 +18,7 @@ mod s3_error;
 mod s3_http;
 mod store;
 
+pub use cache::{Cache, CacheStats};
 pub use error::{Error, ErrorKind, Result};
 pub use key::{object_key, random_nonce, relation_prefix, ObjectKey};
 pub use options::{validate_url, StoreOptions, PUBLIC_OPTIONS, SECRET_OPTIONS};
