@@ -28,6 +28,8 @@ type Result<T> = std::result::Result<T, Failure>;
 const IDLE_CONNECTION: Duration = Duration::from_secs(15);
 /// Bytes per request when an object is read back as a whole.
 const VERIFY_STEP: u64 = 8 << 20;
+/// Parts uploaded at the same time. Few: over plain HTTP each is hashed before it is sent, on this thread.
+const UPLOADS_AT_ONCE: usize = 4;
 /// How long a failed upload waits for its parts to be given up.
 const ABORT_WAIT: Duration = Duration::from_secs(2);
 /// S3 allows no more parts in an upload.
@@ -52,8 +54,9 @@ impl S3Store {
     pub fn new(options: &StoreOptions, bucket: &str, prefix: &str) -> crate::Result<Self> {
         let conditional = Arc::new(AtomicBool::new(true));
         let region = options.region.as_deref().unwrap_or("us-east-1");
+        let http = options.http_allowed()?;
         let client_options = ClientOptions::new()
-            .with_allow_http(options.http_allowed()?)
+            .with_allow_http(http)
             .with_timeout_disabled()
             .with_connect_timeout(Duration::from_millis(options.connect_timeout_ms.max(1)))
             .with_pool_idle_timeout(IDLE_CONNECTION)
@@ -62,6 +65,8 @@ impl S3Store {
             .with_bucket_name(bucket)
             .with_region(region)
             .with_virtual_hosted_style_request(false)
+            // TLS protects a body already; hashing it once more would cost time in which nobody can cancel.
+            .with_unsigned_payload(!http)
             .with_client_options(client_options)
             .with_http_connector(Connector {
                 conditional: Arc::clone(&conditional),
@@ -236,7 +241,7 @@ impl S3Store {
                 let end = at.saturating_add(part).min(bytes.len());
                 self.put_part(upload, n, bytes.slice(at..end))
             })
-            .buffered(self.parallel)
+            .buffered(self.parallel.min(UPLOADS_AT_ONCE))
             .try_collect()
             .await
             .map_err(certain)?;
