@@ -1,1 +1,30 @@
+//! What the bytes of a firn table mean: stripes, zone maps, row addresses, directory entries,
+//! tombstones and the filter expression. No I/O, no async, no PostgreSQL. See README.md for the
+//! layouts.
 
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod column;
+pub mod entry;
+pub mod error;
+pub mod filter;
+pub mod read;
+pub mod schema;
+pub mod tombstone;
+pub mod write;
+pub mod zone;
+
+pub use address::{blocks_for, Slot, Tid, ROWS_PER_BLOCK, VIRTUAL_BASE};
+pub use column::{ByteColumn, Column, Dictionary, Value, Values};
+pub use entry::{DirectoryEntry, EntryState, Location};
+pub use error::{Error, ErrorKind, Result};
+pub use filter::{CompareOp, Constant, Filter, Selection};
+pub use read::{Decoder, PageLocation, StripeMeta};
+pub use schema::{ColumnKind, ColumnSpec, Physical};
+pub use tombstone::{DeleteVector, Tombstone, TombstoneState};
+pub use write::{Codec, ColumnBuilder, Stripe, StripeWriter, WriteOptions};
+pub use zone::{Bound, ZoneMap};
+
+/// Version of the stripe format, in the file's key-value metadata and in every directory entry.
+pub const FORMAT_VERSION: u16 = 1;

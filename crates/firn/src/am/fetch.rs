@@ -1,0 +1,155 @@
+//! Rows of stripes by TID: which of them a snapshot sees, and their values.
+
+use crate::directory::{tombstones, Directory};
+use crate::pg::{LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer};
+use crate::write::{pending_at, PendingRef};
+use firn_format::{EntryState, Tid, TombstoneState};
+use std::rc::Rc;
+
+/// Where a visible row is.
+pub enum Place {
+    Stripe(crate::directory::Found),
+    Pending(PendingRef),
+    /// Another session has reserved the row's TID and not written the row yet.
+    Reserved,
+}
+
+/// A row that a snapshot sees.
+pub struct RowAt {
+    pub place: Place,
+    pub row: u32,
+    /// The transaction that inserted it.
+    pub xmin: u32,
+}
+
+/// Find the row at a virtual TID, if `snap` sees it.
+pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
+    let kind = snap.kind();
+    let found = match pending_at(directory.table, tid) {
+        Some(p) => {
+            if kind == SnapKind::Mvcc && p.cid >= snap.curcid() {
+                return None;
+            }
+            let row = tid.row_in(p.slot)?;
+            if kind == SnapKind::Dirty {
+                snap.set_dirty(0, 0);
+            }
+            RowAt { place: Place::Pending(p), row, xmin: crate::pg::xact::xid() }
+        }
+        None => match kind {
+            SnapKind::Dirty => written(directory, tid, snap)?,
+            // The newest version of the directory row is the one whose bytes are surely there.
+            SnapKind::Any | SnapKind::NonVacuumable => {
+                written(directory, tid, Snap::self_snap()).or_else(|| written(directory, tid, snap))?
+            }
+            _ => written(directory, tid, snap)?,
+        },
+    };
+    let deleted = match kind {
+        SnapKind::Any | SnapKind::NonVacuumable => false,
+        SnapKind::Dirty => dirty_deleted(directory, tid, snap),
+        _ => tombstones::find(&directory.toast, tid, snap)
+            .is_some_and(|s| s.tombstone.state == TombstoneState::Deleted),
+    };
+    (!deleted).then_some(found)
+}
+
+fn written(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
+    let found = directory.find(tid, snap)?;
+    let row = tid.row_in(found.slot)?;
+    let xmin = found.xmin;
+    match found.entry.state {
+        EntryState::Reserved if snap.kind() == SnapKind::Dirty => {
+            Some(RowAt { place: Place::Reserved, row, xmin })
+        }
+        EntryState::Reserved => None,
+        EntryState::Live => {
+            (row < found.entry.rows).then_some(RowAt { place: Place::Stripe(found), row, xmin })
+        }
+    }
+}
+
+/// Under a dirty snapshot: is the row surely deleted? A deletion or lock in progress is reported
+/// through the snapshot, as heapam does, beside what the directory row reported.
+fn dirty_deleted(directory: &Directory, tid: Tid, snap: Snap) -> bool {
+    let (xmin, _) = snap.dirty_found();
+    let mut own = crate::pg::snapshot::DirtySnap::new();
+    let stone = tombstones::find(&directory.toast, tid, own.snap());
+    let (stone_xmin, stone_xmax) = own.snap().dirty_found();
+    let mut xmax = 0;
+    let mut deleted = false;
+    if let Some(stone) = stone {
+        if stone.tombstone.state == TombstoneState::Deleted {
+            if stone_xmin != 0 {
+                xmax = stone_xmin;
+            } else {
+                deleted = true;
+            }
+        } else {
+            xmax = stone_xmax;
+        }
+    }
+    snap.set_dirty(xmin, xmax);
+    deleted
+}
+
+/// What fetching rows by TID needs; kept for the length of an index scan.
+pub struct Fetcher {
+    table: Rel,
+    layout: Rc<Layout>,
+    directory: Option<Directory>,
+    buffer: RowBuffer,
+}
+
+impl Fetcher {
+    pub fn new(table: Rel) -> Fetcher {
+        Fetcher {
+            table,
+            layout: layout(table),
+            directory: Directory::open(table, LockMode::AccessShare),
+            buffer: RowBuffer::default(),
+        }
+    }
+
+    /// Put the row at `tid` into `slot` if `snap` sees it.
+    pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        let Some(at) = locate(directory, tid, snap) else { return false };
+        self.load(&at);
+        slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
+        true
+    }
+
+    fn load(&mut self, at: &RowAt) {
+        let Some(directory) = &self.directory else { return };
+        let all = |_: usize| true;
+        match &at.place {
+            Place::Stripe(found) => {
+                let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
+                stripe_row(
+                    self.table,
+                    &self.layout,
+                    &directory.toast,
+                    &handle,
+                    at.row,
+                    all,
+                    &mut self.buffer,
+                );
+            }
+            Place::Pending(p) => {
+                pending_row(self.table, &self.layout, &p.writer, at.row, &mut self.buffer)
+            }
+            Place::Reserved => {
+                let n = self.layout.columns.len();
+                self.buffer.values = vec![0; n];
+                self.buffer.nulls = vec![true; n];
+            }
+        }
+    }
+
+    /// Is there a row at `tid` that `snap` sees?
+    pub fn exists(&self, tid: Tid, snap: Snap) -> bool {
+        self.directory.as_ref().is_some_and(|d| locate(d, tid, snap).is_some())
+    }
+}

@@ -1,0 +1,250 @@
+//! All rows of a table's stripes that a snapshot sees, in TID order, forwards and backwards. The
+//! plain scan, index builds and rewrites read through this; the custom scan has a faster way.
+
+use crate::directory::{tombstones, Directory, Found};
+use crate::pg::datum::Datum;
+use crate::pg::{xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::stripe::{
+    column_datums, handle_for, layout, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
+    Rows,
+};
+use crate::write::{pending_of, PendingRef};
+use firn_format::{DeleteVector, Tid};
+use std::rc::Rc;
+
+/// Hands out the numbers of stripes to the processes of a parallel scan.
+pub type Claim = Box<dyn FnMut() -> u32>;
+
+enum Source {
+    Stripe(Box<BatchReader>, Found),
+    Pending(PendingRef),
+}
+
+struct Current {
+    source: Source,
+    slot: firn_format::Slot,
+    rows: u32,
+    xmin: u32,
+    deleted: Option<DeleteVector>,
+    /// Row last returned; -1 before the first.
+    row: i64,
+    batch: Option<(Batch, Vec<Datums>)>,
+}
+
+/// An iteration over stripe rows.
+pub struct StripeRows {
+    table: Rel,
+    snap: Snap,
+    layout: Rc<Layout>,
+    wanted: Vec<bool>,
+    directory: Option<Directory>,
+    list: Vec<Found>,
+    pending: Vec<PendingRef>,
+    /// Index into list followed by pending; -1 before the first.
+    at: i64,
+    stepped: bool,
+    claim: Option<Claim>,
+    current: Option<Current>,
+    buffer: RowBuffer,
+    values: Vec<Datum>,
+    nulls: Vec<bool>,
+}
+
+impl StripeRows {
+    /// Start before the first row. Columns for which `wanted` is false are returned as NULL.
+    pub fn new(table: Rel, snap: Snap, wanted: Vec<bool>, claim: Option<Claim>) -> StripeRows {
+        let directory = Directory::open(table, LockMode::AccessShare);
+        let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
+        // Parallel workers cannot see what their leader has in memory; the leader reads it.
+        let pending = if xact::is_parallel_worker() { Vec::new() } else { visible_pending(table, snap) };
+        StripeRows {
+            table,
+            snap,
+            layout: layout(table),
+            wanted,
+            directory,
+            list,
+            pending,
+            at: -1,
+            stepped: false,
+            claim,
+            current: None,
+            buffer: RowBuffer::default(),
+            values: Vec::new(),
+            nulls: Vec::new(),
+        }
+    }
+
+    /// Rows of all columns.
+    pub fn all(table: Rel, snap: Snap, claim: Option<Claim>) -> StripeRows {
+        StripeRows::new(table, snap, vec![true; table.column_count()], claim)
+    }
+
+    /// Go to the next (or previous) row; None at the end. Its values are then in [`Self::row`].
+    pub fn step(&mut self, forward: bool) -> Option<(Tid, u32)> {
+        self.stepped = true;
+        loop {
+            if let Some(current) = &mut self.current {
+                while let Some(row) = current.advance(forward) {
+                    if current.deleted.as_ref().is_some_and(|d| d.contains(row)) {
+                        continue;
+                    }
+                    let (tid, xmin) = (Tid::of(current.slot, row), current.xmin);
+                    self.load(row);
+                    return Some((tid, xmin));
+                }
+                self.current = None;
+            }
+            xact::check_for_interrupts();
+            let stripes = self.list.len() as i64;
+            let total = stripes + self.pending.len() as i64;
+            self.at = match &mut self.claim {
+                // Once the claims are past the last stripe, pending rows follow.
+                Some(claim) if self.at < stripes => i64::from(claim()).min(stripes),
+                _ => self.at + if forward { 1 } else { -1 },
+            };
+            if self.at < 0 || self.at >= total {
+                self.at = self.at.clamp(-1, total);
+                return None;
+            }
+            self.open(self.at as usize, forward);
+        }
+    }
+
+    fn open(&mut self, number: usize, forward: bool) {
+        let Some(directory) = &self.directory else { return };
+        let (source, slot, rows, xmin) = match self.list.get(number) {
+            Some(found) => {
+                let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
+                let reader = Box::new(BatchReader::new(handle));
+                (Source::Stripe(reader, found.clone()), found.slot, found.entry.rows, found.xmin)
+            }
+            None => match self.pending.get(number - self.list.len()) {
+                Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, xact::xid()),
+                None => return,
+            },
+        };
+        let deleted = match self.snap.kind() {
+            SnapKind::Any => None,
+            _ => tombstones::deleted(&directory.toast, slot, rows, self.snap),
+        };
+        let row = if forward { -1 } else { i64::from(rows) };
+        self.current = Some(Current { source, slot, rows, xmin, deleted, row, batch: None });
+    }
+
+    fn load(&mut self, row: u32) {
+        let (Some(directory), Some(current)) = (&self.directory, &mut self.current) else { return };
+        match &mut current.source {
+            Source::Pending(p) => {
+                pending_row(self.table, &self.layout, &p.writer, row, &mut self.buffer);
+                self.values.clone_from(&self.buffer.values);
+                self.nulls.clone_from(&self.buffer.nulls);
+            }
+            Source::Stripe(reader, _) => {
+                let covered = current.batch.as_ref().is_some_and(|(b, _)| b.rows.contains(&row));
+                if !covered {
+                    let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);
+                    let columns = load_batch(
+                        self.table,
+                        &self.layout,
+                        &self.wanted,
+                        directory,
+                        reader,
+                        &batch,
+                    );
+                    current.batch = Some((batch, columns));
+                }
+                let Some((batch, columns)) = &current.batch else { return };
+                let within = (row - batch.rows.start) as usize;
+                self.values.clear();
+                self.nulls.clear();
+                for c in columns {
+                    let (value, null) = c.get(within);
+                    self.values.push(value);
+                    self.nulls.push(null);
+                }
+            }
+        }
+    }
+
+    /// Values of the row last stepped to, one per column.
+    pub fn row(&self) -> (&[Datum], &[bool]) {
+        (&self.values, &self.nulls)
+    }
+
+    /// Step and store the row in a slot.
+    pub fn next_into(&mut self, forward: bool, slot: TupleSlot) -> bool {
+        match self.step(forward) {
+            Some((tid, xmin)) => {
+                slot.store_row(self.table, &self.values, &self.nulls, tid, xmin);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// No step has been made yet.
+    pub fn never_stepped(&self) -> bool {
+        !self.stepped
+    }
+
+    /// Continue after the last row, for a scan that begins backwards.
+    pub fn go_to_end(&mut self) {
+        self.at = (self.list.len() + self.pending.len()) as i64;
+    }
+
+    /// Before the first row, where a backward scan has run into the row store.
+    pub fn is_before_first(&self) -> bool {
+        self.at < 0
+    }
+}
+
+impl Current {
+    fn advance(&mut self, forward: bool) -> Option<u32> {
+        self.row += if forward { 1 } else { -1 };
+        let inside = self.row >= 0 && self.row < i64::from(self.rows);
+        self.row = self.row.clamp(-1, i64::from(self.rows));
+        inside.then_some(self.row as u32)
+    }
+}
+
+/// Pending stripes whose rows `snap` sees.
+pub fn visible_pending(table: Rel, snap: Snap) -> Vec<PendingRef> {
+    let mut list = pending_of(table);
+    if snap.kind() == SnapKind::Mvcc {
+        list.retain(|p| p.cid < snap.curcid());
+    }
+    list.sort_by_key(|p| p.slot);
+    list
+}
+
+/// Decode all wanted columns of a batch into datums.
+fn load_batch(
+    table: Rel,
+    layout: &Layout,
+    wanted: &[bool],
+    directory: &Directory,
+    reader: &mut BatchReader,
+    batch: &Batch,
+) -> Vec<Datums> {
+    let handle = reader.handle().clone();
+    let meta = handle.meta(&directory.toast);
+    let rows = batch.rows.len();
+    let column = |(i, column): (usize, &Option<crate::pg::datum::ColumnType>)| {
+        let Some(column) = column.as_ref().filter(|_| wanted.get(i).copied().unwrap_or(true)) else {
+            return Datums::constant(0, true, rows);
+        };
+        let number = column.attribute.number;
+        let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
+            let (value, null) = crate::pg::slot::missing_value(table, number);
+            return Datums::constant(value, null, rows);
+        };
+        let conversion = column.conversion_from(meta.columns()[stored].kind);
+        let decoded = reader.column(&directory.toast, stored, batch);
+        column_datums(&decoded, conversion, Rows::All, |d| {
+            handle.dictionary_datums(stored, conversion, d)
+        })
+    };
+    layout.columns.iter().enumerate().map(column).collect()
+}
+

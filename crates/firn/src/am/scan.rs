@@ -1,0 +1,113 @@
+//! Sequential, TID-range and bitmap scans: the row store first (heapam's scan), then the stripes.
+
+use super::fetch::Fetcher;
+use super::rows::{Claim, StripeRows};
+use crate::pg::{Rel, Snap, TupleSlot};
+use firn_format::{Tid, ROWS_PER_BLOCK};
+
+/// The stripe half of a scan descriptor.
+pub struct Scan {
+    table: Rel,
+    snap: Snap,
+    claim: Option<fn(usize) -> u32>,
+    /// Address of the shared counter of a parallel scan.
+    shared: usize,
+    rows: Option<StripeRows>,
+    /// The row store is exhausted and stripes are being read.
+    pub in_stripes: bool,
+    range: Option<(Tid, Tid)>,
+    bitmap: Option<BitmapBlock>,
+    fetcher: Option<Fetcher>,
+}
+
+struct BitmapBlock {
+    block: u32,
+    offsets: Vec<u16>,
+    next: usize,
+}
+
+impl Scan {
+    pub fn new(table: Rel, snap: Snap, shared: Option<(usize, fn(usize) -> u32)>) -> Scan {
+        Scan {
+            table,
+            snap,
+            claim: shared.map(|(_, f)| f),
+            shared: shared.map_or(0, |(address, _)| address),
+            rows: None,
+            in_stripes: false,
+            range: None,
+            bitmap: None,
+            fetcher: None,
+        }
+    }
+
+    /// Start again from the row store.
+    pub fn reset(&mut self) {
+        self.rows = None;
+        self.in_stripes = false;
+        self.bitmap = None;
+    }
+
+    pub fn set_range(&mut self, low: Tid, high: Tid) {
+        self.range = Some((low, high));
+    }
+
+    /// Next row of the stripes; false when there is none (then a backward scan goes on in the row
+    /// store).
+    pub fn next_in_stripes(&mut self, forward: bool, slot: TupleSlot) -> bool {
+        self.in_stripes = true;
+        if self.rows.is_none() {
+            let claim = self.claim.map(|f| {
+                let shared = self.shared;
+                Box::new(move || f(shared)) as Claim
+            });
+            self.rows = Some(StripeRows::all(self.table, self.snap, claim));
+        }
+        let Some(rows) = &mut self.rows else { return false };
+        if !forward && rows.is_before_first() && rows.never_stepped() {
+            rows.go_to_end();
+        }
+        loop {
+            if !rows.next_into(forward, slot) {
+                if !forward {
+                    self.in_stripes = false;
+                }
+                slot.clear();
+                return false;
+            }
+            match self.range {
+                Some((low, high)) if slot.tid() < low || slot.tid() > high => continue,
+                _ => return true,
+            }
+        }
+    }
+
+    /// Begin a virtual block of a bitmap scan: the listed offsets, or all rows of it.
+    pub fn bitmap_block(&mut self, block: u32, offsets: Option<&[u16]>) -> bool {
+        let offsets = match offsets {
+            Some(list) => list.to_vec(),
+            None => (1..=ROWS_PER_BLOCK as u16).collect(),
+        };
+        self.bitmap = Some(BitmapBlock { block, offsets, next: 0 });
+        true
+    }
+
+    pub fn leave_bitmap_block(&mut self) {
+        self.bitmap = None;
+    }
+
+    /// Next row of the current virtual block; None when the current block is not a virtual one.
+    pub fn bitmap_next(&mut self, slot: TupleSlot) -> Option<bool> {
+        let block = self.bitmap.as_mut()?;
+        let fetcher = self.fetcher.get_or_insert_with(|| Fetcher::new(self.table));
+        while let Some(offset) = block.offsets.get(block.next) {
+            block.next += 1;
+            let tid = Tid { block: block.block, offset: *offset };
+            if fetcher.fetch(tid, self.snap, slot) {
+                return Some(true);
+            }
+        }
+        slot.clear();
+        Some(false)
+    }
+}

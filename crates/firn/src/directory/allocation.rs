@@ -1,0 +1,104 @@
+//! Slots and chunk addresses are handed out from one row that is overwritten in place, outside of
+//! any transaction: what a rolled-back load was given is never given again, because index entries
+//! outlive the load that made them.
+
+use super::{chunks, keys};
+use crate::pg::lock::AllocationLock;
+use crate::pg::{error, ChunkKey, Kind, Snap, Toast};
+use firn_format::{blocks_for, Slot};
+
+const KEY: ChunkKey = ChunkKey { id: keys::ALLOCATION, seq: 0 };
+const VERSION: u8 = 1;
+const LEN: usize = 24;
+/// Virtual blocks there are.
+const BLOCKS: u64 = 1 << 31;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    next_block: u64,
+    next_address: u64,
+}
+
+impl State {
+    fn encode(self) -> [u8; LEN] {
+        let mut out = [0u8; LEN];
+        out[0] = VERSION;
+        out[8..16].copy_from_slice(&self.next_block.to_le_bytes());
+        out[16..24].copy_from_slice(&self.next_address.to_le_bytes());
+        out
+    }
+    fn decode(bytes: &[u8]) -> Option<State> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        if bytes.len() != LEN || bytes[0] != VERSION {
+            return None;
+        }
+        Some(State { next_block: word(8)?, next_address: word(16)? })
+    }
+}
+
+fn update<T>(toast: &Toast, change: impl FnOnce(&mut State) -> T) -> T {
+    let _lock = AllocationLock::take(toast.rel());
+    let Some(row) = toast.find(KEY, Snap::self_snap()) else {
+        let mut state = State { next_block: 0, next_address: 0 };
+        let result = change(&mut state);
+        // Frozen from birth: it must outlive this transaction's rollback.
+        toast.insert(KEY, &state.encode(), crate::pg::xact::command_id(true), true);
+        return result;
+    };
+    let Some(mut state) = State::decode(&row.data) else {
+        error(Kind::Corrupt, "the allocation row of a firn table is damaged")
+            .detail(format!("TOAST relation {}, {} bytes.", toast.rel().oid(), row.data.len()))
+            .hint("Restore the table from a backup or standby.")
+            .raise()
+    };
+    let result = change(&mut state);
+    toast.overwrite(row.place, KEY, &state.encode());
+    result
+}
+
+/// A range of virtual blocks for up to `rows` rows. Returns its slot.
+pub fn slot_for(toast: &Toast, rows: u32) -> Slot {
+    let blocks = u64::from(blocks_for(rows));
+    update(toast, |state| {
+        let first = state.next_block;
+        if first + blocks > BLOCKS {
+            error(Kind::Limit, "no virtual row addresses are left in a firn table")
+                .detail(format!("All {BLOCKS} virtual blocks have been handed out."))
+                .hint("VACUUM FULL or a dump and restore gives the table new addresses.")
+                .raise()
+        }
+        state.next_block = first + blocks;
+        Slot(first as u32)
+    })
+}
+
+/// `count` consecutive chunk addresses. Returns the first.
+pub fn addresses(toast: &Toast, count: u64) -> u64 {
+    update(toast, |state| {
+        let mut first = state.next_address;
+        // A run stays within one chunk id, so that its sequence numbers are consecutive.
+        if first % chunks::PER_ID + count > chunks::PER_ID {
+            first = (first / chunks::PER_ID + 1) * chunks::PER_ID;
+        }
+        if first + count > chunks::END {
+            error(Kind::Limit, "no chunk addresses are left in a firn table")
+                .hint("A dump and restore gives the table new addresses.")
+                .raise()
+        }
+        state.next_address = first + count;
+        first
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn state_round_trips() {
+        let state = State { next_block: 123_456, next_address: u64::MAX - 5 };
+        assert_eq!(State::decode(&state.encode()), Some(state));
+        assert_eq!(State::decode(&[0; 24]), None);
+        assert_eq!(State::decode(&[1; 23]), None);
+    }
+}

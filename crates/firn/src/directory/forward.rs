@@ -1,0 +1,63 @@
+//! Forwarding lists: for each stripe that a move filled from the row store, the row-store TID that
+//! each of its rows had. Whoever waited for a row of the row store and finds it gone looks here
+//! where it went.
+
+use super::keys;
+use crate::pg::toast::CHUNK_BYTES;
+use crate::pg::{ChunkKey, Snap, Toast};
+use firn_format::{Slot, Tid};
+use std::ops::ControlFlow;
+
+/// Bytes of one entry: block (4), offset (2).
+const ENTRY: usize = 6;
+const PER_ROW: usize = CHUNK_BYTES / ENTRY;
+
+/// Remember that row `i` of the stripe at `slot` came from `origins[i]`. The parts of a list lie
+/// under the virtual blocks of their first rows, which no other stripe has.
+pub fn write(toast: &Toast, slot: Slot, origins: &[Tid], cid: u32) {
+    for (part, chunk) in origins.chunks(PER_ROW).enumerate() {
+        let mut bytes = Vec::with_capacity(chunk.len() * ENTRY);
+        for tid in chunk {
+            bytes.extend_from_slice(&tid.block.to_le_bytes());
+            bytes.extend_from_slice(&tid.offset.to_le_bytes());
+        }
+        toast.insert(key(slot, part), &bytes, cid, false);
+    }
+}
+
+fn key(slot: Slot, part: usize) -> ChunkKey {
+    let block = Tid::of(slot, (part * PER_ROW) as u32).block - firn_format::VIRTUAL_BASE;
+    ChunkKey { id: keys::FORWARDING, seq: block as i32 }
+}
+
+/// Where did the row-store row `origin`, deleted by transaction `mover`, go? None when that
+/// transaction did not move it.
+pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory) -> Option<Tid> {
+    let mut wanted = [0u8; ENTRY];
+    wanted[..4].copy_from_slice(&origin.block.to_le_bytes());
+    wanted[4..].copy_from_slice(&origin.offset.to_le_bytes());
+    let hit = toast.scan(
+        keys::FORWARDING,
+        i32::MIN,
+        i32::MAX,
+        Snap::self_snap(),
+        true,
+        |key, row| {
+            if row.raw_xmin() != mover {
+                return ControlFlow::Continue(());
+            }
+            match row.data().chunks_exact(ENTRY).position(|e| e == wanted) {
+                Some(at) => ControlFlow::Break((key.seq as u32, at)),
+                None => ControlFlow::Continue(()),
+            }
+        },
+    )?;
+    let (block, at) = hit;
+    // The list part begins at a row whose virtual block it is filed under; which row of the stripe
+    // that is follows from the stripe's slot.
+    let tid = Tid { block: block + firn_format::VIRTUAL_BASE, offset: 1 };
+    let stripe = directory.find(tid, Snap::self_snap())?;
+    let rows_before = (block - stripe.slot.0) * firn_format::ROWS_PER_BLOCK;
+    let part = rows_before.div_ceil(PER_ROW as u32);
+    Some(Tid::of(stripe.slot, part * PER_ROW as u32 + at as u32))
+}

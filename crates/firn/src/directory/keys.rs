@@ -1,0 +1,15 @@
+//! Chunk ids under which our rows live in a TOAST relation. PostgreSQL's own TOASTed values have ids
+//! from 16384 (FirstNormalObjectId) on.
+
+/// Directory rows, one per stripe; sequence number = slot.
+pub const DIRECTORY: u32 = 1;
+/// The allocation row: next free slot and chunk address.
+pub const ALLOCATION: u32 = 2;
+/// Forwarding lists; sequence number = slot of the stripe that took the rows in.
+pub const FORWARDING: u32 = 3;
+/// Intents of offloads under way and objects no longer needed.
+pub const INTENT: u32 = 4;
+/// First id of the number line of chunk addresses.
+pub const CHUNKS: u32 = 100;
+/// First id of tombstones.
+pub const TOMBSTONES: u32 = 12_000;

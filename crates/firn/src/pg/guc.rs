@@ -1,0 +1,179 @@
+//! Settings (`SHOW firn.…`), each with its unit and bounds.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+static mut BULK_THRESHOLD: i32 = 10_000;
+static mut STRIPE_ROWS: i32 = 262_144;
+static mut WRITE_MEMORY_MB: i32 = 512;
+static mut METADATA_CACHE_MB: i32 = 64;
+static mut ENABLE_SCAN: bool = true;
+static mut CACHE_SIZE_MB: i32 = 10_240;
+static mut CACHE_DIRECTORY: *mut core::ffi::c_char = std::ptr::null_mut();
+static mut CRASH_POINT: *mut core::ffi::c_char = std::ptr::null_mut();
+
+/// Rows of one statement that go to the row store before it writes stripes directly.
+pub fn bulk_threshold() -> u64 {
+    // SAFETY: settings are written on the main thread only, as all below.
+    unsafe { BULK_THRESHOLD as u64 }
+}
+/// Most rows of a new stripe.
+pub fn stripe_rows() -> u32 {
+    unsafe { STRIPE_ROWS as u32 }
+}
+/// Bytes that this backend may hold in stripes not yet written.
+pub fn write_memory() -> usize {
+    unsafe { (WRITE_MEMORY_MB as usize) << 20 }
+}
+/// Bytes of decoded stripe metadata and dictionaries kept by this backend.
+pub fn metadata_cache() -> usize {
+    unsafe { (METADATA_CACHE_MB as usize) << 20 }
+}
+/// Offer the custom scan to the planner.
+pub fn enable_scan() -> bool {
+    unsafe { ENABLE_SCAN }
+}
+/// Bound of the local cache of cold stripes, bytes.
+pub fn cache_size() -> u64 {
+    unsafe { (CACHE_SIZE_MB as u64) << 20 }
+}
+/// Folder of the local cache of cold stripes; relative to the data directory.
+pub fn cache_directory() -> String {
+    text(unsafe { CACHE_DIRECTORY })
+}
+
+fn text(raw: *mut core::ffi::c_char) -> String {
+    if raw.is_null() {
+        return String::new();
+    }
+    // SAFETY: a GUC string is NUL-terminated.
+    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
+}
+
+/// Developer setting for crash tests: when `firn.crash_point` names this point, the backend kills
+/// itself as `kill -9` would, and PostgreSQL restarts from its log.
+pub fn crash_point(name: &str) {
+    // SAFETY: as above; kill on ourselves.
+    unsafe {
+        if !CRASH_POINT.is_null() && *CRASH_POINT != 0 && text(CRASH_POINT) == name {
+            libc_kill(std::process::id() as i32, 9);
+        }
+    }
+}
+
+unsafe extern "C" {
+    #[link_name = "kill"]
+    fn libc_kill(pid: i32, signal: i32) -> i32;
+}
+
+fn int(
+    name: &'static CStr,
+    description: &'static CStr,
+    variable: *mut i32,
+    (low, high): (i32, i32),
+    context: pg_sys::GucContext::Type,
+    flags: u32,
+) {
+    // SAFETY: static strings and variables.
+    unsafe {
+        pg_sys::DefineCustomIntVariable(
+            name.as_ptr(),
+            description.as_ptr(),
+            std::ptr::null(),
+            variable,
+            *variable,
+            low,
+            high,
+            context,
+            flags as i32,
+            None,
+            None,
+            None,
+        )
+    }
+}
+
+/// Define all settings. Called once at library load.
+pub fn define() {
+    use pg_sys::GucContext as C;
+    int(
+        c"firn.bulk_threshold",
+        c"Rows of one statement that go to the row store before it writes stripes directly.",
+        &raw mut BULK_THRESHOLD,
+        (0, i32::MAX),
+        C::PGC_USERSET,
+        0,
+    );
+    int(
+        c"firn.stripe_rows",
+        c"Most rows of a new stripe.",
+        &raw mut STRIPE_ROWS,
+        (1, 16_777_216),
+        C::PGC_USERSET,
+        0,
+    );
+    int(
+        c"firn.write_memory",
+        c"Memory that a session may use for stripes not yet written.",
+        &raw mut WRITE_MEMORY_MB,
+        (1, 1_048_576),
+        C::PGC_USERSET,
+        pg_sys::GUC_UNIT_MB,
+    );
+    int(
+        c"firn.metadata_cache",
+        c"Memory that a session may use to keep stripe metadata and dictionaries.",
+        &raw mut METADATA_CACHE_MB,
+        (1, 1_048_576),
+        C::PGC_USERSET,
+        pg_sys::GUC_UNIT_MB,
+    );
+    int(
+        c"firn.cache_size",
+        c"Disk space for the local cache of cold stripes.",
+        &raw mut CACHE_SIZE_MB,
+        (0, i32::MAX),
+        C::PGC_SUSET,
+        pg_sys::GUC_UNIT_MB,
+    );
+    // SAFETY: static strings and variables.
+    unsafe {
+        pg_sys::DefineCustomBoolVariable(
+            c"firn.enable_scan".as_ptr(),
+            c"Enables the planner's use of Firn Scan plans.".as_ptr(),
+            std::ptr::null(),
+            &raw mut ENABLE_SCAN,
+            true,
+            C::PGC_USERSET,
+            0,
+            None,
+            None,
+            None,
+        );
+        pg_sys::DefineCustomStringVariable(
+            c"firn.cache_directory".as_ptr(),
+            c"Folder of the local cache of cold stripes.".as_ptr(),
+            c"A relative path is taken from the data directory.".as_ptr(),
+            &raw mut CACHE_DIRECTORY,
+            c"firn_cache".as_ptr(),
+            C::PGC_SUSET,
+            0,
+            None,
+            None,
+            None,
+        );
+        pg_sys::DefineCustomStringVariable(
+            c"firn.crash_point".as_ptr(),
+            c"Developer setting: kill this server process at the named durable step.".as_ptr(),
+            std::ptr::null(),
+            &raw mut CRASH_POINT,
+            c"".as_ptr(),
+            C::PGC_SUSET,
+            pg_sys::GUC_NOT_IN_SAMPLE as i32,
+            None,
+            None,
+            None,
+        );
+        pg_sys::MarkGUCPrefixReserved(c"firn".as_ptr());
+    }
+}

@@ -1,0 +1,202 @@
+//! The row store: heapam's callbacks and functions, called as they are.
+
+use super::slot::Slot;
+use super::snapshot::Snap;
+use super::toast::{raw_tid, tid_of};
+use super::Rel;
+use firn_format::Tid;
+use pgrx::pg_sys;
+
+/// heapam's routine; valid for the life of the process.
+#[inline]
+pub(super) fn am() -> &'static pg_sys::TableAmRoutine {
+    static mut ROUTINE: *const pg_sys::TableAmRoutine = std::ptr::null();
+    // SAFETY: PostgreSQL returns a pointer to a static; main thread only.
+    unsafe {
+        if ROUTINE.is_null() {
+            ROUTINE = pg_sys::GetHeapamTableAmRoutine();
+        }
+        &*ROUTINE
+    }
+}
+
+/// Insert the slot's row into the row store; the slot gets its TID.
+pub fn insert(table: Rel, slot: Slot, cid: u32) {
+    // SAFETY: heapam always has this callback; errors unwind through the guard.
+    unsafe {
+        let Some(f) = am().tuple_insert else { return };
+        super::ext::guarded(|| f(table.raw(), slot.0, cid, 0, std::ptr::null_mut()))
+    }
+}
+
+/// Result of a delete, update or lock, as tableam defines it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    Ok,
+    Invisible,
+    SelfModified,
+    Updated,
+    Deleted,
+    BeingModified,
+    WouldBlock,
+}
+
+impl Outcome {
+    pub(super) fn raw(self) -> pg_sys::TM_Result::Type {
+        use pg_sys::TM_Result as T;
+        match self {
+            Outcome::Ok => T::TM_Ok,
+            Outcome::Invisible => T::TM_Invisible,
+            Outcome::SelfModified => T::TM_SelfModified,
+            Outcome::Updated => T::TM_Updated,
+            Outcome::Deleted => T::TM_Deleted,
+            Outcome::BeingModified => T::TM_BeingModified,
+            Outcome::WouldBlock => T::TM_WouldBlock,
+        }
+    }
+    pub(super) fn of(raw: pg_sys::TM_Result::Type) -> Outcome {
+        use pg_sys::TM_Result as T;
+        match raw {
+            T::TM_Ok => Outcome::Ok,
+            T::TM_Invisible => Outcome::Invisible,
+            T::TM_SelfModified => Outcome::SelfModified,
+            T::TM_Updated => Outcome::Updated,
+            T::TM_Deleted => Outcome::Deleted,
+            T::TM_BeingModified => Outcome::BeingModified,
+            _ => Outcome::WouldBlock,
+        }
+    }
+}
+
+/// Why a row could not be changed, for the executor's re-check.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Failure {
+    pub successor: Option<Tid>,
+    pub xmax: u32,
+    pub cmax: u32,
+    pub traversed: bool,
+}
+
+impl Failure {
+    pub(super) fn of(raw: &pg_sys::TM_FailureData) -> Failure {
+        Failure {
+            successor: Some(tid_of(&raw.ctid)),
+            xmax: raw.xmax.into_inner(),
+            cmax: raw.cmax,
+            traversed: raw.traversed,
+        }
+    }
+    pub(super) fn write(&self, raw: &mut pg_sys::TM_FailureData) {
+        if let Some(tid) = self.successor {
+            raw.ctid = raw_tid(tid);
+        }
+        raw.xmax = pg_sys::TransactionId::from_inner(self.xmax);
+        raw.cmax = self.cmax;
+        raw.traversed = self.traversed;
+    }
+}
+
+/// Strength of a row lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowLock {
+    KeyShare,
+    Share,
+    NoKeyExclusive,
+    Exclusive,
+}
+
+impl RowLock {
+    pub(super) fn of(raw: pg_sys::LockTupleMode::Type) -> RowLock {
+        use pg_sys::LockTupleMode as M;
+        match raw {
+            M::LockTupleKeyShare => RowLock::KeyShare,
+            M::LockTupleShare => RowLock::Share,
+            M::LockTupleNoKeyExclusive => RowLock::NoKeyExclusive,
+            _ => RowLock::Exclusive,
+        }
+    }
+    fn raw(self) -> pg_sys::LockTupleMode::Type {
+        use pg_sys::LockTupleMode as M;
+        match self {
+            RowLock::KeyShare => M::LockTupleKeyShare,
+            RowLock::Share => M::LockTupleShare,
+            RowLock::NoKeyExclusive => M::LockTupleNoKeyExclusive,
+            RowLock::Exclusive => M::LockTupleExclusive,
+        }
+    }
+}
+
+/// Lock the tuple at `place` of `rel` (a heap) natively.
+pub fn lock_tuple(
+    rel: Rel,
+    place: Tid,
+    cid: u32,
+    mode: RowLock,
+    wait: super::lock::Wait,
+) -> (Outcome, Failure) {
+    use super::lock::Wait;
+    let policy = match wait {
+        Wait::Block => pg_sys::LockWaitPolicy::LockWaitBlock,
+        Wait::Skip => pg_sys::LockWaitPolicy::LockWaitSkip,
+        Wait::Error => pg_sys::LockWaitPolicy::LockWaitError,
+    };
+    // SAFETY: outputs are plain structs; the buffer pin is released.
+    unsafe {
+        let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+        tuple.t_self = raw_tid(place);
+        tuple.t_tableOid = (*rel.raw()).rd_id;
+        let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
+        let mut buffer: pg_sys::Buffer = 0;
+        let result = pg_sys::heap_lock_tuple(
+            rel.raw(),
+            &mut tuple,
+            cid,
+            mode.raw(),
+            policy,
+            false,
+            &mut buffer,
+            &mut failure,
+        );
+        if buffer != 0 {
+            pg_sys::ReleaseBuffer(buffer);
+        }
+        (Outcome::of(result), Failure::of(&failure))
+    }
+}
+
+/// A scan of the row store alone.
+pub struct RowStoreScan(pg_sys::TableScanDesc);
+
+impl RowStoreScan {
+    pub fn begin(table: Rel, snap: Snap) -> RowStoreScan {
+        let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+            | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE
+            | pg_sys::ScanOptions::SO_ALLOW_STRAT;
+        // SAFETY: heap_beginscan does not look at the access method.
+        RowStoreScan(unsafe {
+            pg_sys::heap_beginscan(
+                table.raw(),
+                snap.0,
+                0,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                flags,
+            )
+        })
+    }
+    pub fn next(&mut self, slot: Slot) -> bool {
+        // SAFETY: the slot is a buffer heap slot of the table.
+        unsafe {
+            pg_sys::heap_getnextslot(self.0, pg_sys::ScanDirection::ForwardScanDirection, slot.0)
+        }
+    }
+}
+
+impl Drop for RowStoreScan {
+    fn drop(&mut self) {
+        if !super::memory::resources_are_released() {
+            // SAFETY: begun in begin().
+            unsafe { pg_sys::heap_endscan(self.0) }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Heavyweight locks: short ones on rows and on the allocation of addresses, and waiting for
+//! transactions.
+
+use super::toast::raw_tid;
+use super::Rel;
+use firn_format::Tid;
+use pgrx::pg_sys;
+
+const EXCLUSIVE: i32 = pg_sys::ExclusiveLock as i32;
+
+/// What to do when a row is locked by someone else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    Block,
+    Skip,
+    Error,
+}
+
+/// Take the short lock of one row; false when it is taken and we may not wait.
+pub fn lock_row(table: Rel, tid: Tid, wait: bool) -> bool {
+    let mut raw = raw_tid(tid);
+    // SAFETY: plain calls on an open relation.
+    unsafe {
+        if wait {
+            pg_sys::LockTuple(table.raw(), &mut raw, EXCLUSIVE);
+            true
+        } else {
+            pg_sys::ConditionalLockTuple(table.raw(), &mut raw, EXCLUSIVE)
+        }
+    }
+}
+
+pub fn unlock_row(table: Rel, tid: Tid) {
+    let mut raw = raw_tid(tid);
+    // SAFETY: as above; taken by lock_row.
+    unsafe { pg_sys::UnlockTuple(table.raw(), &mut raw, EXCLUSIVE) }
+}
+
+/// Wait until `xid` has ended; false when it runs and we may not wait.
+pub fn wait_for(xid: u32, table: Rel, tid: Tid, wait: bool) -> bool {
+    let mut raw = raw_tid(tid);
+    let xid = pg_sys::TransactionId::from_inner(xid);
+    // SAFETY: plain calls.
+    unsafe {
+        if wait {
+            pg_sys::XactLockTableWait(xid, table.raw(), &mut raw, pg_sys::XLTW_Oper::XLTW_Lock);
+            true
+        } else {
+            pg_sys::ConditionalXactLockTableWait(xid)
+        }
+    }
+}
+
+/// Serialises the allocation of slots and chunk addresses of one table: a lock on page 0 of its
+/// TOAST relation, which nobody else takes. Released on drop, or by PostgreSQL on error.
+pub struct AllocationLock(pg_sys::Relation);
+
+impl AllocationLock {
+    pub fn take(toast: Rel) -> AllocationLock {
+        // SAFETY: plain call on an open relation.
+        unsafe { pg_sys::LockPage(toast.raw(), 0, EXCLUSIVE) }
+        AllocationLock(toast.raw())
+    }
+}
+
+impl Drop for AllocationLock {
+    fn drop(&mut self) {
+        if !super::memory::resources_are_released() {
+            // SAFETY: taken in take(); the relation stays open around it.
+            unsafe { pg_sys::UnlockPage(self.0, 0, EXCLUSIVE) }
+        }
+    }
+}
+
+/// Serializable isolation: this transaction writes (or replaces) the row at `tid`.
+pub fn check_serializable_write(table: Rel, tid: Tid) {
+    let mut raw = raw_tid(tid);
+    // SAFETY: plain call.
+    unsafe { super::ext::CheckForSerializableConflictIn(table.raw(), &mut raw, tid.block) }
+}
+
+/// Serializable isolation: this transaction read the whole table under `snap`.
+pub fn predicate_lock_table(table: Rel, snap: super::Snap) {
+    // SAFETY: plain call.
+    unsafe { super::ext::PredicateLockRelation(table.raw(), snap.0) }
+}

@@ -1,0 +1,83 @@
+//! Rust values whose life is bound to a PostgreSQL memory context.
+
+use pgrx::pg_sys;
+
+/// Move `value` to the Rust heap and drop it when the current memory context is reset or deleted,
+/// be it by the normal end of a scan or by an error.
+pub(super) fn bind<T>(value: T) -> *mut T {
+    let raw = Box::into_raw(Box::new(value));
+    // SAFETY: the callback record is palloc'ed in the very context whose reset runs it.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        let record = pg_sys::MemoryContextAllocZero(
+            context,
+            std::mem::size_of::<pg_sys::MemoryContextCallback>(),
+        ) as *mut pg_sys::MemoryContextCallback;
+        (*record).func = Some(drop_boxed::<T>);
+        (*record).arg = raw.cast();
+        pg_sys::MemoryContextRegisterResetCallback(context, record);
+    }
+    raw
+}
+
+static mut RESETTING: bool = false;
+
+/// Destructors must leave PostgreSQL's resources alone: an error is unwinding or a memory context is
+/// being reset after one, and the resource owner releases them.
+pub fn resources_are_released() -> bool {
+    // SAFETY: main thread only.
+    std::thread::panicking() || unsafe { RESETTING }
+}
+
+unsafe extern "C-unwind" fn drop_boxed<T>(arg: *mut core::ffi::c_void) {
+    // SAFETY: arg came from Box::into_raw in bind(); PostgreSQL runs the callback once. A panic must
+    // not cross into C.
+    RESETTING = true;
+    let result = std::panic::catch_unwind(|| drop(Box::from_raw(arg as *mut T)));
+    RESETTING = false;
+    drop(result);
+}
+
+/// A memory context of our own, made current between [`Scratch::enter`] and its end, emptied by
+/// [`Scratch::reset`].
+pub struct Scratch(pg_sys::MemoryContext);
+
+impl Scratch {
+    /// A child of the current context.
+    pub fn new() -> Scratch {
+        // SAFETY: plain allocation; name is a static C string.
+        Scratch(unsafe {
+            pg_sys::AllocSetContextCreateInternal(
+                pg_sys::CurrentMemoryContext,
+                c"firn scratch".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            )
+        })
+    }
+    /// Run `f` with this context as the current one.
+    pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
+        // SAFETY: the context lives as long as self. On error PostgreSQL resets the current context.
+        unsafe {
+            let old = pg_sys::MemoryContextSwitchTo(self.0);
+            let result = f();
+            pg_sys::MemoryContextSwitchTo(old);
+            result
+        }
+    }
+    pub fn reset(&self) {
+        // SAFETY: as above.
+        unsafe { pg_sys::MemoryContextReset(self.0) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // While an error unwinds, the parent context takes it along.
+        if !resources_are_released() {
+            // SAFETY: created in new().
+            unsafe { pg_sys::MemoryContextDelete(self.0) }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The fence: the only place where PostgreSQL is called and the only place for `unsafe`.
+//!
+//! Everything outside works with the handles defined here. They are `Copy` wrappers of PostgreSQL's
+//! own pointers; who holds one upholds PostgreSQL's rules for it (a relation is open and locked, a
+//! slot belongs to a running executor node, a snapshot is registered or active). PostgreSQL errors
+//! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
+//! callback returns to C.
+
+pub mod catalog;
+pub mod datum;
+pub mod ext;
+pub mod fmgr;
+pub mod guc;
+pub mod heap;
+pub mod index;
+pub mod lock;
+pub mod memory;
+pub mod rel;
+pub mod report;
+pub mod scandesc;
+pub mod slot;
+pub mod snapshot;
+pub mod tableam;
+pub mod tableam_ddl;
+pub mod tableam_scan;
+pub mod tableam_tuple;
+pub mod thread;
+pub mod toast;
+pub mod xact;
+
+pub use catalog::*;
+pub use rel::{OpenRel, Rel};
+pub use report::{error, Kind};
+pub use slot::Slot as TupleSlot;
+pub use snapshot::{Snap, SnapKind};
+pub use toast::{ChunkKey, Toast};

@@ -1,0 +1,200 @@
+//! Relations: handles to open ones, and opening them by OID.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// An open relation.
+#[derive(Clone, Copy)]
+pub struct Rel(pub(super) pg_sys::Relation);
+
+/// Identity of a relation's storage: it changes when the relation is rewritten or truncated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct StorageId {
+    pub tablespace: u32,
+    pub database: u32,
+    pub file: u32,
+}
+
+/// Lock levels we take on relations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMode {
+    None = 0,
+    AccessShare = 1,
+    RowExclusive = 3,
+    ShareUpdateExclusive = 4,
+    AccessExclusive = 8,
+}
+
+/// One attribute of a table.
+#[derive(Clone, Debug)]
+pub struct Attribute {
+    pub number: i16,
+    pub name: String,
+    pub type_oid: u32,
+    pub typmod: i32,
+    pub collation: u32,
+    pub dropped: bool,
+    pub length: i16,
+    pub by_value: bool,
+    pub align: u8,
+}
+
+impl Rel {
+    pub(super) fn of(raw: pg_sys::Relation) -> Rel {
+        Rel(raw)
+    }
+    pub(super) fn raw(self) -> pg_sys::Relation {
+        self.0
+    }
+    fn data(&self) -> &pg_sys::RelationData {
+        // SAFETY: handles are made from open relations only.
+        unsafe { &*self.0 }
+    }
+    fn form(&self) -> &pg_sys::FormData_pg_class {
+        // SAFETY: rd_rel is valid while the relation is open.
+        unsafe { &*self.data().rd_rel }
+    }
+    pub fn oid(self) -> u32 {
+        self.data().rd_id.to_u32()
+    }
+    pub fn name(self) -> String {
+        // SAFETY: relname is NUL-terminated.
+        unsafe { CStr::from_ptr(self.form().relname.data.as_ptr()) }.to_string_lossy().into_owned()
+    }
+    /// OID of its TOAST relation, None when it has none.
+    pub fn toast_oid(self) -> Option<u32> {
+        let oid = self.form().reltoastrelid;
+        (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+    }
+    pub fn kind(self) -> u8 {
+        self.form().relkind as u8
+    }
+    pub fn owner(self) -> u32 {
+        self.form().relowner.to_u32()
+    }
+    pub fn access_method(self) -> u32 {
+        self.form().relam.to_u32()
+    }
+    pub fn is_temporary(self) -> bool {
+        self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP
+    }
+    pub fn is_permanent(self) -> bool {
+        self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
+    }
+    pub fn storage(self) -> StorageId {
+        let n = self.data().rd_node;
+        StorageId {
+            tablespace: n.spcNode.to_u32(),
+            database: n.dbNode.to_u32(),
+            file: n.relNode.to_u32(),
+        }
+    }
+    /// The table access method of this relation is ours.
+    pub fn is_firn(self) -> bool {
+        std::ptr::eq(self.data().rd_tableam, super::tableam::routine())
+    }
+    pub fn column_count(self) -> usize {
+        // SAFETY: an open relation has a descriptor.
+        unsafe { (*self.data().rd_att).natts as usize }
+    }
+    pub(super) fn tupdesc(self) -> pg_sys::TupleDesc {
+        self.data().rd_att
+    }
+    /// All attributes, dropped ones too, in their order.
+    pub fn attributes(self) -> Vec<Attribute> {
+        super::slot::attributes_of(self.tupdesc())
+    }
+    /// Blocks of the row store (the main fork), without any addition for stripes.
+    pub fn heap_blocks(self) -> u32 {
+        // SAFETY: an open relation with storage.
+        let bytes = unsafe {
+            pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM)
+        };
+        (bytes / u64::from(pg_sys::BLCKSZ)) as u32
+    }
+    /// Tell other sessions that what they know about this relation is stale.
+    pub fn invalidate(self) {
+        // SAFETY: plain call.
+        unsafe { pg_sys::CacheInvalidateRelcache(self.0) }
+    }
+    /// Count rows inserted behind heapam's back.
+    pub fn count_inserts(self, n: u64) {
+        // SAFETY: plain call.
+        unsafe { pg_sys::pgstat_count_heap_insert(self.0, n as i64) }
+    }
+    pub fn count_delete(self) {
+        // SAFETY: plain call.
+        unsafe { pg_sys::pgstat_count_heap_delete(self.0) }
+    }
+    /// An update whose new version was counted as an insert by heapam.
+    pub fn count_update_not_insert(self) {
+        // SAFETY: plain calls.
+        unsafe {
+            pg_sys::pgstat_count_heap_insert(self.0, -1);
+            pg_sys::pgstat_count_heap_update(self.0, false)
+        }
+    }
+    /// A number that stays the same as long as the relation's definition does.
+    pub fn definition_token(self) -> u64 {
+        static mut NEXT: u64 = 0;
+        // SAFETY: rd_amcache is ours for relations of our access method and must be one palloc chunk
+        // of the cache's memory; PostgreSQL frees it when it rebuilds the entry.
+        unsafe {
+            let cache = (*self.0).rd_amcache as *mut u64;
+            if !cache.is_null() {
+                return *cache;
+            }
+            NEXT += 1;
+            let chunk = pg_sys::MemoryContextAlloc(pg_sys::CacheMemoryContext, 8) as *mut u64;
+            *chunk = NEXT;
+            (*self.0).rd_amcache = chunk.cast();
+            NEXT
+        }
+    }
+}
+
+/// A relation opened by us; closed on drop, its lock kept to the end of the transaction unless
+/// opened with [`OpenRel::brief`].
+pub struct OpenRel {
+    rel: Rel,
+    release: LockMode,
+}
+
+impl OpenRel {
+    /// Open and lock; the lock stays until the transaction ends.
+    pub fn open(oid: u32, lock: LockMode) -> OpenRel {
+        // SAFETY: table_open checks the OID and raises when it is gone.
+        let raw = unsafe { pg_sys::table_open(pg_sys::Oid::from(oid), lock as i32) };
+        OpenRel { rel: Rel(raw), release: LockMode::None }
+    }
+    /// Open and lock; the lock is released on close.
+    pub fn brief(oid: u32, lock: LockMode) -> OpenRel {
+        OpenRel { release: lock, ..OpenRel::open(oid, lock) }
+    }
+    /// Open any kind of relation (an index, a partitioned table).
+    pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {
+        // SAFETY: as above.
+        let raw = unsafe { pg_sys::relation_open(pg_sys::Oid::from(oid), lock as i32) };
+        OpenRel { rel: Rel(raw), release: LockMode::None }
+    }
+    pub fn rel(&self) -> Rel {
+        self.rel
+    }
+}
+
+impl std::ops::Deref for OpenRel {
+    type Target = Rel;
+    fn deref(&self) -> &Rel {
+        &self.rel
+    }
+}
+
+impl Drop for OpenRel {
+    fn drop(&mut self) {
+        // While an error unwinds, the resource owner closes it.
+        if !super::memory::resources_are_released() {
+            // SAFETY: opened in the constructor.
+            unsafe { pg_sys::relation_close(self.rel.0, self.release as i32) }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Errors in PostgreSQL's manner: one place maps our kinds to SQLSTATE, DETAIL and HINT.
+
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode};
+
+/// What went wrong, as far as a client can act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Stored bytes are not what was written.
+    Corrupt,
+    /// firn does not do this (yet).
+    Unsupported,
+    /// An argument or option has no sense.
+    Invalid,
+    /// The object store cannot be reached or answers with errors.
+    StoreUnreachable,
+    /// The object store refuses our credentials.
+    StoreDenied,
+    /// An object that a stripe needs is not there.
+    StoreMissing,
+    /// A disk or store is full.
+    Full,
+    /// A limit of the format is reached (TIDs, chunk addresses, value size).
+    Limit,
+    /// The role lacks the right.
+    Denied,
+    /// The object is of the wrong kind.
+    WrongObject,
+    /// The object is not there.
+    Undefined,
+    /// Somebody else holds the lock (NOWAIT).
+    LockNotAvailable,
+    /// The state of the session forbids it.
+    NotInState,
+    /// A defect of firn.
+    Internal,
+}
+
+impl Kind {
+    fn code(self) -> PgSqlErrorCode {
+        use PgSqlErrorCode as C;
+        match self {
+            Kind::Corrupt => C::ERRCODE_DATA_CORRUPTED,
+            Kind::Unsupported => C::ERRCODE_FEATURE_NOT_SUPPORTED,
+            Kind::Invalid => C::ERRCODE_INVALID_PARAMETER_VALUE,
+            Kind::StoreUnreachable => C::ERRCODE_FDW_UNABLE_TO_ESTABLISH_CONNECTION,
+            Kind::StoreDenied => C::ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
+            Kind::StoreMissing => C::ERRCODE_UNDEFINED_FILE,
+            Kind::Full => C::ERRCODE_DISK_FULL,
+            Kind::Limit => C::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            Kind::Denied => C::ERRCODE_INSUFFICIENT_PRIVILEGE,
+            Kind::WrongObject => C::ERRCODE_WRONG_OBJECT_TYPE,
+            Kind::Undefined => C::ERRCODE_UNDEFINED_OBJECT,
+            Kind::LockNotAvailable => C::ERRCODE_LOCK_NOT_AVAILABLE,
+            Kind::NotInState => C::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Kind::Internal => C::ERRCODE_INTERNAL_ERROR,
+        }
+    }
+}
+
+/// An error under construction; [`Report::raise`] throws it.
+pub struct Report {
+    report: ErrorReport,
+}
+
+/// Start an error of this kind; add DETAIL and HINT, then [`Report::raise`].
+pub fn error(kind: Kind, message: impl Into<String>) -> Report {
+    Report { report: ErrorReport::new(kind.code(), message.into(), "firn") }
+}
+
+impl Report {
+    /// Add a DETAIL line.
+    pub fn detail(mut self, text: impl Into<String>) -> Self {
+        self.report = self.report.set_detail(text.into());
+        self
+    }
+    /// Add a HINT line.
+    pub fn hint(mut self, text: impl Into<String>) -> Self {
+        self.report = self.report.set_hint(text.into());
+        self
+    }
+    /// Raise it as ERROR; destructors on the way out run.
+    pub fn raise(self) -> ! {
+        self.report.report(PgLogLevel::ERROR);
+        unreachable!("ERROR does not return")
+    }
+    /// Log it as WARNING and go on.
+    pub fn warn(self) {
+        self.report.report(PgLogLevel::WARNING);
+    }
+}
+
+/// A damaged or unreadable stripe of `table`: raise what the format crate found.
+pub fn raise_format(table: &str, slot: u32, e: firn_format::Error) -> ! {
+    let kind = match e.kind {
+        firn_format::ErrorKind::Corrupt => Kind::Corrupt,
+        firn_format::ErrorKind::Unsupported => Kind::Unsupported,
+        firn_format::ErrorKind::TooLarge => Kind::Limit,
+    };
+    error(kind, format!("could not read stripe {slot} of table \"{table}\""))
+        .detail(e.to_string())
+        .hint("Run firn.check() on the table; restore the damaged stripe from a backup or standby.")
+        .raise()
+}

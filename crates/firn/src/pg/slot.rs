@@ -1,0 +1,146 @@
+//! Tuple slots: where a scan puts a row, and where an insert finds one.
+
+use super::datum::Datum;
+use super::rel::Attribute;
+use super::toast::{clear, raw_tid, tid_of};
+use super::Rel;
+use firn_format::Tid;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// A tuple slot of a running executor node.
+#[derive(Clone, Copy)]
+pub struct Slot(pub(super) *mut pg_sys::TupleTableSlot);
+
+impl Slot {
+    pub(super) fn of(raw: *mut pg_sys::TupleTableSlot) -> Slot {
+        Slot(raw)
+    }
+
+    /// Deform the row and look at all its values.
+    pub fn values(self) -> (&'static [Datum], &'static [bool]) {
+        // SAFETY: after slot_getallattrs the arrays hold natts entries. They live until the slot is
+        // cleared; callers use them at once.
+        unsafe {
+            pg_sys::slot_getallattrs(self.0);
+            let n = (*(*self.0).tts_tupleDescriptor).natts as usize;
+            (
+                std::slice::from_raw_parts((*self.0).tts_values as *const Datum, n),
+                std::slice::from_raw_parts((*self.0).tts_isnull, n),
+            )
+        }
+    }
+
+    pub fn tid(self) -> Tid {
+        // SAFETY: live slot.
+        unsafe { tid_of(&(*self.0).tts_tid) }
+    }
+
+    pub fn set_tid(self, table: u32, tid: Tid) {
+        // SAFETY: live slot.
+        unsafe {
+            (*self.0).tts_tid = raw_tid(tid);
+            (*self.0).tts_tableOid = pg_sys::Oid::from(table);
+        }
+    }
+
+    pub fn clear(self) {
+        // SAFETY: live slot.
+        unsafe { clear(self.0) }
+    }
+
+    /// Store a row of a stripe as a heap tuple of its own, so that system columns, triggers and
+    /// re-checks find what they expect.
+    pub fn store_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid, xmin: u32) {
+        debug_assert_eq!(values.len(), table.column_count());
+        // SAFETY: values match the table's descriptor. ExecForceStoreHeapTuple copies the tuple into
+        // the slot's own memory.
+        unsafe {
+            let tuple = pg_sys::heap_form_tuple(
+                table.tupdesc(),
+                values.as_ptr() as *mut pg_sys::Datum,
+                nulls.as_ptr() as *mut bool,
+            );
+            let header = (*tuple).t_data;
+            (*tuple).t_self = raw_tid(tid);
+            (*tuple).t_tableOid = (*table.raw()).rd_id;
+            (*header).t_ctid = raw_tid(tid);
+            (*header).t_choice.t_heap.t_xmin = pg_sys::TransactionId::from_inner(xmin);
+            (*header).t_infomask |=
+                (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMAX_INVALID) as u16;
+            pg_sys::ExecForceStoreHeapTuple(tuple, self.0, true);
+            (*self.0).tts_tid = raw_tid(tid);
+            (*self.0).tts_tableOid = (*table.raw()).rd_id;
+        }
+    }
+
+    /// Store a row in a virtual slot; by-reference values must outlive the slot's use.
+    pub fn store_virtual(self, values: impl Fn(usize) -> (Datum, bool), columns: usize) {
+        // SAFETY: a virtual slot has room for its descriptor's columns.
+        unsafe {
+            clear(self.0);
+            for i in 0..columns {
+                let (value, null) = values(i);
+                *(*self.0).tts_values.add(i) = pg_sys::Datum::from(value);
+                *(*self.0).tts_isnull.add(i) = null;
+            }
+            pg_sys::ExecStoreVirtualTuple(self.0);
+        }
+    }
+}
+
+/// A slot of our own for rows of `table`, dropped with the value.
+pub struct OwnedSlot(*mut pg_sys::TupleTableSlot);
+
+impl OwnedSlot {
+    pub fn for_table(table: Rel) -> OwnedSlot {
+        // SAFETY: table is open; registered in no list.
+        OwnedSlot(unsafe { pg_sys::table_slot_create(table.raw(), std::ptr::null_mut()) })
+    }
+    pub fn slot(&self) -> Slot {
+        Slot(self.0)
+    }
+}
+
+impl Drop for OwnedSlot {
+    fn drop(&mut self) {
+        if !super::memory::resources_are_released() {
+            // SAFETY: created in the constructor.
+            unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.0) }
+        }
+    }
+}
+
+/// All attributes of a descriptor.
+pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
+    // SAFETY: a live descriptor has natts attributes behind its header.
+    unsafe {
+        let n = (*desc).natts as usize;
+        let attrs = (*desc).attrs.as_ptr();
+        (0..n)
+            .map(|i| {
+                let a = &*attrs.add(i);
+                Attribute {
+                    number: a.attnum,
+                    name: CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned(),
+                    type_oid: a.atttypid.to_u32(),
+                    typmod: a.atttypmod,
+                    collation: a.attcollation.to_u32(),
+                    dropped: a.attisdropped,
+                    length: a.attlen,
+                    by_value: a.attbyval,
+                    align: a.attalign as u8,
+                }
+            })
+            .collect()
+    }
+}
+
+/// What a row written before this column existed has in it: the default given to ADD COLUMN, or
+/// NULL.
+pub fn missing_value(table: Rel, attribute: i16) -> (Datum, bool) {
+    let mut null = true;
+    // SAFETY: attribute is a valid number of this table.
+    let value = unsafe { pg_sys::getmissingattr(table.tupdesc(), i32::from(attribute), &mut null) };
+    (value.value(), null)
+}

@@ -1,0 +1,119 @@
+//! Snapshots: what a row's reader may see.
+
+use pgrx::pg_sys;
+
+/// A snapshot handle; the caller keeps it registered or active.
+#[derive(Clone, Copy)]
+pub struct Snap(pub(super) pg_sys::Snapshot);
+
+/// The rule by which a snapshot judges visibility.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapKind {
+    Mvcc,
+    Dirty,
+    Any,
+    SelfSnap,
+    NonVacuumable,
+    Other,
+}
+
+impl Snap {
+    pub(super) fn of(raw: pg_sys::Snapshot) -> Snap {
+        Snap(raw)
+    }
+
+    /// Everything, dead or alive.
+    pub fn any() -> Snap {
+        Snap(&raw mut pg_sys::SnapshotAnyData)
+    }
+
+    /// What is committed, or done by this transaction (earlier commands and this one).
+    pub fn self_snap() -> Snap {
+        Snap(&raw mut pg_sys::SnapshotSelfData)
+    }
+
+    pub fn kind(self) -> SnapKind {
+        use pg_sys::SnapshotType as T;
+        // SAFETY: handles are made from live snapshots only.
+        match unsafe { (*self.0).snapshot_type } {
+            T::SNAPSHOT_MVCC => SnapKind::Mvcc,
+            T::SNAPSHOT_DIRTY => SnapKind::Dirty,
+            T::SNAPSHOT_ANY => SnapKind::Any,
+            T::SNAPSHOT_SELF => SnapKind::SelfSnap,
+            T::SNAPSHOT_NON_VACUUMABLE => SnapKind::NonVacuumable,
+            _ => SnapKind::Other,
+        }
+    }
+
+    /// Commands of this transaction from this number on are invisible to an MVCC snapshot.
+    pub fn curcid(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.0).curcid }
+    }
+
+    /// What a dirty snapshot found: transactions in progress that inserted (xmin) or deleted or
+    /// locked (xmax) the tuple just looked at; 0 when none.
+    pub fn dirty_found(self) -> (u32, u32) {
+        // SAFETY: as above.
+        unsafe { ((*self.0).xmin.into_inner(), (*self.0).xmax.into_inner()) }
+    }
+
+    /// Report back through a dirty snapshot, as heapam does.
+    pub fn set_dirty(self, xmin: u32, xmax: u32) {
+        // SAFETY: as above; a dirty snapshot's xmin and xmax are output fields.
+        unsafe {
+            (*self.0).xmin = pg_sys::TransactionId::from_inner(xmin);
+            (*self.0).xmax = pg_sys::TransactionId::from_inner(xmax);
+            (*self.0).speculativeToken = 0;
+        }
+    }
+
+    /// The snapshot of the running statement; error when there is none.
+    pub fn active() -> Option<Snap> {
+        // SAFETY: plain call.
+        unsafe { pg_sys::ActiveSnapshotSet().then(|| Snap(pg_sys::GetActiveSnapshot())) }
+    }
+}
+
+/// A dirty snapshot of our own (PostgreSQL's InitDirtySnapshot).
+pub struct DirtySnap(Box<pg_sys::SnapshotData>);
+
+impl DirtySnap {
+    pub fn new() -> DirtySnap {
+        // SAFETY: an all-zero SnapshotData with its type set is what InitDirtySnapshot makes.
+        let mut data: Box<pg_sys::SnapshotData> = Box::new(unsafe { std::mem::zeroed() });
+        data.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
+        DirtySnap(data)
+    }
+    pub fn snap(&mut self) -> Snap {
+        Snap(&mut *self.0)
+    }
+}
+
+/// A registered snapshot, unregistered on drop.
+pub struct Registered(Snap);
+
+impl Registered {
+    /// The newest committed state.
+    pub fn latest() -> Registered {
+        // SAFETY: plain calls; ownership is with the current resource owner.
+        unsafe { Registered(Snap(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot()))) }
+    }
+    /// The transaction's snapshot (a new one under READ COMMITTED).
+    pub fn transaction() -> Registered {
+        // SAFETY: as above.
+        unsafe { Registered(Snap(pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot()))) }
+    }
+    pub fn snap(&self) -> Snap {
+        self.0
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: registered in the constructor. While an error unwinds the resource owner releases it.
+        if !super::memory::resources_are_released() {
+            unsafe { pg_sys::UnregisterSnapshot(self.0 .0) }
+        }
+    }
+}

@@ -1,0 +1,605 @@
+//! A table's TOAST relation as the place of stripes, directory and tombstones: rows of
+//! (chunk_id, chunk_seq, chunk_data), found by its unique index on the first two.
+//!
+//! Our rows live under chunk ids below 16384, which PostgreSQL never gives to a TOASTed value.
+
+use super::rel::{OpenRel, StorageId};
+use super::snapshot::Snap;
+use super::{ext, LockMode, Rel};
+use firn_format::Tid;
+use pgrx::pg_sys;
+use std::ops::ControlFlow;
+
+/// Most payload bytes of one chunk row: four bytes of varlena header and eight of key on a page of
+/// 8 kB leave room for 8,124; a round 8,100 survives every rewrite.
+pub const CHUNK_BYTES: usize = 8_100;
+
+/// The transaction id that stands for "long ago, seen by all".
+pub const FROZEN_XID: u32 = 2;
+
+/// Key of a row in the TOAST relation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChunkKey {
+    pub id: u32,
+    pub seq: i32,
+}
+
+/// A row found in the TOAST relation.
+#[derive(Clone, Debug)]
+pub struct ChunkRow {
+    pub key: ChunkKey,
+    /// Where the row is now; a rewrite of the table moves it.
+    pub place: Tid,
+    /// Inserting transaction as stored (2 when frozen).
+    pub xmin: u32,
+    pub data: Vec<u8>,
+}
+
+/// An open TOAST relation of a firn table with its indexes.
+pub struct Toast {
+    rel: OpenRel,
+    indexes: *mut pg_sys::Relation,
+    index_count: i32,
+    valid: usize,
+    slot: std::cell::Cell<*mut pg_sys::TupleTableSlot>,
+}
+
+/// A physical position from a heap TID.
+pub(super) fn tid_of(raw: &pg_sys::ItemPointerData) -> Tid {
+    Tid {
+        block: (u32::from(raw.ip_blkid.bi_hi) << 16) | u32::from(raw.ip_blkid.bi_lo),
+        offset: raw.ip_posid,
+    }
+}
+
+/// PostgreSQL's form of a TID.
+pub(super) fn raw_tid(tid: Tid) -> pg_sys::ItemPointerData {
+    pg_sys::ItemPointerData {
+        ip_blkid: pg_sys::BlockIdData {
+            bi_hi: (tid.block >> 16) as u16,
+            bi_lo: (tid.block & 0xffff) as u16,
+        },
+        ip_posid: tid.offset,
+    }
+}
+
+impl Toast {
+    /// Open the TOAST relation of `table`; None when it has none or has not been filled at all
+    /// (zero blocks: during TRUNCATE the index may still hold entries of the emptied heap).
+    pub fn open(table: Rel, lock: LockMode) -> Option<Toast> {
+        let oid = table.toast_oid()?;
+        Some(Toast::open_oid(oid, lock))
+    }
+
+    /// Open a TOAST relation by its own OID.
+    pub fn open_oid(oid: u32, lock: LockMode) -> Toast {
+        let rel = OpenRel::open(oid, lock);
+        let mut indexes = std::ptr::null_mut();
+        let mut index_count = 0;
+        // SAFETY: rel is open; the arrays are palloc'ed by PostgreSQL and closed in drop.
+        let valid = unsafe {
+            ext::toast_open_indexes(rel.rel().raw(), lock as i32, &mut indexes, &mut index_count)
+        };
+        Toast {
+            rel,
+            indexes,
+            index_count,
+            valid: valid.max(0) as usize,
+            slot: std::cell::Cell::new(std::ptr::null_mut()),
+        }
+    }
+
+    pub fn rel(&self) -> Rel {
+        self.rel.rel()
+    }
+    pub fn storage(&self) -> StorageId {
+        self.rel.storage()
+    }
+    /// Nothing has ever been stored here (or TRUNCATE is under way).
+    pub fn is_empty(&self) -> bool {
+        self.rel.heap_blocks() == 0
+    }
+
+    fn raw(&self) -> pg_sys::Relation {
+        self.rel.rel().raw()
+    }
+
+    fn slot(&self) -> *mut pg_sys::TupleTableSlot {
+        if self.slot.get().is_null() {
+            // SAFETY: the descriptor belongs to the open relation; dropped in drop().
+            let slot = unsafe {
+                pg_sys::MakeSingleTupleTableSlot(
+                    self.rel.rel().tupdesc(),
+                    &raw const pg_sys::TTSOpsBufferHeapTuple,
+                )
+            };
+            self.slot.set(slot);
+        }
+        self.slot.get()
+    }
+
+    /// Visit the rows `id`, `low..=high` that `snap` sees, in key order (or backwards).
+    pub fn scan<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Snap,
+        backward: bool,
+        mut visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
+    ) -> Option<B> {
+        let slot = self.slot();
+        let mut found = None;
+        // SAFETY: index and heap are open; scan keys live on the stack across the scan; the row's
+        // bytes are only used while the slot holds its buffer pin.
+        unsafe {
+            let index = *self.indexes.add(self.valid);
+            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
+            let n = fill_keys(&mut keys, id, low, high);
+            let scan = pg_sys::index_beginscan(self.raw(), index, snap.0, n, 0);
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+            let direction = if backward {
+                pg_sys::ScanDirection::BackwardScanDirection
+            } else {
+                pg_sys::ScanDirection::ForwardScanDirection
+            };
+            while pg_sys::index_getnext_slot(scan, direction, slot) {
+                let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+                let view = RowView { tuple };
+                let key = view.key();
+                if let ControlFlow::Break(b) = visit(key, &view) {
+                    found = Some(b);
+                    break;
+                }
+            }
+            pg_sys::index_endscan(scan);
+            clear(slot);
+        }
+        found
+    }
+
+    /// The row under `key` that `snap` sees.
+    pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
+        self.scan(key.id, key.seq, key.seq, snap, false, |_, row| ControlFlow::Break(row.to_row()))
+    }
+
+    /// The row with the greatest sequence number up to `key.seq` that `snap` sees.
+    pub fn find_at_or_before(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
+        self.scan(key.id, i32::MIN, key.seq, snap, true, |_, row| ControlFlow::Break(row.to_row()))
+    }
+
+    /// The row at a remembered place, if it is still the row of `key` and `snap` sees it. The
+    /// visitor gets its bytes.
+    pub fn at<T>(
+        &self,
+        place: Tid,
+        key: ChunkKey,
+        snap: Snap,
+        visit: impl FnOnce(&RowView) -> T,
+    ) -> Option<T> {
+        if place.block >= self.rel.heap_blocks() {
+            return None;
+        }
+        // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
+        unsafe {
+            let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+            tuple.t_self = raw_tid(place);
+            let mut buffer: pg_sys::Buffer = 0;
+            if !pg_sys::heap_fetch(self.raw(), snap.0, &mut tuple, &mut buffer, false) {
+                return None;
+            }
+            let view = RowView { tuple: &mut tuple };
+            let result = (view.key() == key).then(|| visit(&view));
+            pg_sys::ReleaseBuffer(buffer);
+            result
+        }
+    }
+
+    /// Read the chunk at `place` without asking for its visibility, if it holds `key`: chunk
+    /// addresses are never used twice, so a chunk that is there is the right one.
+    pub fn chunk_at(&self, place: Tid, key: ChunkKey, visit: impl FnOnce(&[u8])) -> bool {
+        // SAFETY: the page is read under a share lock and pin; item bounds come from the page's own
+        // line pointers, as heapam trusts them.
+        unsafe {
+            let buffer = pg_sys::ReadBufferExtended(
+                self.raw(),
+                pg_sys::ForkNumber::MAIN_FORKNUM,
+                place.block,
+                pg_sys::ReadBufferMode::RBM_NORMAL,
+                std::ptr::null_mut(),
+            );
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let page = pg_sys::BufferGetPage(buffer);
+            let mut found = false;
+            if place.offset <= pg_sys::PageGetMaxOffsetNumber(page) {
+                let item = pg_sys::PageGetItemId(page, place.offset);
+                if (*item).lp_flags() == pg_sys::LP_NORMAL {
+                    let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+                    tuple.t_data = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
+                    tuple.t_len = (*item).lp_len();
+                    let view = RowView { tuple: &mut tuple };
+                    if view.key() == key {
+                        visit(view.data());
+                        found = true;
+                    }
+                }
+            }
+            pg_sys::UnlockReleaseBuffer(buffer);
+            found
+        }
+    }
+
+    fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
+        let mut bytes: Vec<u8> = Vec::with_capacity(data.len() + 4);
+        bytes.extend_from_slice(&(((data.len() + 4) as u32) << 2).to_le_bytes());
+        bytes.extend_from_slice(data);
+        // SAFETY: values match the TOAST descriptor (oid, int4, bytea with a 4-byte header).
+        unsafe {
+            let mut values = [
+                pg_sys::Datum::from(pg_sys::Oid::from(key.id)),
+                pg_sys::Datum::from(key.seq),
+                pg_sys::Datum::from(bytes.as_mut_ptr()),
+            ];
+            let mut nulls = [false; 3];
+            pg_sys::heap_form_tuple(
+                self.rel.rel().tupdesc(),
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            )
+        }
+    }
+
+    fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
+        // SAFETY: indexes are open; values match their columns.
+        unsafe {
+            let mut values = [
+                pg_sys::Datum::from(pg_sys::Oid::from(key.id)),
+                pg_sys::Datum::from(key.seq),
+            ];
+            let mut nulls = [false; 2];
+            for i in 0..self.index_count as usize {
+                let index = *self.indexes.add(i);
+                if (*(*index).rd_index).indisready {
+                    pg_sys::index_insert(
+                        index,
+                        values.as_mut_ptr(),
+                        nulls.as_mut_ptr(),
+                        place,
+                        self.raw(),
+                        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                        false,
+                        std::ptr::null_mut(),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Insert one row; returns its place.
+    pub fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, frozen: bool) -> Tid {
+        let mut options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
+        if frozen {
+            options |= pg_sys::HEAP_INSERT_FROZEN as i32;
+        }
+        // SAFETY: the tuple was formed for this relation and is freed after use.
+        unsafe {
+            let tuple = self.form(key, data);
+            pg_sys::heap_insert(self.raw(), tuple, cid, options, std::ptr::null_mut());
+            let mut place = (*tuple).t_self;
+            self.index(key, &mut place);
+            pg_sys::heap_freetuple(tuple);
+            tid_of(&place)
+        }
+    }
+
+    /// Insert `data` as consecutive chunks of [`CHUNK_BYTES`] from sequence number `first` on,
+    /// many rows to a WAL record. Returns the place of the first.
+    pub fn insert_chunks(&self, id: u32, first: u32, data: &[u8], cid: u32) -> Option<Tid> {
+        const BATCH: usize = 64;
+        let mut first_place = None;
+        let mut bulk = BulkInsert::new();
+        let chunks: Vec<&[u8]> = data.chunks(CHUNK_BYTES).collect();
+        for (batch_no, batch) in chunks.chunks(BATCH).enumerate() {
+            super::xact::check_for_interrupts();
+            let base = first + (batch_no * BATCH) as u32;
+            // SAFETY: slots own the formed tuples; all are dropped after their places are indexed.
+            unsafe {
+                let mut slots: Vec<*mut pg_sys::TupleTableSlot> = Vec::with_capacity(batch.len());
+                for (i, chunk) in batch.iter().enumerate() {
+                    let key = ChunkKey { id, seq: seq_of(base + i as u32) };
+                    let slot = pg_sys::MakeSingleTupleTableSlot(
+                        self.rel.rel().tupdesc(),
+                        &raw const pg_sys::TTSOpsHeapTuple,
+                    );
+                    pg_sys::ExecStoreHeapTuple(self.form(key, chunk), slot, true);
+                    slots.push(slot);
+                }
+                pg_sys::heap_multi_insert(
+                    self.raw(),
+                    slots.as_mut_ptr(),
+                    slots.len() as i32,
+                    cid,
+                    pg_sys::HEAP_INSERT_NO_LOGICAL as i32,
+                    bulk.0,
+                );
+                for (i, slot) in slots.iter().enumerate() {
+                    let key = ChunkKey { id, seq: seq_of(base + i as u32) };
+                    let mut place = (**slot).tts_tid;
+                    self.index(key, &mut place);
+                    first_place.get_or_insert(tid_of(&place));
+                    pg_sys::ExecDropSingleTupleTableSlot(*slot);
+                }
+            }
+        }
+        bulk.finish();
+        first_place
+    }
+
+    /// Replace the row at `place`; raises when someone else changed it (callers hold a lock that
+    /// excludes that).
+    pub fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid {
+        // SAFETY: the tuple is formed for this relation; outputs are plain structs.
+        unsafe {
+            let tuple = self.form(key, data);
+            let mut old = raw_tid(place);
+            let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
+            let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
+            let result = pg_sys::heap_update(
+                self.raw(),
+                &mut old,
+                tuple,
+                cid,
+                std::ptr::null_mut(),
+                true,
+                &mut failure,
+                &mut mode,
+            );
+            if result != pg_sys::TM_Result::TM_Ok {
+                super::error(
+                    super::Kind::Internal,
+                    format!("row {key:?} of TOAST relation {} changed meanwhile ({result})", self.rel.oid()),
+                )
+                .raise();
+            }
+            let mut new_place = (*tuple).t_self;
+            // A heap-only tuple is found through its predecessor's index entry.
+            if (*(*tuple).t_data).t_infomask2 as u32 & pg_sys::HEAP_ONLY_TUPLE == 0 {
+                self.index(key, &mut new_place);
+            }
+            pg_sys::heap_freetuple(tuple);
+            tid_of(&new_place)
+        }
+    }
+
+    /// Delete the row at `place`; raises as [`Toast::update`].
+    pub fn delete(&self, place: Tid, cid: u32) {
+        // SAFETY: outputs are plain structs.
+        unsafe {
+            let mut old = raw_tid(place);
+            let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
+            let result = pg_sys::heap_delete(
+                self.raw(),
+                &mut old,
+                cid,
+                std::ptr::null_mut(),
+                true,
+                &mut failure,
+                false,
+            );
+            if result != pg_sys::TM_Result::TM_Ok {
+                super::error(
+                    super::Kind::Internal,
+                    format!("row of TOAST relation {} changed meanwhile ({result})", self.rel.oid()),
+                )
+                .raise();
+            }
+        }
+    }
+
+    /// Overwrite a row's bytes where they are, outside of any transaction, WAL-logged. The length
+    /// must not change.
+    pub fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
+        // SAFETY: as insert; heap_inplace_update raises when lengths differ.
+        unsafe {
+            let tuple = self.form(key, data);
+            (*tuple).t_self = raw_tid(place);
+            pg_sys::heap_inplace_update(self.raw(), tuple);
+            pg_sys::heap_freetuple(tuple);
+        }
+    }
+
+    /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
+    /// (see `directory::chunks`). `hint` remembers where the run's first chunk was found; wrong or
+    /// missing hints cost an index look-up. False when a chunk is missing.
+    pub fn read_run(
+        &self,
+        id: u32,
+        first_seq: u32,
+        offset: u64,
+        out: &mut Vec<u8>,
+        len: usize,
+        hint: &std::cell::Cell<Option<Tid>>,
+    ) -> bool {
+        let end = offset + len as u64;
+        let mut at = offset;
+        let blocks = self.rel.heap_blocks();
+        while at < end {
+            let chunk = (at / CHUNK_BYTES as u64) as u32;
+            let within = (at % CHUNK_BYTES as u64) as usize;
+            let want = ((end - at) as usize).min(CHUNK_BYTES - within);
+            let key = ChunkKey { id, seq: seq_of(first_seq + chunk) };
+            let before = out.len();
+            let mut take = |data: &[u8]| {
+                if let Some(part) = data.get(within..within + want) {
+                    out.extend_from_slice(part);
+                }
+            };
+            let mut done = false;
+            if let Some(first) = hint.get() {
+                // Chunks fill one page each, so a run usually occupies consecutive blocks.
+                let place = Tid { block: first.block.wrapping_add(chunk), offset: first.offset };
+                done = place.block < blocks && self.chunk_at(place, key, &mut take);
+            }
+            if !done {
+                let row = self.scan(key.id, key.seq, key.seq, Snap::any(), false, |_, row| {
+                    take(row.data());
+                    ControlFlow::Break(row.place())
+                });
+                let Some(place) = row else { return false };
+                if place.block >= chunk {
+                    hint.set(Some(Tid { block: place.block - chunk, offset: place.offset }));
+                }
+            }
+            if out.len() != before + want {
+                return false;
+            }
+            at += want as u64;
+        }
+        true
+    }
+}
+
+impl Drop for Toast {
+    fn drop(&mut self) {
+        // While an error unwinds, the resource owner releases everything.
+        if super::memory::resources_are_released() {
+            return;
+        }
+        // SAFETY: opened in the constructor; the slot is ours.
+        unsafe {
+            if !self.slot.get().is_null() {
+                pg_sys::ExecDropSingleTupleTableSlot(self.slot.get());
+            }
+            ext::toast_close_indexes(self.indexes, self.index_count, 0);
+        }
+    }
+}
+
+/// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.
+pub fn seq_of(unsigned: u32) -> i32 {
+    (unsigned ^ 0x8000_0000) as i32
+}
+
+/// Inverse of [`seq_of`].
+pub fn unsigned_of(seq: i32) -> u32 {
+    seq as u32 ^ 0x8000_0000
+}
+
+/// A row while its page is pinned.
+pub struct RowView {
+    tuple: pg_sys::HeapTuple,
+}
+
+impl RowView {
+    fn user_data(&self) -> (&[u8], usize) {
+        // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.
+        unsafe {
+            let header = (*self.tuple).t_data;
+            let hoff = usize::from((*header).t_hoff);
+            let len = (*self.tuple).t_len as usize;
+            (std::slice::from_raw_parts(header as *const u8, len), hoff.min(len))
+        }
+    }
+    pub fn key(&self) -> ChunkKey {
+        let (bytes, at) = self.user_data();
+        let word = |i: usize| {
+            bytes.get(at + i..at + i + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+        };
+        ChunkKey { id: word(0), seq: word(4) as i32 }
+    }
+    /// The payload.
+    pub fn data(&self) -> &[u8] {
+        let (bytes, at) = self.user_data();
+        let rest = bytes.get(at + 8..).unwrap_or(&[]);
+        // chunk_data has storage PLAIN, so the header is the 4-byte one, but a 1-byte one is legal.
+        match rest.first() {
+            Some(h) if h & 1 == 1 => rest.get(1..usize::from(h >> 1)).unwrap_or(&[]),
+            Some(_) if rest.len() >= 4 => {
+                let len = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]) >> 2;
+                rest.get(4..len as usize).unwrap_or(&[])
+            }
+            _ => &[],
+        }
+    }
+    pub fn place(&self) -> Tid {
+        // SAFETY: as user_data.
+        unsafe { tid_of(&(*self.tuple).t_self) }
+    }
+    /// Inserting transaction; 2 when frozen.
+    pub fn xmin(&self) -> u32 {
+        // SAFETY: as user_data.
+        unsafe {
+            let header = (*self.tuple).t_data;
+            if (*header).t_infomask as u32 & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN {
+                return FROZEN_XID;
+            }
+            (*header).t_choice.t_heap.t_xmin.into_inner()
+        }
+    }
+    /// Inserting transaction as first written, frozen or not.
+    pub fn raw_xmin(&self) -> u32 {
+        // SAFETY: as user_data.
+        unsafe { (*(*self.tuple).t_data).t_choice.t_heap.t_xmin.into_inner() }
+    }
+    /// Command that inserted it, meaningful for our own transaction only.
+    pub fn cmin(&self) -> u32 {
+        // SAFETY: as user_data; raw xmin is ours when the caller asks.
+        unsafe {
+            let header = (*self.tuple).t_data;
+            if (*header).t_infomask as u32 & pg_sys::HEAP_COMBOCID != 0 {
+                pg_sys::HeapTupleHeaderGetCmin(header)
+            } else {
+                (*header).t_choice.t_heap.t_field3.t_cid
+            }
+        }
+    }
+    pub fn to_row(&self) -> ChunkRow {
+        ChunkRow {
+            key: self.key(),
+            place: self.place(),
+            xmin: self.xmin(),
+            data: self.data().to_vec(),
+        }
+    }
+}
+
+/// PostgreSQL's bulk insert state: a ring of buffers and a remembered target block.
+struct BulkInsert(pg_sys::BulkInsertState);
+
+impl BulkInsert {
+    fn new() -> BulkInsert {
+        // SAFETY: plain allocation in the current memory context.
+        BulkInsert(unsafe { pg_sys::GetBulkInsertState() })
+    }
+    fn finish(self) {
+        // SAFETY: made in new().
+        unsafe { pg_sys::FreeBulkInsertState(self.0) }
+    }
+}
+
+unsafe fn fill_keys(keys: &mut [pg_sys::ScanKeyData; 3], id: u32, low: i32, high: i32) -> i32 {
+    let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
+        pg_sys::ScanKeyInit(
+            &mut keys[n],
+            column,
+            strategy as u16,
+            pg_sys::Oid::from(function),
+            value,
+        );
+    };
+    let equal = pg_sys::BTEqualStrategyNumber;
+    add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(pg_sys::Oid::from(id)));
+    if low == high {
+        add(1, 2, equal, pg_sys::F_INT4EQ, pg_sys::Datum::from(low));
+        return 2;
+    }
+    add(1, 2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, pg_sys::Datum::from(low));
+    add(2, 2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT4LE, pg_sys::Datum::from(high));
+    3
+}
+
+pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
+    if let Some(f) = (*(*slot).tts_ops).clear {
+        f(slot)
+    }
+}

@@ -1,0 +1,158 @@
+//! Transactions: identifiers, commands, and what to do at their ends.
+
+use super::Rel;
+use pgrx::pg_sys;
+
+/// Cancel, terminate and other requests are served here.
+#[inline]
+pub fn check_for_interrupts() {
+    // SAFETY: flag read as CHECK_FOR_INTERRUPTS does; ProcessInterrupts may raise.
+    unsafe {
+        if pg_sys::InterruptPending != 0 {
+            pg_sys::ProcessInterrupts();
+        }
+    }
+}
+
+/// A cancel or terminate request waits to be served (poll this where raising is not possible).
+pub fn interrupt_requested() -> bool {
+    // SAFETY: flag reads.
+    unsafe { pg_sys::QueryCancelPending != 0 || pg_sys::ProcDiePending != 0 }
+}
+
+/// Current subtransaction (1 is the top one).
+pub fn subtransaction() -> u32 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+/// The current (sub)transaction's id, assigned now if it had none.
+pub fn xid() -> u32 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetCurrentTransactionId().into_inner() }
+}
+
+/// `xid` is this transaction or one of its live subtransactions.
+pub fn is_ours(xid: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe {
+        pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid))
+    }
+}
+
+pub fn is_in_progress(xid: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from_inner(xid)) }
+}
+
+pub fn did_commit(xid: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe {
+        xid == super::toast::FROZEN_XID
+            || pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from_inner(xid))
+    }
+}
+
+/// Number of the running command; `used` marks it as having written.
+pub fn command_id(used: bool) -> u32 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetCurrentCommandId(used) }
+}
+
+/// Make what was written so far visible to what follows in this transaction.
+pub fn next_command() {
+    // SAFETY: plain call; raises in parallel mode.
+    unsafe { pg_sys::CommandCounterIncrement() }
+}
+
+/// This backend is a parallel worker.
+pub fn is_parallel_worker() -> bool {
+    // SAFETY: variable read.
+    unsafe { pg_sys::ParallelWorkerNumber >= 0 }
+}
+
+pub fn is_serializable() -> bool {
+    // SAFETY: variable read.
+    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
+}
+
+/// Every transaction that can still see anything began at or after this id: what it (and older
+/// ones) did and was committed is seen by all.
+pub fn oldest_visible(table: Rel) -> u32 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.raw()).into_inner() }
+}
+
+/// `a` is older than `b` (modulo 2^31 arithmetic; permanent ids are older than all).
+pub fn precedes(a: u32, b: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe {
+        pg_sys::TransactionIdPrecedes(
+            pg_sys::TransactionId::from_inner(a),
+            pg_sys::TransactionId::from_inner(b),
+        )
+    }
+}
+
+/// Microseconds since 1970-01-01.
+pub fn now_unix_micros() -> i64 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetCurrentTimestamp() }.saturating_add(super::datum::EPOCH_MICROS)
+}
+
+/// An end of a transaction or subtransaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Before the top transaction commits or is prepared: write what is pending.
+    BeforeCommit,
+    /// The top transaction is over, one way or the other.
+    Ended,
+    /// Before this subtransaction is merged into its parent.
+    BeforeSubCommit { sub: u32 },
+    /// This subtransaction is undone.
+    SubAbort { sub: u32 },
+}
+
+/// The handler of all events.
+pub type Handler = fn(Event);
+static mut HANDLER: Option<Handler> = None;
+
+/// Call `handler` at every end from now on. To be called once per backend.
+pub fn on_events(handler: Handler) {
+    // SAFETY: set once at library load, on the main thread.
+    unsafe {
+        HANDLER = Some(handler);
+        pg_sys::RegisterXactCallback(Some(on_xact), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
+    }
+}
+
+fn handle(event: Event) {
+    // SAFETY: written once at library load.
+    if let Some(handler) = unsafe { HANDLER } {
+        handler(event)
+    }
+}
+
+unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core::ffi::c_void) {
+    use pg_sys::XactEvent as E;
+    pg_sys::panic::pgrx_extern_c_guard(|| match event {
+        E::XACT_EVENT_PRE_COMMIT | E::XACT_EVENT_PRE_PREPARE => handle(Event::BeforeCommit),
+        E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => handle(Event::Ended),
+        _ => (),
+    })
+}
+
+unsafe extern "C-unwind" fn on_subxact(
+    event: pg_sys::SubXactEvent::Type,
+    sub: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _: *mut core::ffi::c_void,
+) {
+    use pg_sys::SubXactEvent as E;
+    pg_sys::panic::pgrx_extern_c_guard(|| match event {
+        E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit { sub }),
+        E::SUBXACT_EVENT_ABORT_SUB => handle(Event::SubAbort { sub }),
+        _ => (),
+    })
+}

@@ -1,0 +1,340 @@
+//! From decoded columns to PostgreSQL datums, whole columns at a time and without PostgreSQL's
+//! memory: by-reference values live in an arena beside the datums.
+
+use crate::pg::datum::{form_numeric, jsonb_from_text, Conversion, Datum, EPOCH_DAYS, EPOCH_MICROS};
+use firn_format::{ByteColumn, Column, Dictionary, Value, Values};
+use std::rc::Rc;
+
+/// Datums of one column for a run of rows. The arena owns what they point to.
+#[derive(Default)]
+pub struct Datums {
+    pub values: Vec<Datum>,
+    /// True = NULL; empty when there is none.
+    pub nulls: Vec<bool>,
+    _arena: Arena,
+    _dictionary: Option<Rc<Datums>>,
+}
+
+impl Datums {
+    #[inline]
+    pub fn get(&self, row: usize) -> (Datum, bool) {
+        let null = self.nulls.get(row).copied().unwrap_or(false);
+        (self.values.get(row).copied().unwrap_or(0), null)
+    }
+    pub fn memory_bytes(&self) -> usize {
+        self.values.len() * 8 + self.nulls.len() + self._arena.bytes.len()
+    }
+    /// The same value in every row.
+    pub fn constant(value: Datum, null: bool, rows: usize) -> Datums {
+        Datums {
+            values: vec![value; rows],
+            nulls: if null { vec![true; rows] } else { Vec::new() },
+            ..Datums::default()
+        }
+    }
+}
+
+/// Which rows of a decoded column are wanted.
+#[derive(Clone, Copy)]
+pub enum Rows<'a> {
+    All,
+    Some(&'a [u32]),
+}
+
+impl Rows<'_> {
+    fn len(&self, all: usize) -> usize {
+        match self {
+            Rows::All => all,
+            Rows::Some(rows) => rows.len(),
+        }
+    }
+    #[inline]
+    fn map<T>(&self, all: usize, mut f: impl FnMut(usize) -> T) -> Vec<T> {
+        match self {
+            Rows::All => (0..all).map(f).collect(),
+            Rows::Some(rows) => rows.iter().map(|r| f(*r as usize)).collect(),
+        }
+    }
+}
+
+/// Bytes that do not move, handed out in pieces aligned to 8.
+#[derive(Default)]
+struct Arena {
+    bytes: Vec<u8>,
+}
+
+/// Collects by-reference values; addresses are known at the end.
+struct ArenaBuilder {
+    bytes: Vec<u8>,
+    offsets: Vec<usize>,
+}
+
+impl ArenaBuilder {
+    fn with_capacity(values: usize, bytes: usize) -> ArenaBuilder {
+        ArenaBuilder {
+            // Room for alignment of the base and of every value.
+            bytes: Vec::with_capacity(bytes + 12 * values + 16),
+            offsets: Vec::with_capacity(values),
+        }
+    }
+    fn align(&mut self) {
+        let rest = self.bytes.len() % 8;
+        if rest != 0 {
+            self.bytes.resize(self.bytes.len() + 8 - rest, 0);
+        }
+        self.offsets.push(self.bytes.len());
+    }
+    fn raw(&mut self, value: &[u8]) {
+        self.align();
+        self.bytes.extend_from_slice(value);
+    }
+    fn varlena(&mut self, payload: &[u8]) {
+        self.align();
+        self.bytes.extend_from_slice(&(((payload.len() + 4) as u32) << 2).to_le_bytes());
+        self.bytes.extend_from_slice(payload);
+    }
+    fn numeric(&mut self, value: i128, scale: u8) {
+        self.align();
+        form_numeric(value, scale, &mut self.bytes);
+    }
+    fn finish(mut self) -> (Vec<Datum>, Arena) {
+        let misaligned = self.bytes.as_ptr() as usize % 8;
+        if misaligned != 0 {
+            // The allocator aligns to 8 and more in practice; if not, shift the contents once.
+            let shift = 8 - misaligned;
+            self.bytes.reserve(16);
+            let again = self.bytes.as_ptr() as usize % 8;
+            let shift = if again == 0 { 0 } else { shift.max(8 - again) };
+            self.bytes.splice(0..0, std::iter::repeat_n(0, shift));
+            for o in &mut self.offsets {
+                *o += shift;
+            }
+        }
+        let base = self.bytes.as_ptr() as usize;
+        let values = self.offsets.iter().map(|o| base + o).collect();
+        (values, Arena { bytes: self.bytes })
+    }
+}
+
+#[inline]
+fn date(days: i32) -> Datum {
+    let v = match days {
+        i32::MIN | i32::MAX => days,
+        d => d.wrapping_sub(EPOCH_DAYS),
+    };
+    v as u32 as Datum
+}
+
+#[inline]
+fn timestamp(micros: i64) -> Datum {
+    let v = match micros {
+        i64::MIN | i64::MAX => micros,
+        m => m.wrapping_sub(EPOCH_MICROS),
+    };
+    v as Datum
+}
+
+#[inline]
+fn int32(conversion: Conversion, v: i32) -> Datum {
+    match conversion {
+        Conversion::Date => date(v),
+        Conversion::Int16 => v as i16 as i64 as Datum,
+        Conversion::Int8 => v as i8 as i64 as Datum,
+        Conversion::UInt32 => v as u32 as Datum,
+        _ => v as i64 as Datum,
+    }
+}
+
+#[inline]
+fn int64(conversion: Conversion, v: i64) -> Datum {
+    if conversion == Conversion::Timestamp {
+        timestamp(v)
+    } else {
+        v as Datum
+    }
+}
+
+fn numeric_scale(conversion: Conversion) -> Option<u8> {
+    match conversion {
+        Conversion::Numeric { scale } => Some(scale),
+        _ => None,
+    }
+}
+
+fn by_reference(
+    count: usize,
+    bytes: usize,
+    mut add: impl FnMut(&mut ArenaBuilder),
+) -> (Vec<Datum>, Arena) {
+    let mut arena = ArenaBuilder::with_capacity(count, bytes);
+    add(&mut arena);
+    arena.finish()
+}
+
+fn bytes_datums(
+    column: &ByteColumn,
+    conversion: Conversion,
+    nulls: Option<&Vec<bool>>,
+    rows: Rows<'_>,
+    all: usize,
+) -> (Vec<Datum>, Arena) {
+    let count = rows.len(all);
+    let one = |arena: &mut ArenaBuilder, row: usize| {
+        if nulls.is_some_and(|n| n.get(row).copied().unwrap_or(false)) {
+            arena.align();
+            return;
+        }
+        let value = column.get(row);
+        match conversion {
+            Conversion::Fixed(_) => arena.raw(value),
+            Conversion::CString => {
+                arena.raw(value);
+                arena.bytes.push(0);
+            }
+            Conversion::Jsonb => arena.raw(&jsonb_from_text(value)),
+            _ => arena.varlena(value),
+        }
+    };
+    by_reference(count, column.data.len() * count / all.max(1), |arena| match rows {
+        Rows::All => (0..all).for_each(|r| one(arena, r)),
+        Rows::Some(list) => list.iter().for_each(|r| one(arena, *r as usize)),
+    })
+}
+
+/// Datums of the wanted rows of a decoded column. `dictionary` gives the datums of the column's
+/// dictionary, made once per stripe.
+pub fn column_datums(
+    column: &Column,
+    conversion: Conversion,
+    rows: Rows<'_>,
+    dictionary: impl FnOnce(&Dictionary) -> Rc<Datums>,
+) -> Datums {
+    let all = column.rows;
+    let mut arena = Arena::default();
+    let mut shared = None;
+    let values = match &column.values {
+        Values::Bool(v) => rows.map(all, |r| Datum::from(v[r] != 0)),
+        Values::I32(v) => match conversion {
+            Conversion::Int32 => rows.map(all, |r| v[r] as i64 as Datum),
+            c => rows.map(all, |r| int32(c, v[r])),
+        },
+        Values::I64(v) => match numeric_scale(conversion) {
+            Some(scale) => {
+                let (d, a) = by_reference(rows.len(all), rows.len(all) * 16, |arena| match rows {
+                    Rows::All => v.iter().for_each(|x| arena.numeric(i128::from(*x), scale)),
+                    Rows::Some(list) => {
+                        list.iter().for_each(|r| arena.numeric(i128::from(v[*r as usize]), scale))
+                    }
+                });
+                arena = a;
+                d
+            }
+            None => rows.map(all, |r| int64(conversion, v[r])),
+        },
+        Values::I128(v) => {
+            let scale = numeric_scale(conversion).unwrap_or(0);
+            let (d, a) = by_reference(rows.len(all), rows.len(all) * 24, |arena| match rows {
+                Rows::All => v.iter().for_each(|x| arena.numeric(*x, scale)),
+                Rows::Some(list) => list.iter().for_each(|r| arena.numeric(v[*r as usize], scale)),
+            });
+            arena = a;
+            d
+        }
+        Values::F32(v) => rows.map(all, |r| v[r].to_bits() as Datum),
+        Values::F64(v) => rows.map(all, |r| v[r].to_bits() as Datum),
+        Values::Bytes(v) => {
+            let (d, a) = bytes_datums(v, conversion, column.nulls.as_ref(), rows, all);
+            arena = a;
+            d
+        }
+        Values::Dict { keys, dict } => {
+            let known = dictionary(dict);
+            let d = rows.map(all, |r| known.values.get(keys[r] as usize).copied().unwrap_or(0));
+            shared = Some(known);
+            d
+        }
+    };
+    let nulls = match &column.nulls {
+        Some(n) => rows.map(all, |r| n[r]),
+        None => Vec::new(),
+    };
+    Datums { values, nulls, _arena: arena, _dictionary: shared }
+}
+
+/// Datums of all values of a dictionary.
+pub(super) fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion) -> Datums {
+    let (values, arena) = match dictionary {
+        Dictionary::I32(v) => (v.iter().map(|x| int32(conversion, *x)).collect(), Arena::default()),
+        Dictionary::I64(v) => match numeric_scale(conversion) {
+            Some(scale) => by_reference(v.len(), v.len() * 16, |arena| {
+                v.iter().for_each(|x| arena.numeric(i128::from(*x), scale))
+            }),
+            None => (v.iter().map(|x| int64(conversion, *x)).collect(), Arena::default()),
+        },
+        Dictionary::I128(v) => {
+            let scale = numeric_scale(conversion).unwrap_or(0);
+            by_reference(v.len(), v.len() * 24, |arena| {
+                v.iter().for_each(|x| arena.numeric(*x, scale))
+            })
+        }
+        Dictionary::F32(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
+        Dictionary::F64(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
+        Dictionary::Bytes(v) => bytes_datums(v, conversion, None, Rows::All, v.len()),
+    };
+    Datums { values, nulls: Vec::new(), _arena: arena, _dictionary: None }
+}
+
+/// One value as a datum, its bytes (if by reference) appended to `out` with the offset noted.
+pub(super) enum One {
+    Null,
+    Direct(Datum),
+    /// Offset in the buffer of a value by reference.
+    At(usize),
+}
+
+/// Convert a single value; by-reference ones go to `out`, 8-aligned relative to its start.
+pub(super) fn one_value(value: &Value<'_>, conversion: Conversion, out: &mut Vec<u8>) -> One {
+    let rest = out.len() % 8;
+    let mut start = || {
+        if rest != 0 {
+            out.resize(out.len() + 8 - rest, 0);
+        }
+        out.len()
+    };
+    match value {
+        Value::Null => One::Null,
+        Value::Bool(b) => One::Direct(Datum::from(*b)),
+        Value::I32(v) => One::Direct(int32(conversion, *v)),
+        Value::F32(v) => One::Direct(v.to_bits() as Datum),
+        Value::F64(v) => One::Direct(v.to_bits() as Datum),
+        Value::I64(v) => match numeric_scale(conversion) {
+            Some(scale) => {
+                let at = start();
+                form_numeric(i128::from(*v), scale, out);
+                One::At(at)
+            }
+            None => One::Direct(int64(conversion, *v)),
+        },
+        Value::I128(v) => {
+            let at = start();
+            form_numeric(*v, numeric_scale(conversion).unwrap_or(0), out);
+            One::At(at)
+        }
+        Value::Bytes(bytes) => {
+            let at = start();
+            match conversion {
+                Conversion::Fixed(_) => out.extend_from_slice(bytes),
+                Conversion::CString => {
+                    out.extend_from_slice(bytes);
+                    out.push(0);
+                }
+                Conversion::Jsonb => out.extend_from_slice(&jsonb_from_text(bytes)),
+                _ => {
+                    out.extend_from_slice(&(((bytes.len() + 4) as u32) << 2).to_le_bytes());
+                    out.extend_from_slice(bytes);
+                }
+            }
+            One::At(at)
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A stripe that is being read: its directory entry, its decoded metadata and dictionaries. Handles
+//! are kept in a session-wide cache within `firn.metadata_cache`; a stripe never changes, so a handle
+//! is right as long as its key is.
+
+use super::datums::{dictionary_datums, Datums};
+use crate::directory::chunks;
+use crate::pg::datum::Conversion;
+use crate::pg::report::raise_format;
+use crate::pg::{error, guc, Kind, Rel, Toast};
+use firn_format::{Decoder, Dictionary, DirectoryEntry, Location, Slot, StripeMeta, Tid};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What makes a stripe's bytes the ones a handle was made for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    storage: crate::pg::rel::StorageId,
+    slot: u32,
+    crc32c: u32,
+    created_at: i64,
+    generation: u32,
+    cold: bool,
+}
+
+/// An open stripe.
+pub struct StripeHandle {
+    pub slot: Slot,
+    pub entry: Rc<DirectoryEntry>,
+    table: String,
+    meta: OnceCell<StripeMeta>,
+    dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,
+    dictionary_datums: RefCell<Vec<Option<(Conversion, Rc<Datums>)>>>,
+    /// Place of the first chunk, a guess to be verified.
+    first_chunk: Cell<Option<Tid>>,
+    weight: Cell<usize>,
+    used: Cell<u64>,
+}
+
+thread_local! {
+    static HANDLES: RefCell<(HashMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
+    static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
+}
+
+/// Use the session's decoder.
+pub(super) fn with_decoder<T>(f: impl FnOnce(&mut Decoder) -> T) -> T {
+    DECODER.with_borrow_mut(f)
+}
+
+/// The handle of the stripe that `entry` describes.
+pub fn handle_for(table: Rel, toast: &Toast, slot: Slot, entry: &Rc<DirectoryEntry>) -> Rc<StripeHandle> {
+    let key = Key {
+        storage: toast.storage(),
+        slot: slot.0,
+        crc32c: entry.crc32c,
+        created_at: entry.created_at,
+        generation: entry.generation,
+        cold: matches!(entry.location, Location::Object { .. }),
+    };
+    HANDLES.with_borrow_mut(|(map, clock)| {
+        *clock += 1;
+        if let Some(handle) = map.get(&key) {
+            handle.used.set(*clock);
+            return handle.clone();
+        }
+        evict(map);
+        let handle = Rc::new(StripeHandle {
+            slot,
+            entry: entry.clone(),
+            table: table.name(),
+            meta: OnceCell::new(),
+            dictionaries: RefCell::default(),
+            dictionary_datums: RefCell::default(),
+            first_chunk: Cell::new(None),
+            weight: Cell::new(512),
+            used: Cell::new(*clock),
+        });
+        map.insert(key, handle.clone());
+        handle
+    })
+}
+
+/// Keep the cache within its bound: drop the half not used longest.
+fn evict(map: &mut HashMap<Key, Rc<StripeHandle>>) {
+    let total: usize = map.values().map(|h| h.weight.get()).sum();
+    if total < guc::metadata_cache() && map.len() < 65_536 {
+        return;
+    }
+    let mut ages: Vec<u64> = map.values().map(|h| h.used.get()).collect();
+    ages.sort_unstable();
+    let median = ages.get(ages.len() / 2).copied().unwrap_or(0);
+    map.retain(|_, h| h.used.get() > median);
+}
+
+impl StripeHandle {
+    /// Read bytes of the stripe.
+    pub fn read(&self, toast: &Toast, offset: u64, len: usize, out: &mut Vec<u8>) {
+        out.clear();
+        out.reserve(len);
+        match &self.entry.location {
+            Location::Chunks { address, .. } => {
+                let (id, first) = chunks::key_of(*address);
+                if !toast.read_run(id, first, offset, out, len, &self.first_chunk) {
+                    error(
+                        Kind::Corrupt,
+                        format!("stripe {} of table \"{}\" misses a chunk", self.slot.0, self.table),
+                    )
+                    .detail(format!("Bytes {offset} to {} could not be read.", offset + len as u64))
+                    .hint("Run firn.check() on the table.")
+                    .raise()
+                }
+            }
+            Location::Object { server, key } => {
+                crate::tier::read_object(server, key, self.entry.bytes, offset, len, out)
+            }
+        }
+    }
+
+    /// The stripe's metadata, read and parsed at first use.
+    pub fn meta(&self, toast: &Toast) -> &StripeMeta {
+        if let Some(meta) = self.meta.get() {
+            return meta;
+        }
+        let offset = self.entry.meta_offset;
+        let len = self.entry.bytes.saturating_sub(offset) as usize;
+        let mut tail = Vec::new();
+        self.read(toast, offset, len, &mut tail);
+        let meta = StripeMeta::parse(&tail, offset).unwrap_or_else(|e| self.raise(e));
+        self.weight.set(self.weight.get() + meta.memory_bytes());
+        self.dictionaries.borrow_mut().resize(meta.columns().len(), None);
+        self.dictionary_datums.borrow_mut().resize(meta.columns().len(), None);
+        self.meta.get_or_init(|| meta)
+    }
+
+    /// Raise what is wrong with this stripe's bytes.
+    pub fn raise(&self, e: firn_format::Error) -> ! {
+        raise_format(&self.table, self.slot.0, e)
+    }
+
+    /// The dictionary of a stripe column; None when it has none.
+    pub fn dictionary(&self, toast: &Toast, column: usize) -> Option<Arc<Dictionary>> {
+        let meta = self.meta(toast);
+        let (offset, len) = meta.dictionary(column)?;
+        if let Some(Some(d)) = self.dictionaries.borrow().get(column) {
+            return Some(d.clone());
+        }
+        let mut bytes = Vec::new();
+        self.read(toast, offset, len as usize, &mut bytes);
+        let dictionary = with_decoder(|d| d.decode_dictionary(meta, column, &bytes))
+            .unwrap_or_else(|e| self.raise(e));
+        self.weight.set(self.weight.get() + 2 * dictionary.memory_bytes());
+        if let Some(place) = self.dictionaries.borrow_mut().get_mut(column) {
+            *place = Some(dictionary.clone());
+        }
+        Some(dictionary)
+    }
+
+    /// The dictionary's values as datums.
+    pub fn dictionary_datums(
+        &self,
+        column: usize,
+        conversion: Conversion,
+        dictionary: &Dictionary,
+    ) -> Rc<Datums> {
+        if let Some(Some((c, d))) = self.dictionary_datums.borrow().get(column) {
+            if *c == conversion {
+                return d.clone();
+            }
+        }
+        let datums = Rc::new(dictionary_datums(dictionary, conversion));
+        self.weight.set(self.weight.get() + datums.memory_bytes());
+        if let Some(place) = self.dictionary_datums.borrow_mut().get_mut(column) {
+            *place = Some((conversion, datums.clone()));
+        }
+        datums
+    }
+}

@@ -1,0 +1,15 @@
+//! Reading stripes: a handle per stripe with its decoded metadata, batches of columns for scans, and
+//! single rows for look-ups. Knows where a stripe's bytes are (chunks or an object), not who may see
+//! its rows: that is `directory` and `am`.
+
+mod batch;
+mod datums;
+mod handle;
+mod layout;
+mod row;
+
+pub use batch::{Batch, BatchReader, BATCH_ROWS};
+pub use datums::{column_datums, Datums, Rows};
+pub use handle::{handle_for, StripeHandle};
+pub use layout::{layout, Layout};
+pub use row::{pending_row, stripe_row, RowBuffer};

@@ -1,0 +1,125 @@
+//! Writing pending stripes: encoding on a thread of its own while the next rows arrive, then chunks
+//! and the directory row by the session itself.
+
+use super::pending::{self, Pending};
+use crate::directory::{allocation, chunks, Directory};
+use crate::pg::toast::CHUNK_BYTES;
+use crate::pg::{error, guc, thread, xact, Kind, LockMode, OpenRel, Rel};
+use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe, StripeWriter};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A stripe being encoded.
+pub(super) struct Encoding(thread::Job<Result<Stripe, firn_format::Error>>);
+
+fn encode_apart(writer: &Arc<StripeWriter>) -> Encoding {
+    let writer = writer.clone();
+    Encoding(thread::spawn(move || writer.encode()))
+}
+
+impl Encoding {
+    /// Wait for the result; cancel requests are served meanwhile.
+    fn finish(self) -> Stripe {
+        while !self.0.is_finished() {
+            xact::check_for_interrupts();
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        match self.0.join() {
+            Some(Ok(stripe)) => stripe,
+            Some(Err(e)) => {
+                error(Kind::Limit, "could not encode a stripe").detail(e.to_string()).raise()
+            }
+            None => error(Kind::Internal, "the encoding of a stripe panicked").raise(),
+        }
+    }
+}
+
+/// The table's open stripe is full: start encoding it. Stripes that were being encoded are written
+/// first, so that memory holds two at most.
+pub(super) fn begin_encoding(table: Rel) {
+    let oid = table.oid();
+    for done in pending::take(|p| p.table == oid && p.encoding.is_some()) {
+        write(table, done);
+    }
+    for mut full in pending::take(|p| {
+        p.table == oid
+            && p.encoding.is_none()
+            && p.sub == xact::subtransaction()
+    }) {
+        full.encoding = Some(encode_apart(&full.writer));
+        pending::put(full);
+    }
+}
+
+/// Write all pending stripes of a table that belong to the current subtransaction.
+pub fn flush_table(table: Rel) {
+    let (oid, sub) = (table.oid(), xact::subtransaction());
+    for p in in_order(pending::take(|p| p.table == oid && p.sub == sub)) {
+        write(table, p);
+    }
+}
+
+/// Write everything this transaction has pending (at the end of a statement, before commit).
+pub fn flush_all() {
+    let sub = xact::subtransaction();
+    flush_where(|p| p.sub == sub);
+}
+
+/// Before a subtransaction is merged into its parent: write what is its own.
+pub(super) fn flush_subtransaction(sub: u32) {
+    flush_where(|p| p.sub == sub);
+}
+
+fn flush_where(which: impl Fn(&Pending) -> bool) {
+    let taken = pending::take(which);
+    if taken.is_empty() {
+        return;
+    }
+    for p in in_order(taken) {
+        let table = OpenRel::open(p.table, LockMode::RowExclusive);
+        write(table.rel(), p);
+    }
+}
+
+fn in_order(mut list: Vec<Pending>) -> Vec<Pending> {
+    list.sort_by_key(|p| p.slot);
+    list
+}
+
+/// Write one stripe. Its rows must belong to the current subtransaction, whose id they get.
+fn write(table: Rel, mut p: Pending) {
+    if p.writer.rows() == 0 {
+        return;
+    }
+    let encoding = p.encoding.take().unwrap_or_else(|| encode_apart(&p.writer));
+    let stripe = encoding.finish();
+    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else {
+        error(Kind::Internal, "a firn table lost its TOAST relation").raise()
+    };
+    let entry = store(&directory, &stripe, p.cid);
+    guc::crash_point("load-chunks");
+    directory.publish(p.slot, p.place, &entry);
+    guc::crash_point("load-directory");
+}
+
+/// Store a stripe's bytes as chunks; returns its directory entry.
+pub(crate) fn store(directory: &Directory, stripe: &Stripe, cid: u32) -> DirectoryEntry {
+    let count = stripe.bytes.len().div_ceil(CHUNK_BYTES) as u64;
+    let address = allocation::addresses(&directory.toast, count);
+    let (id, first) = chunks::key_of(address);
+    directory.toast.insert_chunks(id, first, &stripe.bytes, cid);
+    let columns = stripe.zones.iter().zip(stripe.field_ids.iter());
+    DirectoryEntry {
+        state: EntryState::Live,
+        blocks: blocks_for(stripe.rows),
+        rows: stripe.rows,
+        bytes: stripe.bytes.len() as u64,
+        raw_bytes: stripe.raw_bytes,
+        meta_offset: stripe.meta_offset,
+        crc32c: stripe.crc32c,
+        created_at: xact::now_unix_micros(),
+        location: Location::Chunks { address, chunk_bytes: CHUNK_BYTES as u32 },
+        zones: columns.filter_map(|(z, id)| z.clone().map(|z| (*id, z))).collect(),
+        ..DirectoryEntry::reserved(blocks_for(stripe.rows))
+    }
+}
