@@ -1,0 +1,124 @@
+//! Filters: conditions on columns that prune by zone maps and select rows of decoded columns.
+
+mod evaluate;
+mod prune;
+
+/// A comparison with a constant on its right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompareOp {
+    Lt,
+    Le,
+    Eq,
+    Ne,
+    Ge,
+    Gt,
+}
+
+/// A value that columns are compared with.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Constant {
+    /// For booleans (0 and 1), integers, oids, dates, timestamps, times and decimals (scaled to the
+    /// column's scale).
+    I64(i64),
+    /// For decimals beyond 18 digits.
+    I128(i128),
+    /// For floats; NaN is equal to itself and above every number, as in PostgreSQL.
+    F64(f64),
+    /// For text, JSON, bytes and uuids; ordered byte by byte.
+    Bytes(Vec<u8>),
+}
+
+/// A condition on a row. Columns are numbered as the caller likes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Filter {
+    True,
+    And(Vec<Filter>),
+    Or(Vec<Filter>),
+    Compare { column: usize, op: CompareOp, value: Constant },
+    In { column: usize, values: Vec<Constant> },
+    IsNull(usize),
+    IsNotNull(usize),
+}
+
+impl Filter {
+    /// The columns it refers to, sorted and distinct.
+    pub fn columns(&self) -> Vec<usize> {
+        let mut found = Vec::new();
+        self.collect_columns(&mut found);
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn collect_columns(&self, found: &mut Vec<usize>) {
+        match self {
+            Filter::True => (),
+            Filter::And(parts) | Filter::Or(parts) => {
+                parts.iter().for_each(|p| p.collect_columns(found));
+            }
+            Filter::Compare { column, .. } | Filter::In { column, .. } => found.push(*column),
+            Filter::IsNull(column) | Filter::IsNotNull(column) => found.push(*column),
+        }
+    }
+}
+
+/// Rows of a run that are still wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Selection {
+    rows: Vec<u32>,
+    total: usize,
+}
+
+impl Selection {
+    /// All of `n` rows (at most 2^32).
+    pub fn all(n: usize) -> Selection {
+        Selection { rows: (0..n).map(|r| r as u32).collect(), total: n }
+    }
+    /// Rows selected.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+    /// No row has been dropped.
+    pub fn is_all(&self) -> bool {
+        self.rows.len() == self.total
+    }
+    /// The selected rows in order.
+    pub fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+    /// Drop the rows for which `keep` is false.
+    #[inline]
+    pub fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
+        // Every row is written and the end moves by 0 or 1: no branch depends on the data.
+        let mut kept = 0;
+        for i in 0..self.rows.len() {
+            let Some(row) = self.rows.get(i).copied() else { break };
+            if let Some(slot) = self.rows.get_mut(kept) {
+                *slot = row;
+            }
+            kept += usize::from(keep(row));
+        }
+        self.rows.truncate(kept);
+    }
+    fn clear(&mut self) {
+        self.rows.clear();
+    }
+}
+
+/// A place of `x` in PostgreSQL's order of floats: zeros are equal, NaNs are equal and above all.
+fn float_key(x: f64) -> i64 {
+    if x.is_nan() {
+        return i64::MAX;
+    }
+    // Adding zero makes -0 into 0.
+    let bits = (x + 0.0).to_bits() as i64;
+    bits ^ ((bits >> 63) as u64 >> 1) as i64
+}
+
+/// The integer as a float, when it is one exactly.
+fn exact_float(x: i64) -> Option<f64> {
+    (x.unsigned_abs() <= 1 << 53).then_some(x as f64)
+}

@@ -1,0 +1,247 @@
+//! Selecting rows of decoded columns.
+
+use super::{exact_float, float_key, CompareOp, Constant, Filter, Selection};
+use crate::column::{Column, Dictionary, Values};
+
+/// A test of one value against constants of its own type.
+enum Test<T> {
+    Compare(CompareOp, T),
+    /// Sorted.
+    In(Vec<T>),
+    /// The constant lies beyond all values of the type, so all give the same answer.
+    Always(bool),
+}
+
+impl Filter {
+    /// Drop the rows for which the condition is not definitely true (NULL is not).
+    ///
+    /// `columns` gives the decoded column; a missing one counts as NULL in every row. `unsigned` says
+    /// that a column's 32-bit integers are to be read as unsigned. A constant of another kind than
+    /// the column's matches nothing.
+    pub fn evaluate<'a>(
+        &self,
+        columns: &dyn Fn(usize) -> Option<&'a Column>,
+        unsigned: &dyn Fn(usize) -> bool,
+        selection: &mut Selection,
+    ) {
+        if selection.is_empty() {
+            return;
+        }
+        match self {
+            Filter::True => (),
+            Filter::And(parts) => {
+                parts.iter().for_each(|p| p.evaluate(columns, unsigned, selection));
+            }
+            Filter::Or(parts) => any(parts, columns, unsigned, selection),
+            Filter::Compare { column, op, value } => match columns(*column) {
+                Some(c) => {
+                    let values = std::slice::from_ref(value);
+                    select(c, Some(*op), values, unsigned(*column), selection);
+                }
+                None => selection.clear(),
+            },
+            Filter::In { column, values } => match columns(*column) {
+                Some(c) => select(c, None, values, unsigned(*column), selection),
+                None => selection.clear(),
+            },
+            Filter::IsNull(column) => match columns(*column) {
+                Some(Column { nulls: Some(nulls), .. }) => {
+                    selection.retain(|r| nulls.get(r as usize).copied().unwrap_or(false));
+                }
+                Some(_) => selection.clear(),
+                None => (),
+            },
+            Filter::IsNotNull(column) => match columns(*column) {
+                Some(c) => drop_nulls(c, selection),
+                None => selection.clear(),
+            },
+        }
+    }
+}
+
+/// Rows that pass one of the conditions; each is only tried on rows that passed none before.
+fn any<'a>(
+    parts: &[Filter],
+    columns: &dyn Fn(usize) -> Option<&'a Column>,
+    unsigned: &dyn Fn(usize) -> bool,
+    selection: &mut Selection,
+) {
+    let mut rest = selection.clone();
+    let mut passed: Vec<u32> = Vec::new();
+    for part in parts {
+        let mut found = rest.clone();
+        part.evaluate(columns, unsigned, &mut found);
+        let mut next = found.rows.iter().copied().peekable();
+        rest.retain(|r| match next.peek() {
+            Some(f) if *f == r => {
+                next.next();
+                false
+            }
+            _ => true,
+        });
+        passed.extend_from_slice(&found.rows);
+    }
+    passed.sort_unstable();
+    selection.rows = passed;
+}
+
+fn drop_nulls(column: &Column, selection: &mut Selection) {
+    if let Some(nulls) = &column.nulls {
+        selection.retain(|r| !nulls.get(r as usize).copied().unwrap_or(true));
+    }
+}
+
+/// `op` with the first of `values`, or membership in them when there is no `op`.
+fn select(
+    column: &Column,
+    op: Option<CompareOp>,
+    values: &[Constant],
+    unsigned: bool,
+    selection: &mut Selection,
+) {
+    drop_nulls(column, selection);
+    match &column.values {
+        Values::Bool(v) => {
+            keep(v, |x| i64::from(*x), &integers(op, values), selection);
+        }
+        Values::I32(v) => keep_i32(v, op, values, unsigned, selection),
+        Values::I64(v) => keep(v, |x| *x, &integers(op, values), selection),
+        Values::I128(v) => keep(v, |x| *x, &wide(op, values), selection),
+        Values::F32(v) => keep(v, |x| float_key(f64::from(*x)), &floats(op, values), selection),
+        Values::F64(v) => keep(v, |x| float_key(*x), &floats(op, values), selection),
+        Values::Bytes(v) => {
+            let rows = v.len();
+            keep_by(|r| ((r as usize) < rows).then(|| v.get(r as usize)), &bytes(op, values), selection);
+        }
+        Values::Dict { keys, dict } => {
+            // Once per distinct value, then one look-up a row.
+            let mut passing = Selection::all(dict.len());
+            match dict.as_ref() {
+                Dictionary::I32(v) => keep_i32(v, op, values, unsigned, &mut passing),
+                Dictionary::I64(v) => keep(v, |x| *x, &integers(op, values), &mut passing),
+                Dictionary::I128(v) => keep(v, |x| *x, &wide(op, values), &mut passing),
+                Dictionary::F32(v) => {
+                    keep(v, |x| float_key(f64::from(*x)), &floats(op, values), &mut passing);
+                }
+                Dictionary::F64(v) => {
+                    keep(v, |x| float_key(*x), &floats(op, values), &mut passing);
+                }
+                Dictionary::Bytes(v) => {
+                    keep_by(|r| Some(v.get(r as usize)), &bytes(op, values), &mut passing);
+                }
+            }
+            if passing.is_all() {
+                return;
+            }
+            if passing.is_empty() {
+                return selection.clear();
+            }
+            let mut table = vec![false; dict.len()];
+            for key in passing.rows() {
+                if let Some(slot) = table.get_mut(*key as usize) {
+                    *slot = true;
+                }
+            }
+            selection.retain(|r| {
+                keys.get(r as usize).and_then(|k| table.get(*k as usize)).copied().unwrap_or(false)
+            });
+        }
+    }
+}
+
+fn keep_i32(
+    v: &[i32],
+    op: Option<CompareOp>,
+    values: &[Constant],
+    unsigned: bool,
+    selection: &mut Selection,
+) {
+    let test = integers(op, values);
+    match unsigned {
+        true => keep(v, |x| i64::from(*x as u32), &test, selection),
+        false => keep(v, |x| i64::from(*x), &test, selection),
+    }
+}
+
+fn keep<S, T: Ord>(v: &[S], to: impl Fn(&S) -> T, test: &Test<T>, selection: &mut Selection) {
+    keep_by(|r| v.get(r as usize).map(&to), test, selection);
+}
+
+/// One loop per comparison, so that the comparison is not decided again for every row.
+fn keep_by<T: Ord>(get: impl Fn(u32) -> Option<T>, test: &Test<T>, selection: &mut Selection) {
+    match test {
+        Test::Always(true) => (),
+        Test::Always(false) => selection.clear(),
+        Test::In(set) if set.len() <= 8 => {
+            selection.retain(|r| get(r).is_some_and(|x| set.contains(&x)));
+        }
+        Test::In(set) => selection.retain(|r| get(r).is_some_and(|x| set.binary_search(&x).is_ok())),
+        Test::Compare(CompareOp::Lt, c) => selection.retain(|r| get(r).is_some_and(|x| x < *c)),
+        Test::Compare(CompareOp::Le, c) => selection.retain(|r| get(r).is_some_and(|x| x <= *c)),
+        Test::Compare(CompareOp::Eq, c) => selection.retain(|r| get(r).is_some_and(|x| x == *c)),
+        Test::Compare(CompareOp::Ne, c) => selection.retain(|r| get(r).is_some_and(|x| x != *c)),
+        Test::Compare(CompareOp::Ge, c) => selection.retain(|r| get(r).is_some_and(|x| x >= *c)),
+        Test::Compare(CompareOp::Gt, c) => selection.retain(|r| get(r).is_some_and(|x| x > *c)),
+    }
+}
+
+/// Constants to a test; those that `to` does not convert are equal to no value.
+fn test<'c, T: Ord>(
+    op: Option<CompareOp>,
+    values: &'c [Constant],
+    to: impl Fn(&'c Constant) -> Option<T>,
+) -> Test<T> {
+    match op {
+        Some(op) => match values.first().and_then(to) {
+            Some(c) => Test::Compare(op, c),
+            None => Test::Always(false),
+        },
+        None => {
+            let mut set: Vec<T> = values.iter().filter_map(to).collect();
+            set.sort_unstable();
+            Test::In(set)
+        }
+    }
+}
+
+fn integers(op: Option<CompareOp>, values: &[Constant]) -> Test<i64> {
+    // A constant beyond 64 bits is above or below every value.
+    if let (Some(op), Some(Constant::I128(c))) = (op, values.first()) {
+        if i64::try_from(*c).is_err() {
+            return Test::Always(match op {
+                CompareOp::Lt | CompareOp::Le => *c > 0,
+                CompareOp::Gt | CompareOp::Ge => *c < 0,
+                CompareOp::Eq => false,
+                CompareOp::Ne => true,
+            });
+        }
+    }
+    test(op, values, |c| match c {
+        Constant::I64(x) => Some(*x),
+        Constant::I128(x) => i64::try_from(*x).ok(),
+        _ => None,
+    })
+}
+
+fn wide(op: Option<CompareOp>, values: &[Constant]) -> Test<i128> {
+    test(op, values, |c| match c {
+        Constant::I64(x) => Some(i128::from(*x)),
+        Constant::I128(x) => Some(*x),
+        _ => None,
+    })
+}
+
+fn floats(op: Option<CompareOp>, values: &[Constant]) -> Test<i64> {
+    test(op, values, |c| match c {
+        Constant::F64(x) => Some(float_key(*x)),
+        Constant::I64(x) => exact_float(*x).map(float_key),
+        _ => None,
+    })
+}
+
+fn bytes(op: Option<CompareOp>, values: &[Constant]) -> Test<&[u8]> {
+    test(op, values, |c| match c {
+        Constant::Bytes(x) => Some(x.as_slice()),
+        _ => None,
+    })
+}

@@ -1,0 +1,64 @@
+//! Deciding by zone maps whether a run can hold matching rows.
+
+use std::cmp::Ordering;
+
+use super::{exact_float, float_key, CompareOp, Constant, Filter};
+use crate::zone::{Bound, ZoneMap};
+
+impl Filter {
+    /// False when no row of the run can match. `zone` gives what is known of a column's values in the
+    /// run; None means nothing is.
+    pub fn may_match(&self, zone: &dyn Fn(usize) -> Option<ZoneMap>) -> bool {
+        match self {
+            Filter::True => true,
+            Filter::And(parts) => parts.iter().all(|p| p.may_match(zone)),
+            Filter::Or(parts) => parts.iter().any(|p| p.may_match(zone)),
+            Filter::Compare { column, op, value } => {
+                zone(*column).is_none_or(|z| compare_may_match(&z, *op, value))
+            }
+            Filter::In { column, values } => zone(*column)
+                .is_none_or(|z| values.iter().any(|v| compare_may_match(&z, CompareOp::Eq, v))),
+            Filter::IsNull(column) => zone(*column).is_none_or(|z| z.nulls > 0),
+            Filter::IsNotNull(column) => zone(*column).is_none_or(|z| z.nulls < z.rows),
+        }
+    }
+}
+
+fn compare_may_match(zone: &ZoneMap, op: CompareOp, value: &Constant) -> bool {
+    if zone.nulls >= zone.rows {
+        return false;
+    }
+    let min = zone.min.as_ref().and_then(|b| compare(b, value));
+    let mut max = zone.max.as_ref().and_then(|b| compare(b, value));
+    if zone.has_nan {
+        // The greatest value is NaN, however great the number below it.
+        let Constant::F64(x) = value else { return true };
+        max = Some(if x.is_nan() { Ordering::Equal } else { Ordering::Greater });
+    }
+    match op {
+        CompareOp::Lt => min.is_none_or(|o| o == Ordering::Less),
+        CompareOp::Le => min.is_none_or(|o| o != Ordering::Greater),
+        CompareOp::Gt => max.is_none_or(|o| o == Ordering::Greater),
+        CompareOp::Ge => max.is_none_or(|o| o != Ordering::Less),
+        CompareOp::Eq => {
+            min.is_none_or(|o| o != Ordering::Greater) && max.is_none_or(|o| o != Ordering::Less)
+        }
+        CompareOp::Ne => !(min == Some(Ordering::Equal) && max == Some(Ordering::Equal)),
+    }
+}
+
+/// A bound against a constant; None when they are of different kinds.
+fn compare(bound: &Bound, value: &Constant) -> Option<Ordering> {
+    match (bound, value) {
+        (Bound::I64(a), Constant::I64(b)) => Some(a.cmp(b)),
+        (Bound::I64(a), Constant::I128(b)) => Some(i128::from(*a).cmp(b)),
+        (Bound::I128(a), Constant::I64(b)) => Some(a.cmp(&i128::from(*b))),
+        (Bound::I128(a), Constant::I128(b)) => Some(a.cmp(b)),
+        (Bound::F64(a), Constant::F64(b)) => Some(float_key(*a).cmp(&float_key(*b))),
+        (Bound::F64(a), Constant::I64(b)) => {
+            exact_float(*b).map(|b| float_key(*a).cmp(&float_key(b)))
+        }
+        (Bound::Bytes(a), Constant::Bytes(b)) => Some(a.as_slice().cmp(b.as_slice())),
+        _ => None,
+    }
+}

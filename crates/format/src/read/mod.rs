@@ -1,0 +1,13 @@
+//! Reading stripes: the metadata at a file's end, and values out of single pages.
+//!
+//! Nothing here trusts a byte: wrong bytes end in [`crate::Error`], and no allocation is larger than
+//! the page sizes and rows that the metadata states and that are checked against fixed limits.
+
+mod bits;
+mod meta;
+mod page;
+mod thrift;
+mod value;
+
+pub use meta::{PageLocation, StripeMeta};
+pub use page::Decoder;
