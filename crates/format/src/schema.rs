@@ -73,3 +73,63 @@ pub struct ColumnSpec {
     /// The PostgreSQL type, for people and other readers.
     pub type_name: String,
 }
+
+impl ColumnKind {
+    /// The kind's stable name in a stripe's key-value metadata.
+    pub fn to_text(self) -> String {
+        use ColumnKind as K;
+        match self {
+            K::Bool => "bool".into(),
+            K::Int8 => "int8".into(),
+            K::Int16 => "int16".into(),
+            K::Int32 => "int32".into(),
+            K::Int64 => "int64".into(),
+            K::UInt32 => "uint32".into(),
+            K::Float32 => "float32".into(),
+            K::Float64 => "float64".into(),
+            K::Decimal { precision, scale } => format!("decimal({precision},{scale})"),
+            K::Date => "date".into(),
+            K::Timestamp => "timestamp".into(),
+            K::TimestampTz => "timestamptz".into(),
+            K::Time => "time".into(),
+            K::Uuid => "uuid".into(),
+            K::Text => "text".into(),
+            K::Json => "json".into(),
+            K::Bytes => "bytes".into(),
+            K::Opaque => "postgres-binary".into(),
+        }
+    }
+
+    /// Inverse of [`ColumnKind::to_text`].
+    pub fn parse(text: &str) -> Option<ColumnKind> {
+        use ColumnKind as K;
+        Some(match text {
+            "bool" => K::Bool,
+            "int8" => K::Int8,
+            "int16" => K::Int16,
+            "int32" => K::Int32,
+            "int64" => K::Int64,
+            "uint32" => K::UInt32,
+            "float32" => K::Float32,
+            "float64" => K::Float64,
+            "date" => K::Date,
+            "timestamp" => K::Timestamp,
+            "timestamptz" => K::TimestampTz,
+            "time" => K::Time,
+            "uuid" => K::Uuid,
+            "text" => K::Text,
+            "json" => K::Json,
+            "bytes" => K::Bytes,
+            "postgres-binary" => K::Opaque,
+            other => {
+                let inner = other.strip_prefix("decimal(")?.strip_suffix(')')?;
+                let (p, s) = inner.split_once(',')?;
+                let (precision, scale) = (p.parse().ok()?, s.parse().ok()?);
+                if precision == 0 || precision > 38 || scale > precision {
+                    return None;
+                }
+                K::Decimal { precision, scale }
+            }
+        })
+    }
+}

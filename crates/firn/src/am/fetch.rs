@@ -114,6 +114,9 @@ impl Fetcher {
 
     /// Put the row at `tid` into `slot` if `snap` sees it.
     pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
+        if super::scan::is_row_store_only() {
+            return false;
+        }
         let Some(directory) = &self.directory else { return false };
         let Some(at) = locate(directory, tid, snap) else { return false };
         self.load(&at);

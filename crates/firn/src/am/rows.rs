@@ -43,6 +43,7 @@ pub struct StripeRows {
     /// Index into list followed by pending; -1 before the first.
     at: i64,
     stepped: bool,
+    deleted_too: bool,
     claim: Option<Claim>,
     current: Option<Current>,
     buffer: RowBuffer,
@@ -67,6 +68,7 @@ impl StripeRows {
             pending,
             at: -1,
             stepped: false,
+            deleted_too: false,
             claim,
             current: None,
             buffer: RowBuffer::default(),
@@ -126,6 +128,7 @@ impl StripeRows {
         };
         let deleted = match self.snap.kind() {
             SnapKind::Any => None,
+            _ if self.deleted_too => None,
             _ => tombstones::deleted(&directory.toast, slot, rows, self.snap),
         };
         let row = if forward { -1 } else { i64::from(rows) };
@@ -181,6 +184,17 @@ impl StripeRows {
             }
             None => false,
         }
+    }
+
+    /// Return deleted rows, too.
+    pub fn with_deleted(mut self) -> StripeRows {
+        self.deleted_too = true;
+        self
+    }
+
+    /// The stripe of the current row.
+    pub fn slot(&self) -> Option<firn_format::Slot> {
+        self.current.as_ref().map(|c| c.slot)
     }
 
     /// No step has been made yet.

@@ -197,7 +197,14 @@ pub fn update(
     (Outcome::Ok, Failure::default())
 }
 
+/// The next version of a stripe row that `snap` sees as deleted by an update.
+pub fn successor(table: Rel, tid: Tid, snap: Snap) -> Option<Tid> {
+    let directory = Directory::open(table, LockMode::AccessShare)?;
+    tombstones::find(&directory.toast, tid, snap).and_then(|s| s.tombstone.successor)
+}
+
 /// How a lock request ended.
+#[derive(Clone, Copy)]
 pub enum LockResult {
     Done(Outcome, Failure),
     /// The row has a newer version at this TID: lock that.

@@ -1,54 +1,85 @@
 //! PostgreSQL functions that pgrx's bindings leave out, and the version-specific parts of those they
 //! have. What differs between PostgreSQL 15 and 18 belongs here and in `tableam`.
 
+#![allow(non_snake_case)]
+
 use pgrx::pg_sys;
 
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" {
-    pub fn toast_open_indexes(
+/// Declare PostgreSQL functions together with wrappers that turn its errors into unwinding panics.
+macro_rules! postgres_functions {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)?;)*) => {
+        mod raw {
+            use super::*;
+            unsafe extern "C-unwind" {
+                $(pub fn $name($($arg: $type),*) $(-> $ret)?;)*
+            }
+        }
+        $(
+            /// PostgreSQL's function of this name.
+            ///
+            /// # Safety
+            /// As for any call into PostgreSQL: main thread, valid arguments.
+            #[allow(clippy::too_many_arguments)]
+            pub unsafe fn $name($($arg: $type),*) $(-> $ret)? {
+                guarded(|| raw::$name($($arg),*))
+            }
+        )*
+    };
+}
+
+postgres_functions! {
+    fn toast_open_indexes(
         toastrel: pg_sys::Relation,
         lock: pg_sys::LOCKMODE,
         toastidxs: *mut *mut pg_sys::Relation,
         num_indexes: *mut core::ffi::c_int,
     ) -> core::ffi::c_int;
-    pub fn toast_close_indexes(
+    fn toast_close_indexes(
         toastidxs: *mut pg_sys::Relation,
         num_indexes: core::ffi::c_int,
         lock: pg_sys::LOCKMODE,
     );
-    pub fn begin_heap_rewrite(
+    fn begin_heap_rewrite(
         old_heap: pg_sys::Relation,
         new_heap: pg_sys::Relation,
         oldest_xmin: pg_sys::TransactionId,
         freeze_xid: pg_sys::TransactionId,
         cutoff_multi: pg_sys::MultiXactId,
     ) -> *mut core::ffi::c_void;
-    pub fn end_heap_rewrite(state: *mut core::ffi::c_void);
-    pub fn rewrite_heap_tuple(
+    fn end_heap_rewrite(state: *mut core::ffi::c_void);
+    fn rewrite_heap_tuple(
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
         new_tuple: pg_sys::HeapTuple,
     );
-    pub fn rewrite_heap_dead_tuple(
+    fn rewrite_heap_dead_tuple(
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
     ) -> bool;
-    pub fn PredicateLockTID(
+    fn PredicateLockTID(
         relation: pg_sys::Relation,
         tid: *mut pg_sys::ItemPointerData,
         snapshot: pg_sys::Snapshot,
         insert_xid: pg_sys::TransactionId,
     );
-    pub fn PredicateLockRelation(relation: pg_sys::Relation, snapshot: pg_sys::Snapshot);
-    pub fn CheckForSerializableConflictIn(
+    fn PredicateLockRelation(relation: pg_sys::Relation, snapshot: pg_sys::Snapshot);
+    fn CheckForSerializableConflictIn(
         relation: pg_sys::Relation,
         tid: *mut pg_sys::ItemPointerData,
         blkno: pg_sys::BlockNumber,
     );
-    pub fn toast_flatten_tuple(
-        tup: pg_sys::HeapTuple,
-        desc: pg_sys::TupleDesc,
-    ) -> pg_sys::HeapTuple;
+    fn find_all_inheritors(
+        parent: pg_sys::Oid,
+        lock: pg_sys::LOCKMODE,
+        numparents: *mut *mut pg_sys::List,
+    ) -> *mut pg_sys::List;
+    fn planstate_tree_walker(
+        state: *mut pg_sys::PlanState,
+        walker: Option<
+            unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
+        >,
+        context: *mut core::ffi::c_void,
+    ) -> bool;
 }
 
 /// Call a C function pointer so that a PostgreSQL error becomes an unwinding panic.
@@ -64,4 +95,19 @@ pub unsafe fn guarded<T>(f: impl FnOnce() -> T) -> T {
 #[inline]
 pub unsafe fn callback<R: Copy>(f: impl FnOnce() -> R) -> R {
     pg_sys::panic::pgrx_extern_c_guard(f)
+}
+
+/// The transaction that updated or deleted a tuple (PostgreSQL's HeapTupleHeaderGetUpdateXid).
+///
+/// # Safety
+/// `header` is a live heap tuple header.
+pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::TransactionId {
+    let mask = u32::from((*header).t_infomask);
+    let multi_update = mask & pg_sys::HEAP_XMAX_INVALID == 0
+        && mask & pg_sys::HEAP_XMAX_IS_MULTI != 0
+        && mask & pg_sys::HEAP_XMAX_LOCK_ONLY == 0;
+    if multi_update {
+        return pg_sys::HeapTupleGetUpdateXid(header);
+    }
+    (*header).t_choice.t_heap.t_xmax
 }

@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod datum;
 pub mod ext;
 pub mod fmgr;
+pub mod hooks;
 pub mod guc;
 pub mod heap;
 pub mod index;
@@ -17,6 +18,7 @@ pub mod lock;
 pub mod memory;
 pub mod rel;
 pub mod report;
+pub mod sampling;
 pub mod scandesc;
 pub mod slot;
 pub mod snapshot;
@@ -26,11 +28,17 @@ pub mod tableam_scan;
 pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;
+pub mod wal;
 pub mod xact;
 
-pub use catalog::*;
-pub use rel::{OpenRel, Rel};
+pub use rel::{LockMode, OpenRel, Rel};
 pub use report::{error, Kind};
 pub use slot::Slot as TupleSlot;
 pub use snapshot::{Snap, SnapKind};
 pub use toast::{ChunkKey, Toast};
+
+/// Run the set-up of the library; errors leave it as PostgreSQL errors.
+pub fn init(body: impl FnOnce()) {
+    // SAFETY: called by PostgreSQL on the main thread.
+    unsafe { ext::callback(body) }
+}

@@ -112,6 +112,11 @@ impl Rel {
         };
         (bytes / u64::from(pg_sys::BLCKSZ)) as u32
     }
+    /// This index is partial.
+    pub fn has_predicate(self) -> bool {
+        // SAFETY: an open index; the list is cached by the relcache.
+        unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
+    }
     /// Tell other sessions that what they know about this relation is stale.
     pub fn invalidate(self) {
         // SAFETY: plain call.

@@ -12,6 +12,8 @@ pub enum Kind {
     Unsupported,
     /// An argument or option has no sense.
     Invalid,
+    /// An option that does not exist here.
+    InvalidOption,
     /// The object store cannot be reached or answers with errors.
     StoreUnreachable,
     /// The object store refuses our credentials.
@@ -43,6 +45,7 @@ impl Kind {
             Kind::Corrupt => C::ERRCODE_DATA_CORRUPTED,
             Kind::Unsupported => C::ERRCODE_FEATURE_NOT_SUPPORTED,
             Kind::Invalid => C::ERRCODE_INVALID_PARAMETER_VALUE,
+            Kind::InvalidOption => C::ERRCODE_FDW_INVALID_OPTION_NAME,
             Kind::StoreUnreachable => C::ERRCODE_FDW_UNABLE_TO_ESTABLISH_CONNECTION,
             Kind::StoreDenied => C::ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
             Kind::StoreMissing => C::ERRCODE_UNDEFINED_FILE,

@@ -36,6 +36,22 @@ impl Slot {
         unsafe { tid_of(&(*self.0).tts_tid) }
     }
 
+    /// The transaction that inserted the stored heap tuple (2 when frozen); None for other slots.
+    pub fn xmin(self) -> Option<u32> {
+        // SAFETY: a buffer heap slot holds a tuple while it is not empty.
+        unsafe {
+            if !std::ptr::eq((*self.0).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
+                return None;
+            }
+            let tuple = (*(self.0 as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+            let header = tuple.as_ref()?.t_data;
+            if u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN {
+                return Some(super::toast::FROZEN_XID);
+            }
+            Some((*header).t_choice.t_heap.t_xmin.into_inner())
+        }
+    }
+
     pub fn set_tid(self, table: u32, tid: Tid) {
         // SAFETY: live slot.
         unsafe {

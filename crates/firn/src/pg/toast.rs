@@ -297,7 +297,7 @@ impl Toast {
     pub fn insert_chunks(&self, id: u32, first: u32, data: &[u8], cid: u32) -> Option<Tid> {
         const BATCH: usize = 64;
         let mut first_place = None;
-        let mut bulk = BulkInsert::new();
+        let bulk = BulkInsert::new();
         let chunks: Vec<&[u8]> = data.chunks(CHUNK_BYTES).collect();
         for (batch_no, batch) in chunks.chunks(BATCH).enumerate() {
             super::xact::check_for_interrupts();
@@ -393,6 +393,26 @@ impl Toast {
                 )
                 .raise();
             }
+        }
+    }
+
+    /// Delete the chunks `first..first + count` of a run.
+    pub fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32) {
+        let mut at = 0;
+        while at < count {
+            super::xact::check_for_interrupts();
+            // Collected in parts, so that no scan is open while rows are deleted.
+            let end = (at + 1_024).min(count);
+            let mut places = Vec::new();
+            let (low, high) = (seq_of(first + at), seq_of(first + end - 1));
+            self.scan::<()>(id, low, high, Snap::self_snap(), false, |_, row| {
+                places.push(row.place());
+                ControlFlow::Continue(())
+            });
+            for place in places {
+                self.delete(place, cid);
+            }
+            at = end;
         }
     }
 

@@ -29,6 +29,8 @@ pub struct StripeHandle {
     pub slot: Slot,
     pub entry: Rc<DirectoryEntry>,
     table: String,
+    /// Owner of the table, whose credentials open the store.
+    owner: u32,
     meta: OnceCell<StripeMeta>,
     dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,
     dictionary_datums: RefCell<Vec<Option<(Conversion, Rc<Datums>)>>>,
@@ -69,6 +71,7 @@ pub fn handle_for(table: Rel, toast: &Toast, slot: Slot, entry: &Rc<DirectoryEnt
             slot,
             entry: entry.clone(),
             table: table.name(),
+            owner: table.owner(),
             meta: OnceCell::new(),
             dictionaries: RefCell::default(),
             dictionary_datums: RefCell::default(),
@@ -112,7 +115,23 @@ impl StripeHandle {
                 }
             }
             Location::Object { server, key } => {
-                crate::tier::read_object(server, key, self.entry.bytes, offset, len, out)
+                let store = (server.as_str(), self.owner);
+                crate::tier::read_object(store, key, self.entry.bytes, offset, len, out)
+            }
+        }
+    }
+
+    /// As [`StripeHandle::read`] for a stripe in chunks, but false when a chunk is missing.
+    pub fn try_read(&self, toast: &Toast, offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        match &self.entry.location {
+            Location::Chunks { address, .. } => {
+                let (id, first) = chunks::key_of(*address);
+                toast.read_run(id, first, offset, out, len, &self.first_chunk)
+            }
+            Location::Object { .. } => {
+                self.read(toast, offset, len, out);
+                true
             }
         }
     }

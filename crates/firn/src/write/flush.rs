@@ -102,12 +102,25 @@ fn write(table: Rel, mut p: Pending) {
     guc::crash_point("load-directory");
 }
 
-/// Store a stripe's bytes as chunks; returns its directory entry.
-pub(crate) fn store(directory: &Directory, stripe: &Stripe, cid: u32) -> DirectoryEntry {
-    let count = stripe.bytes.len().div_ceil(CHUNK_BYTES) as u64;
+/// Encode on the calling thread's behalf, serving cancel requests meanwhile.
+pub(crate) fn encode_now(writer: StripeWriter) -> (Arc<StripeWriter>, Stripe) {
+    let writer = Arc::new(writer);
+    let stripe = encode_apart(&writer).finish();
+    (writer, stripe)
+}
+
+/// Store bytes as chunks; returns their address.
+pub(crate) fn store_bytes(directory: &Directory, bytes: &[u8], cid: u32) -> u64 {
+    let count = bytes.len().div_ceil(CHUNK_BYTES) as u64;
     let address = allocation::addresses(&directory.toast, count);
     let (id, first) = chunks::key_of(address);
-    directory.toast.insert_chunks(id, first, &stripe.bytes, cid);
+    directory.toast.insert_chunks(id, first, bytes, cid);
+    address
+}
+
+/// Store a stripe's bytes as chunks; returns its directory entry.
+pub(crate) fn store(directory: &Directory, stripe: &Stripe, cid: u32) -> DirectoryEntry {
+    let address = store_bytes(directory, &stripe.bytes, cid);
     let columns = stripe.zones.iter().zip(stripe.field_ids.iter());
     DirectoryEntry {
         state: EntryState::Live,

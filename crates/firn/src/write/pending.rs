@@ -6,7 +6,7 @@ use super::flush;
 use crate::directory::{allocation, Directory};
 use crate::pg::datum::{form_numeric, push, Datum};
 use crate::pg::slot::Slot as TupleSlot;
-use crate::pg::{guc, heap, xact, LockMode, Rel};
+use crate::pg::{guc, xact, LockMode, Rel};
 use crate::stripe::{layout, Layout};
 use firn_format::{
     ColumnBuilder, ColumnKind, ColumnSpec, Slot, StripeWriter, Tid, Value, WriteOptions,
@@ -272,9 +272,4 @@ pub(super) fn discard_all() {
         state.pending.clear();
         state.counters.clear();
     });
-}
-
-/// Put a row into the row store.
-pub fn insert_row_store(table: Rel, slot: TupleSlot, cid: u32) {
-    heap::insert(table, slot, cid);
 }

@@ -1,0 +1,83 @@
+//! Building indexes over both halves of a table.
+
+use super::rows::StripeRows;
+use crate::directory::{tombstones, Directory};
+use crate::pg::index::Builder;
+use crate::pg::{error, snapshot, xact, Kind, LockMode, Snap};
+use firn_format::{Slot, TombstoneState};
+use std::collections::HashMap;
+
+/// Build an index. Returns the number of rows.
+pub fn build(builder: &mut Builder) -> f64 {
+    if builder.is_brin() {
+        error(Kind::Unsupported, "access method \"brin\" is not supported for firn tables")
+            .detail("A BRIN index summarises ranges of physical blocks; rows in stripes have none.")
+            .hint("The zone maps of stripes do the same work without an index.")
+            .raise()
+    }
+    let rows = builder.row_store();
+    let stripes = match builder.mvcc_snapshot() {
+        Some(snap) => visible_stripes(builder, snap),
+        None if builder.is_concurrent() => {
+            let registered = snapshot::Registered::transaction();
+            visible_stripes(builder, registered.snap())
+        }
+        None => all_stripes(builder),
+    };
+    builder.end_scan();
+    rows + stripes
+}
+
+/// Offer the stripe rows that `snap` sees.
+pub fn visible_stripes(builder: &mut Builder, snap: Snap) -> f64 {
+    let mut rows = StripeRows::new(builder.table(), snap, builder.wanted(), claim(builder));
+    let mut count = 0.0;
+    while let Some((tid, xmin)) = rows.step(true) {
+        let (values, nulls) = rows.row();
+        builder.offer(tid, xmin, values, nulls, true);
+        count += 1.0;
+    }
+    count
+}
+
+fn claim(builder: &Builder) -> Option<super::rows::Claim> {
+    builder.shared().map(|(address, f)| Box::new(move || f(address)) as super::rows::Claim)
+}
+
+/// Offer all rows that any snapshot may see: deleted ones too, unless they are dead to all.
+fn all_stripes(builder: &mut Builder) -> f64 {
+    let table = builder.table();
+    let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return 0.0 };
+    let snap = Snap::self_snap();
+    let oldest = xact::oldest_visible(table);
+    // Row number to "dead to all", per stripe.
+    let mut deleted: HashMap<u32, HashMap<u32, bool>> = HashMap::new();
+    for found in directory.list(snap) {
+        let mut of_stripe = HashMap::new();
+        tombstones::each(&directory.toast, found.slot, found.entry.rows, snap, |row, stone| {
+            if stone.tombstone.state == TombstoneState::Deleted {
+                of_stripe.insert(row, xact::precedes(stone.xmin, oldest));
+            }
+        });
+        if !of_stripe.is_empty() {
+            deleted.insert(found.slot.0, of_stripe);
+        }
+    }
+    let mut rows = StripeRows::new(table, snap, builder.wanted(), claim(builder)).with_deleted();
+    let mut count = 0.0;
+    while let Some((tid, xmin)) = rows.step(true) {
+        let slot: Option<Slot> = rows.slot();
+        let fate = slot
+            .and_then(|s| deleted.get(&s.0).zip(tid.row_in(s)))
+            .and_then(|(map, row)| map.get(&row).copied());
+        if fate == Some(true) {
+            continue;
+        }
+        let (values, nulls) = rows.row();
+        builder.offer(tid, xmin, values, nulls, fate.is_none());
+        if fate.is_none() {
+            count += 1.0;
+        }
+    }
+    count
+}

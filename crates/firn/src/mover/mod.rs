@@ -1,0 +1,125 @@
+//! The tuple mover: settled rows of the row store become stripes. Today it runs when
+//! `firn.compact()` is called; README.md states the protocol that lets writers go on meanwhile.
+
+use crate::directory::{allocation, forward, Directory};
+use crate::pg::heap::{Outcome, RowStoreScan};
+use crate::pg::index::Indexes;
+use crate::pg::slot::OwnedSlot;
+use crate::pg::tableam_tuple::delete_row_store;
+use crate::pg::{guc, snapshot, xact, LockMode, OpenRel, Rel};
+use crate::stripe::{layout, pending_row, Layout, RowBuffer};
+use crate::write::{push_row, store, write_options};
+use firn_format::{ColumnSpec, StripeWriter, Tid};
+use std::rc::Rc;
+
+/// Raw bytes after which a stripe is written, however few rows it has.
+const STRIPE_BYTES: usize = 128 << 20;
+
+/// Move the settled rows of a table's row store into stripes. Returns the number of rows moved.
+pub fn compact(oid: u32) -> i64 {
+    // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
+    let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
+    let table = opened.rel();
+    crate::write::flush_table(table);
+    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
+    let snapshot = snapshot::Registered::latest();
+    let oldest = xact::oldest_visible(table);
+    let mut scan = RowStoreScan::begin(table, snapshot.snap());
+    let slot = OwnedSlot::for_table(table);
+    let mut batch = Batch::new(table);
+    let mut moved = 0;
+    let cid = xact::command_id(true);
+    while scan.next(slot.slot()) {
+        xact::check_for_interrupts();
+        let row = slot.slot();
+        // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
+        // and nobody gets an error that heap would not give.
+        let settled = row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest));
+        if !settled {
+            continue;
+        }
+        let tid = row.tid();
+        batch.push(row);
+        // Locked or just changed rows are skipped, not waited for.
+        if delete_row_store(table, tid, cid).0 != Outcome::Ok {
+            batch.forget_last();
+            continue;
+        }
+        batch.keep(tid);
+        if batch.is_full() {
+            moved += batch.write(&directory, cid);
+            batch = Batch::new(table);
+        }
+    }
+    moved += batch.write(&directory, cid);
+    guc::crash_point("compact-deleted");
+    moved
+}
+
+/// Rows on their way into one stripe.
+struct Batch {
+    table: Rel,
+    layout: Rc<Layout>,
+    writer: StripeWriter,
+    /// Where each row of the stripe came from.
+    origins: Vec<Tid>,
+    /// The row pushed last, until its deletion has succeeded.
+    undecided: Option<(Vec<usize>, Vec<bool>)>,
+}
+
+impl Batch {
+    fn new(table: Rel) -> Batch {
+        let layout = layout(table);
+        let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
+        let writer = StripeWriter::new(specs, write_options(table));
+        Batch { table, layout, writer, origins: Vec::new(), undecided: None }
+    }
+
+    /// Look at a row; its values live in the slot until [`Batch::keep`] or [`Batch::forget_last`].
+    fn push(&mut self, row: crate::pg::TupleSlot) {
+        let (values, nulls) = row.values();
+        self.undecided = Some((values.to_vec(), nulls.to_vec()));
+    }
+
+    fn forget_last(&mut self) {
+        self.undecided = None;
+    }
+
+    fn keep(&mut self, origin: Tid) {
+        if let Some((values, nulls)) = self.undecided.take() {
+            push_row(&mut self.writer, &self.layout, &values, &nulls);
+            self.origins.push(origin);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.writer.rows() >= guc::stripe_rows() || self.writer.raw_bytes() >= STRIPE_BYTES
+    }
+
+    /// Write the stripe, its forwarding list and its index entries.
+    fn write(self, directory: &Directory, cid: u32) -> i64 {
+        let rows = self.writer.rows();
+        if rows == 0 {
+            return 0;
+        }
+        let slot = allocation::slot_for(&directory.toast, rows);
+        let place = directory.reserve(slot, rows, cid);
+        let (writer, stripe) = crate::write::encode_now(self.writer);
+        let entry = store(directory, &stripe, cid);
+        directory.publish(slot, place, &entry);
+        forward::write(&directory.toast, slot, &self.origins, cid);
+        guc::crash_point("compact-written");
+        let mut indexes = Indexes::open(self.table);
+        let mut buffer = RowBuffer::default();
+        let xid = xact::xid();
+        for row in 0..rows {
+            if row % 1_024 == 0 {
+                xact::check_for_interrupts();
+            }
+            pending_row(self.table, &self.layout, &writer, row, &mut buffer);
+            indexes.insert(Tid::of(slot, row), &buffer.values, &buffer.nulls, xid);
+        }
+        indexes.finish();
+        i64::from(rows)
+    }
+}

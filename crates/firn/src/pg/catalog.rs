@@ -1,0 +1,220 @@
+//! Look-ups in the system catalogs.
+
+use pgrx::pg_sys;
+use std::ffi::{CStr, CString};
+
+/// OID of the firn access method; None while the extension is not installed here.
+pub fn access_method() -> Option<u32> {
+    // SAFETY: plain look-up, missing_ok.
+    let oid = unsafe { pg_sys::get_table_am_oid(c"firn".as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+}
+
+/// OIDs of all partitions and children of a relation, itself included, locked in the given mode.
+pub fn inheritance_tree(oid: u32, lock: super::LockMode) -> Vec<u32> {
+    // SAFETY: the list is a copy in the current context.
+    unsafe {
+        let list = super::ext::find_all_inheritors(
+            pg_sys::Oid::from(oid),
+            lock as i32,
+            std::ptr::null_mut(),
+        );
+        (0..(*list).length as usize)
+            .map(|i| (*(*list).elements.add(i)).oid_value.to_u32())
+            .collect()
+    }
+}
+
+/// The current role may act as owner of the relation.
+pub fn is_owner(oid: u32) -> bool {
+    // SAFETY: plain look-up.
+    unsafe { pg_sys::pg_class_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
+}
+
+/// A foreign server with its options and, if the current role has one, its user mapping's.
+pub struct Server {
+    pub oid: u32,
+    pub name: String,
+    pub wrapper: String,
+    pub options: Vec<(String, String)>,
+    pub secrets: Vec<(String, String)>,
+}
+
+pub(super) unsafe fn options_of(list: *mut pg_sys::List) -> Vec<(String, String)> {
+    if list.is_null() {
+        return Vec::new();
+    }
+    (0..(*list).length as usize)
+        .map(|i| {
+            let def = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::DefElem;
+            let name = CStr::from_ptr((*def).defname).to_string_lossy().into_owned();
+            let value = CStr::from_ptr(pg_sys::defGetString(def)).to_string_lossy().into_owned();
+            (name, value)
+        })
+        .collect()
+}
+
+/// Look a server up by name; secrets are those of `role` (a table's owner).
+pub fn server(name: &str, role: u32) -> Option<Server> {
+    let c_name = CString::new(name).ok()?;
+    // SAFETY: catalog look-ups; results live in the current context and are copied.
+    unsafe {
+        let server = pg_sys::GetForeignServerByName(c_name.as_ptr(), true);
+        if server.is_null() {
+            return None;
+        }
+        let wrapper = pg_sys::GetForeignDataWrapper((*server).fdwid);
+        let mapped = |user: pg_sys::Oid| {
+            let tuple = pg_sys::SearchSysCache2(
+                pg_sys::SysCacheIdentifier::USERMAPPINGUSERSERVER as i32,
+                pg_sys::Datum::from(user),
+                pg_sys::Datum::from((*server).serverid),
+            );
+            if tuple.is_null() {
+                return false;
+            }
+            pg_sys::ReleaseSysCache(tuple);
+            true
+        };
+        let secrets = if mapped(pg_sys::Oid::from(role)) || mapped(pg_sys::InvalidOid) {
+            let mapping = pg_sys::GetUserMapping(pg_sys::Oid::from(role), (*server).serverid);
+            options_of((*mapping).options)
+        } else {
+            Vec::new()
+        };
+        Some(Server {
+            oid: (*server).serverid.to_u32(),
+            name: name.to_owned(),
+            wrapper: CStr::from_ptr((*wrapper).fdwname).to_string_lossy().into_owned(),
+            options: options_of((*server).options),
+            secrets,
+        })
+    }
+}
+
+/// The current role may use the server.
+pub fn may_use_server(oid: u32) -> bool {
+    // SAFETY: plain look-up.
+    unsafe {
+        pg_sys::pg_foreign_server_aclcheck(
+            pg_sys::Oid::from(oid),
+            pg_sys::GetUserId(),
+            pg_sys::ACL_USAGE as u64 as _,
+        ) == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
+/// Make the table depend on the server, so that DROP SERVER refuses while stripes are there.
+pub fn depend_on_server(table: u32, server: u32) {
+    // SAFETY: recordDependencyOn copies both addresses.
+    unsafe {
+        let from = pg_sys::ObjectAddress {
+            classId: pg_sys::Oid::from(pg_sys::RelationRelationId),
+            objectId: pg_sys::Oid::from(table),
+            objectSubId: 0,
+        };
+        let to = pg_sys::ObjectAddress {
+            classId: pg_sys::Oid::from(pg_sys::ForeignServerRelationId),
+            objectId: pg_sys::Oid::from(server),
+            objectSubId: 0,
+        };
+        pg_sys::deleteDependencyRecordsForSpecific(
+            from.classId,
+            from.objectId,
+            pg_sys::DependencyType::DEPENDENCY_NORMAL as core::ffi::c_char,
+            to.classId,
+            to.objectId,
+        );
+        pg_sys::recordDependencyOn(&from, &to, pg_sys::DependencyType::DEPENDENCY_NORMAL);
+    }
+}
+
+/// Identity of this cluster, its timeline and this database: parts of object keys.
+pub fn cluster_identity() -> (u64, u32, u32) {
+    // SAFETY: plain look-ups.
+    unsafe {
+        (
+            pg_sys::GetSystemIdentifier(),
+            pg_sys::GetWALInsertionTimeLine(),
+            pg_sys::MyDatabaseId.to_u32(),
+        )
+    }
+}
+
+/// OID of pg_depend.
+const DEPENDENCIES: u32 = 2608;
+/// The fixed columns at the start of a pg_depend row.
+#[repr(C)]
+struct DependRow {
+    class: u32,
+    object: u32,
+    sub_object: i32,
+    referenced_class: u32,
+    referenced_object: u32,
+}
+/// OID of its index on the depending object.
+const DEPENDENCIES_BY_DEPENDER: u32 = 2673;
+
+/// Names of the foreign servers that a table depends on.
+pub fn servers_of(table: u32) -> Vec<String> {
+    let mut names = Vec::new();
+    // SAFETY: a catalog scan with keys on the stack; results are copied.
+    unsafe {
+        let depend = pg_sys::table_open(
+            pg_sys::Oid::from(DEPENDENCIES),
+            pg_sys::AccessShareLock as i32,
+        );
+        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+        for (i, (column, value)) in
+            [(1, u32::from(pg_sys::RelationRelationId)), (2, table)].into_iter().enumerate()
+        {
+            pg_sys::ScanKeyInit(
+                &mut keys[i],
+                column,
+                pg_sys::BTEqualStrategyNumber as u16,
+                pg_sys::Oid::from(pg_sys::F_OIDEQ),
+                pg_sys::Datum::from(pg_sys::Oid::from(value)),
+            );
+        }
+        let scan = pg_sys::systable_beginscan(
+            depend,
+            pg_sys::Oid::from(DEPENDENCIES_BY_DEPENDER),
+            true,
+            std::ptr::null_mut(),
+            2,
+            keys.as_mut_ptr(),
+        );
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let header = (*tuple).t_data;
+            let form = (header as *const u8).add(usize::from((*header).t_hoff))
+                as *const DependRow;
+            if (*form).referenced_class == u32::from(pg_sys::ForeignServerRelationId) {
+                let server =
+                    pg_sys::GetForeignServer(pg_sys::Oid::from((*form).referenced_object));
+                names.push(CStr::from_ptr((*server).servername).to_string_lossy().into_owned());
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(depend, pg_sys::AccessShareLock as i32);
+    }
+    names
+}
+
+/// OID of pg_user_mapping, as the option validator is told.
+pub const USER_MAPPINGS: u32 = 1418;
+
+/// The current role may read the table.
+pub fn may_select(oid: u32) -> bool {
+    // SAFETY: plain look-up.
+    unsafe {
+        pg_sys::pg_class_aclcheck(
+            pg_sys::Oid::from(oid),
+            pg_sys::GetUserId(),
+            pg_sys::ACL_SELECT as pg_sys::AclMode,
+        ) == pg_sys::AclResult::ACLCHECK_OK
+    }
+}

@@ -1,0 +1,61 @@
+//! Hooks into PostgreSQL, each calling the one before it.
+
+use super::ext::{callback, guarded, planstate_tree_walker};
+use pgrx::pg_sys;
+
+static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
+static mut PREVIOUS_FINISH: pg_sys::ExecutorFinish_hook_type = None;
+
+/// Install all hooks. Called once at library load.
+pub fn install() {
+    // SAFETY: main thread, at load.
+    unsafe {
+        PREVIOUS_START = pg_sys::ExecutorStart_hook;
+        pg_sys::ExecutorStart_hook = Some(executor_start);
+        PREVIOUS_FINISH = pg_sys::ExecutorFinish_hook;
+        pg_sys::ExecutorFinish_hook = Some(executor_finish);
+    }
+}
+
+unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags: i32) {
+    match PREVIOUS_START {
+        Some(f) => f(query, flags),
+        None => callback(|| pg_sys::standard_ExecutorStart(query, flags)),
+    }
+    let state = (*query).planstate;
+    if !state.is_null() {
+        callback(|| no_prefetch(state, std::ptr::null_mut()));
+    }
+}
+
+/// Up to PostgreSQL 17 a bitmap heap scan prefetches blocks of the main fork, and the virtual blocks
+/// of stripes are none: it must not prefetch on firn tables.
+unsafe extern "C-unwind" fn no_prefetch(
+    state: *mut pg_sys::PlanState,
+    context: *mut core::ffi::c_void,
+) -> bool {
+    if state.is_null() {
+        return false;
+    }
+    if (*state).type_ == pg_sys::NodeTag::T_BitmapHeapScanState {
+        let bitmap = state as *mut pg_sys::BitmapHeapScanState;
+        let rel = (*bitmap).ss.ss_currentRelation;
+        if !rel.is_null() && super::Rel::of(rel).is_firn() {
+            (*bitmap).prefetch_maximum = 0;
+            // The all-visible map knows nothing of stripes: every row is fetched.
+            (*bitmap).can_skip_fetch = false;
+        }
+    }
+    guarded(|| planstate_tree_walker(state, Some(no_prefetch), context))
+}
+
+/// The rows of a statement are complete: write its stripes before AFTER triggers run.
+unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
+    callback(crate::write::flush_all);
+    match PREVIOUS_FINISH {
+        Some(f) => f(query),
+        None => callback(|| pg_sys::standard_ExecutorFinish(query)),
+    }
+    // What AFTER triggers inserted in bulk.
+    callback(crate::write::flush_all);
+}

@@ -1,0 +1,564 @@
+//! Building and validating indexes: what heapam does for heap, redone on `heap_getnextslot`, which
+//! does not insist on heap's access method.
+
+use super::datum::Datum;
+use super::snapshot::Snap;
+use super::toast::{raw_tid, tid_of};
+use super::Rel;
+use firn_format::Tid;
+use pgrx::pg_sys;
+
+/// PostgreSQL's request to build an index.
+pub struct Build {
+    pub(super) table: pg_sys::Relation,
+    pub(super) index: pg_sys::Relation,
+    pub(super) info: *mut pg_sys::IndexInfo,
+    pub(super) allow_sync: bool,
+    pub(super) anyvisible: bool,
+    pub(super) start: u32,
+    pub(super) count: u32,
+    pub(super) call: pg_sys::IndexBuildCallback,
+    pub(super) state: *mut core::ffi::c_void,
+    pub(super) scan: pg_sys::TableScanDesc,
+}
+
+/// Executor state for computing index entries.
+pub struct Builder {
+    request: Build,
+    estate: *mut pg_sys::EState,
+    econtext: *mut pg_sys::ExprContext,
+    slot: *mut pg_sys::TupleTableSlot,
+    predicate: *mut pg_sys::ExprState,
+}
+
+impl Builder {
+    pub(super) fn new(request: Build) -> Builder {
+        // SAFETY: executor set-up as heapam's index build does it; released in finish().
+        unsafe {
+            let estate = pg_sys::CreateExecutorState();
+            let econtext = pg_sys::MakePerTupleExprContext(estate);
+            let slot = pg_sys::table_slot_create(request.table, std::ptr::null_mut());
+            (*econtext).ecxt_scantuple = slot;
+            let predicate = pg_sys::ExecPrepareQual((*request.info).ii_Predicate, estate);
+            Builder { request, estate, econtext, slot, predicate }
+        }
+    }
+
+    pub fn table(&self) -> Rel {
+        Rel::of(self.request.table)
+    }
+    pub fn is_brin(&self) -> bool {
+        // SAFETY: the index is open.
+        unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::Oid::from(pg_sys::BRIN_AM_OID) }
+    }
+    pub fn index_name(&self) -> String {
+        Rel::of(self.request.index).name()
+    }
+    /// A whole-table build (BRIN alone asks for block ranges).
+    pub fn is_whole(&self) -> bool {
+        self.request.start == 0 && self.request.count == pg_sys::InvalidBlockNumber
+    }
+    /// Address of the shared state of a parallel build.
+    pub fn shared(&self) -> Option<(usize, fn(usize) -> u32)> {
+        let scan = self.request.scan;
+        // SAFETY: a scan given by PostgreSQL is live.
+        let parallel = unsafe { scan.as_ref().map(|s| s.rs_parallel) }?;
+        (!parallel.is_null())
+            .then_some((parallel as usize, super::scandesc::claim as fn(usize) -> u32))
+    }
+    /// Columns whose values the index needs; all when it has expressions or a predicate.
+    pub fn wanted(&self) -> Vec<bool> {
+        let columns = self.table().column_count();
+        // SAFETY: live IndexInfo.
+        unsafe {
+            let info = &*self.request.info;
+            if !info.ii_Expressions.is_null() || !info.ii_Predicate.is_null() {
+                return vec![true; columns];
+            }
+            let mut wanted = vec![false; columns];
+            for i in 0..info.ii_NumIndexAttrs as usize {
+                let number = info.ii_IndexAttrNumbers[i];
+                if let Some(w) = wanted.get_mut((number - 1) as usize) {
+                    *w = true;
+                }
+            }
+            wanted
+        }
+    }
+    /// The snapshot under which rows are looked at: None means all that might be visible to anyone.
+    pub fn mvcc_snapshot(&self) -> Option<Snap> {
+        // SAFETY: live scan or IndexInfo.
+        unsafe {
+            if !self.request.scan.is_null() {
+                let snap = Snap::of((*self.request.scan).rs_snapshot);
+                return (snap.kind() == super::SnapKind::Mvcc).then_some(snap);
+            }
+            None
+        }
+    }
+    pub fn is_concurrent(&self) -> bool {
+        // SAFETY: live IndexInfo.
+        unsafe { (*self.request.info).ii_Concurrent }
+    }
+
+    /// Hand one stripe row to the index build. `alive` is false for a row that only older
+    /// snapshots see.
+    pub fn offer(&mut self, tid: Tid, xmin: u32, values: &[Datum], nulls: &[bool], alive: bool) -> bool {
+        // The row's bytes must outlive the call only: the index copies what it needs.
+        super::slot::Slot::of(self.slot).store_row(self.table(), values, nulls, tid, xmin);
+        self.offer_slot(raw_tid(tid), alive)
+    }
+
+    fn offer_slot(&mut self, mut tid: pg_sys::ItemPointerData, alive: bool) -> bool {
+        // SAFETY: as heapam: predicate, then values, then the access method's callback.
+        unsafe {
+            pg_sys::MemoryContextReset((*self.econtext).ecxt_per_tuple_memory);
+            if !self.predicate.is_null() {
+                let mut null = false;
+                let old = pg_sys::MemoryContextSwitchTo((*self.econtext).ecxt_per_tuple_memory);
+                let pass = match (*self.predicate).evalfunc {
+                    Some(f) => super::ext::guarded(|| f(self.predicate, self.econtext, &mut null)),
+                    None => pg_sys::Datum::from(0usize),
+                };
+                pg_sys::MemoryContextSwitchTo(old);
+                if pass.value() as u8 == 0 {
+                    return false;
+                }
+            }
+            let mut values = [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
+            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+            pg_sys::FormIndexDatum(
+                self.request.info,
+                self.slot,
+                self.estate,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+            if let Some(f) = self.request.call {
+                super::ext::guarded(|| {
+                    f(
+                        self.request.index,
+                        &mut tid,
+                        values.as_mut_ptr(),
+                        nulls.as_mut_ptr(),
+                        alive,
+                        self.request.state,
+                    )
+                });
+            }
+            true
+        }
+    }
+
+    /// Index the row store. Returns the number of rows.
+    pub fn row_store(&mut self) -> f64 {
+        // SAFETY: scan, page and tuple handling as in heapam_index_build_range_scan.
+        unsafe {
+            let (scan, own, registered) = self.begin_row_store();
+            let oldest = pg_sys::GetOldestNonRemovableTransactionId(self.request.table);
+            let any = (*(*scan).rs_snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY;
+            let mut roots = Roots::new();
+            let mut rows = 0.0;
+            let Some(next) = super::heap::am().scan_getnextslot else { return 0.0 };
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            while super::ext::guarded(|| next(scan, forward, self.slot)) {
+                super::xact::check_for_interrupts();
+                let buffered = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
+                let tuple = (*buffered).base.tuple;
+                let buffer = (*buffered).buffer;
+                let verdict = if any { self.judge(tuple, buffer, oldest) } else { Some(true) };
+                let Some(alive) = verdict else { continue };
+                if alive {
+                    rows += 1.0;
+                }
+                let mut tid = (*tuple).t_self;
+                if (*(*tuple).t_data).t_infomask2 as u32 & pg_sys::HEAP_ONLY_TUPLE != 0 {
+                    tid.ip_posid = roots.of(buffer, tid_of(&tid));
+                }
+                self.offer_slot(tid, alive);
+            }
+            if own {
+                pg_sys::heap_endscan(scan);
+                if !registered.is_null() {
+                    pg_sys::UnregisterSnapshot(registered);
+                }
+            }
+            rows
+        }
+    }
+
+    /// Index it, and as what? None: not at all. As heapam decides, for SnapshotAny.
+    unsafe fn judge(
+        &mut self,
+        tuple: pg_sys::HeapTuple,
+        buffer: pg_sys::Buffer,
+        oldest: pg_sys::TransactionId,
+    ) -> Option<bool> {
+        use pg_sys::HTSV_Result as V;
+        loop {
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let state = pg_sys::HeapTupleSatisfiesVacuum(tuple, oldest, buffer);
+            let header = (*tuple).t_data;
+            let xmin = (*header).t_choice.t_heap.t_xmin;
+            let xmax = super::ext::update_xid(header);
+            let invalid_xmax =
+                (*header).t_infomask as u32 & pg_sys::HEAP_XMAX_INVALID != 0;
+            let hot_updated = (*header).t_infomask2 as u32 & pg_sys::HEAP_HOT_UPDATED != 0
+                && !invalid_xmax
+                && (*header).t_infomask as u32 & pg_sys::HEAP_XMIN_FROZEN
+                    != pg_sys::HEAP_XMIN_INVALID;
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            let unique = (*self.request.info).ii_Unique
+                || !(*self.request.info).ii_ExclusionOps.is_null();
+            let superseded = |builder: &mut Builder| {
+                // A heap-only successor is indexed under this row's root; older snapshots must not
+                // use the index then.
+                if hot_updated {
+                    (*builder.request.info).ii_BrokenHotChain = true;
+                    None
+                } else {
+                    Some(false)
+                }
+            };
+            return match state {
+                V::HEAPTUPLE_DEAD => None,
+                V::HEAPTUPLE_LIVE => Some(true),
+                V::HEAPTUPLE_RECENTLY_DEAD => superseded(self),
+                V::HEAPTUPLE_INSERT_IN_PROGRESS => {
+                    let foreign = !pg_sys::TransactionIdIsCurrentTransactionId(xmin);
+                    if foreign && !self.request.anyvisible && unique {
+                        self.wait(xmin, tuple);
+                        continue;
+                    }
+                    Some(true)
+                }
+                V::HEAPTUPLE_DELETE_IN_PROGRESS => {
+                    let foreign = !pg_sys::TransactionIdIsCurrentTransactionId(xmax);
+                    if self.request.anyvisible {
+                        Some(true)
+                    } else if foreign && (unique || hot_updated) {
+                        self.wait(xmax, tuple);
+                        continue;
+                    } else if foreign {
+                        Some(true)
+                    } else {
+                        superseded(self)
+                    }
+                }
+                _ => None,
+            };
+        }
+    }
+
+    unsafe fn wait(&self, xid: pg_sys::TransactionId, tuple: pg_sys::HeapTuple) {
+        pg_sys::XactLockTableWait(
+            xid,
+            self.request.table,
+            &mut (*tuple).t_self,
+            pg_sys::XLTW_Oper::XLTW_InsertIndexUnique,
+        );
+        super::xact::check_for_interrupts();
+    }
+
+    unsafe fn begin_row_store(&self) -> (pg_sys::TableScanDesc, bool, pg_sys::Snapshot) {
+        if !self.request.scan.is_null() {
+            return (self.request.scan, false, std::ptr::null_mut());
+        }
+        let mut registered = std::ptr::null_mut();
+        let snapshot = if self.is_concurrent() {
+            registered = pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot());
+            registered
+        } else {
+            Snap::any().0
+        };
+        let mut flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
+        if self.request.allow_sync {
+            flags |= pg_sys::ScanOptions::SO_ALLOW_SYNC;
+        }
+        let scan = pg_sys::heap_beginscan(
+            self.request.table,
+            snapshot,
+            0,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            flags,
+        );
+        (scan, true, registered)
+    }
+
+    /// End the scan that PostgreSQL handed in, as heapam does.
+    pub fn end_scan(&mut self) {
+        if !self.request.scan.is_null() {
+            // SAFETY: a live scan of ours, ended once.
+            unsafe { super::ext::guarded(|| super::tableam_scan::end(self.request.scan)) };
+            self.request.scan = std::ptr::null_mut();
+        }
+    }
+
+    /// Release the executor state.
+    pub fn finish(mut self) {
+        self.end_scan();
+        // SAFETY: created in new().
+        unsafe {
+            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            pg_sys::FreeExecutorState(self.estate);
+            (*self.request.info).ii_ExpressionsState = std::ptr::null_mut();
+            (*self.request.info).ii_PredicateState = std::ptr::null_mut();
+        }
+    }
+}
+
+/// Root line pointers of the page last looked at.
+struct Roots {
+    block: Option<u32>,
+    offsets: [u16; firn_format::ROWS_PER_BLOCK as usize],
+}
+
+impl Roots {
+    fn new() -> Roots {
+        Roots { block: None, offsets: [0; firn_format::ROWS_PER_BLOCK as usize] }
+    }
+    /// Offset under which the index knows the heap-only tuple at `tid`.
+    unsafe fn of(&mut self, buffer: pg_sys::Buffer, tid: Tid) -> u16 {
+        let at = usize::from(tid.offset) - 1;
+        if self.block != Some(tid.block) || self.offsets[at] == 0 {
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            pg_sys::heap_get_root_tuples(pg_sys::BufferGetPage(buffer), self.offsets.as_mut_ptr());
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            self.block = Some(tid.block);
+        }
+        if self.offsets[at] == 0 {
+            super::error(super::Kind::Corrupt, "failed to find parent tuple for heap-only tuple")
+                .detail(format!("At ({},{}).", tid.block, tid.offset))
+                .raise()
+        }
+        self.offsets[at]
+    }
+}
+
+/// Last phase of CREATE INDEX CONCURRENTLY: insert what the index misses of the rows that `snapshot`
+/// sees.
+pub(super) unsafe fn validate(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    snapshot: pg_sys::Snapshot,
+    state: *mut pg_sys::ValidateIndexState,
+) {
+    let mut known: Vec<i64> = Vec::new();
+    let mut value = pg_sys::Datum::from(0usize);
+    let mut null = false;
+    while pg_sys::tuplesort_getdatum(
+        (*state).tuplesort,
+        true,
+        &mut value,
+        &mut null,
+        std::ptr::null_mut(),
+    ) {
+        known.push(value.value() as i64);
+    }
+    let mut missing = Missing { known, table, index, info, state };
+    let request = Build {
+        table,
+        index,
+        info,
+        allow_sync: false,
+        anyvisible: false,
+        start: 0,
+        count: pg_sys::InvalidBlockNumber,
+        call: Some(insert_missing),
+        state: (&raw mut missing).cast(),
+        scan: std::ptr::null_mut(),
+    };
+    // The row store under this very snapshot, then the stripes.
+    let scan = super::ext::guarded(|| {
+        super::tableam_scan::begin(
+            table,
+            snapshot,
+            0,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+                | pg_sys::ScanOptions::SO_ALLOW_STRAT
+                | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE,
+        )
+    });
+    let mut builder = Builder::new(Build { scan, ..request });
+    let rows = builder.row_store();
+    let stripes = crate::am::index_build::visible_stripes(&mut builder, Snap::of(snapshot));
+    (*state).htups = rows + stripes;
+    builder.finish();
+}
+
+struct Missing {
+    known: Vec<i64>,
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    state: *mut pg_sys::ValidateIndexState,
+}
+
+unsafe extern "C-unwind" fn insert_missing(
+    _index: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    values: *mut pg_sys::Datum,
+    nulls: *mut bool,
+    _alive: bool,
+    state: *mut core::ffi::c_void,
+) {
+    let missing = &*(state as *const Missing);
+    let place = tid_of(&*tid);
+    let code = (i64::from(place.block) << 16) | i64::from(place.offset);
+    if missing.known.binary_search(&code).is_ok() {
+        return;
+    }
+    let check = if (*missing.info).ii_Unique {
+        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+    } else {
+        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+    };
+    pg_sys::index_insert(
+        missing.index,
+        values,
+        nulls,
+        tid,
+        missing.table,
+        check,
+        false,
+        missing.info,
+    );
+    (*missing.state).tups_inserted += 1.0;
+}
+
+/// Indexes of a table opened for inserting entries of rows that the executor does not insert.
+pub struct Indexes {
+    estate: *mut pg_sys::EState,
+    result: *mut pg_sys::ResultRelInfo,
+    slot: *mut pg_sys::TupleTableSlot,
+    table: pg_sys::Relation,
+}
+
+impl Indexes {
+    pub fn open(table: Rel) -> Indexes {
+        // SAFETY: executor set-up as COPY does it; closed in finish().
+        unsafe {
+            let estate = pg_sys::CreateExecutorState();
+            let result = super::scandesc::alloc::<pg_sys::ResultRelInfo>();
+            (*result).type_ = pg_sys::NodeTag::T_ResultRelInfo;
+            pg_sys::InitResultRelInfo(result, table.raw(), 0, std::ptr::null_mut(), 0);
+            pg_sys::ExecOpenIndices(result, false);
+            let slot = pg_sys::table_slot_create(table.raw(), std::ptr::null_mut());
+            Indexes { estate, result, slot, table: table.raw() }
+        }
+    }
+
+    /// Insert entries for a row at `tid` that is known not to violate uniqueness (it exists
+    /// already, elsewhere).
+    pub fn insert(&mut self, tid: Tid, values: &[Datum], nulls: &[bool], xmin: u32) {
+        let table = Rel::of(self.table);
+        super::slot::Slot::of(self.slot).store_row(table, values, nulls, tid, xmin);
+        // SAFETY: as ExecInsertIndexTuples, without uniqueness checks.
+        unsafe {
+            let econtext = match (*self.estate).es_per_tuple_exprcontext.is_null() {
+                true => pg_sys::MakePerTupleExprContext(self.estate),
+                false => (*self.estate).es_per_tuple_exprcontext,
+            };
+            (*econtext).ecxt_scantuple = self.slot;
+            let mut raw = raw_tid(tid);
+            for i in 0..(*self.result).ri_NumIndices as usize {
+                let index = *(*self.result).ri_IndexRelationDescs.add(i);
+                let info = *(*self.result).ri_IndexRelationInfo.add(i);
+                if index.is_null() || !(*info).ii_ReadyForInserts {
+                    continue;
+                }
+                let old = pg_sys::MemoryContextSwitchTo((*econtext).ecxt_per_tuple_memory);
+                if !(*info).ii_Predicate.is_null() {
+                    if (*info).ii_PredicateState.is_null() {
+                        (*info).ii_PredicateState =
+                            pg_sys::ExecPrepareQual((*info).ii_Predicate, self.estate);
+                    }
+                    let state = (*info).ii_PredicateState;
+                    let mut null = false;
+                    let pass = match (*state).evalfunc {
+                        Some(f) => super::ext::guarded(|| f(state, econtext, &mut null)).value() as u8,
+                        None => 0,
+                    };
+                    if pass == 0 {
+                        pg_sys::MemoryContextSwitchTo(old);
+                        continue;
+                    }
+                }
+                let mut index_values = [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
+                let mut index_nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+                pg_sys::FormIndexDatum(
+                    info,
+                    self.slot,
+                    self.estate,
+                    index_values.as_mut_ptr(),
+                    index_nulls.as_mut_ptr(),
+                );
+                pg_sys::index_insert(
+                    index,
+                    index_values.as_mut_ptr(),
+                    index_nulls.as_mut_ptr(),
+                    &mut raw,
+                    self.table,
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO,
+                    false,
+                    info,
+                );
+                pg_sys::MemoryContextSwitchTo(old);
+            }
+            pg_sys::MemoryContextReset((*econtext).ecxt_per_tuple_memory);
+        }
+    }
+
+    pub fn finish(self) {
+        // SAFETY: opened in open().
+        unsafe {
+            pg_sys::ExecCloseIndices(self.result);
+            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            pg_sys::FreeExecutorState(self.estate);
+        }
+    }
+}
+
+/// What kind of index it is.
+pub struct IndexKind {
+    pub is_btree: bool,
+    pub is_valid: bool,
+    pub is_partial: bool,
+}
+
+pub fn index_kind(index: Rel) -> IndexKind {
+    // SAFETY: an open index.
+    unsafe {
+        IndexKind {
+            is_btree: index.access_method() == u32::from(pg_sys::BTREE_AM_OID),
+            is_valid: (*(*index.raw()).rd_index).indisvalid,
+            is_partial: index.has_predicate(),
+        }
+    }
+}
+
+/// Visit the TIDs of all entries of a B-tree, dead ones too.
+pub fn entries_of(table: Rel, index: Rel, visit: &mut dyn FnMut(Tid)) {
+    // SAFETY: a full index scan that never looks at the table.
+    unsafe {
+        let scan = pg_sys::index_beginscan(table.raw(), index.raw(), Snap::any().0, 0, 0);
+        (*scan).kill_prior_tuple = false;
+        pg_sys::index_rescan(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
+        loop {
+            super::xact::check_for_interrupts();
+            let tid = pg_sys::index_getnext_tid(
+                scan,
+                pg_sys::ScanDirection::ForwardScanDirection,
+            );
+            if tid.is_null() {
+                break;
+            }
+            visit(tid_of(&*tid));
+        }
+        pg_sys::index_endscan(scan);
+    }
+}

@@ -1,0 +1,133 @@
+//! Callbacks of TABLESAMPLE and ANALYZE.
+
+use super::ext::{callback, guarded};
+use super::heap::am as heapam;
+use super::scandesc::{slot_for_state, ScanDesc};
+use super::slot::Slot;
+use super::snapshot::Snap;
+use super::tableam_scan::heap;
+use super::Rel;
+use crate::am::analyze::Sampler;
+use crate::am::sample::SampleState;
+use pgrx::pg_sys;
+
+unsafe fn sample<'a>(scan: pg_sys::TableScanDesc) -> &'a mut SampleState {
+    let desc = scan as *mut ScanDesc;
+    if (*desc).sample.is_null() {
+        (*desc).sample = slot_for_state();
+    }
+    let rel = Rel::of((*scan).rs_rd);
+    let snap = Snap::of((*scan).rs_snapshot);
+    let blocks = (*desc).heap.rs_nblocks;
+    (*(*desc).sample).get_or_insert_with(|| SampleState::new(rel, snap, blocks))
+}
+
+pub(super) unsafe fn next_block(
+    scan: pg_sys::TableScanDesc,
+    state: *mut pg_sys::SampleScanState,
+) -> bool {
+    callback(|| {
+        let desc = scan as *mut ScanDesc;
+        let sampling = sample(scan);
+        sampling.leave_block();
+        let total = sampling.blocks();
+        let block = match (*(*state).tsmroutine).NextSampleBlock {
+            Some(choose) => guarded(|| choose(state, total)),
+            None if sampling.next_block < u64::from(total) => {
+                sampling.next_block += 1;
+                (sampling.next_block - 1) as u32
+            }
+            None => pg_sys::InvalidBlockNumber,
+        };
+        if block == pg_sys::InvalidBlockNumber {
+            if (*desc).heap.rs_cbuf != 0 {
+                pg_sys::ReleaseBuffer((*desc).heap.rs_cbuf);
+            }
+            (*desc).heap.rs_cbuf = 0;
+            (*desc).heap.rs_cblock = pg_sys::InvalidBlockNumber;
+            (*desc).heap.rs_inited = false;
+            sampling.next_block = 0;
+            return false;
+        }
+        (*desc).heap.rs_inited = true;
+        if block < sampling.heap_blocks {
+            pg_sys::heapgetpage(scan, block);
+        } else {
+            sampling.begin_block(u64::from(block - sampling.heap_blocks));
+        }
+        true
+    })
+}
+
+pub(super) unsafe fn next_tuple(
+    scan: pg_sys::TableScanDesc,
+    state: *mut pg_sys::SampleScanState,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    if !callback(|| sample(scan).in_stripes()) {
+        return heap!(scan_sample_next_tuple(scan, state, slot));
+    }
+    callback(|| {
+        let sampling = sample(scan);
+        let Some(choose) = (*(*state).tsmroutine).NextSampleTuple else { return false };
+        loop {
+            super::xact::check_for_interrupts();
+            let block = sampling.heap_blocks;
+            let rows = sampling.rows();
+            let offset = guarded(|| choose(state, block, rows));
+            if offset == 0 {
+                Slot::of(slot).clear();
+                return false;
+            }
+            if sampling.fetch(offset, Slot::of(slot)) {
+                return true;
+            }
+        }
+    })
+}
+
+unsafe fn sampler<'a>(scan: pg_sys::TableScanDesc) -> &'a mut Sampler {
+    let desc = scan as *mut ScanDesc;
+    if (*desc).analyze.is_null() {
+        (*desc).analyze = slot_for_state();
+    }
+    let rel = Rel::of((*scan).rs_rd);
+    (*(*desc).analyze).get_or_insert_with(|| Sampler::new(rel))
+}
+
+pub(super) unsafe fn analyze_next_block(
+    scan: pg_sys::TableScanDesc,
+    block: pg_sys::BlockNumber,
+    strategy: pg_sys::BufferAccessStrategy,
+) -> bool {
+    let in_row_store = callback(|| {
+        let sampler = sampler(scan);
+        sampler.leave_block();
+        sampler.is_row_store(block)
+    });
+    if in_row_store {
+        return heap!(scan_analyze_next_block(scan, block, strategy));
+    }
+    callback(|| sampler(scan).begin_block(block))
+}
+
+pub(super) unsafe fn analyze_next_tuple(
+    scan: pg_sys::TableScanDesc,
+    oldest_xmin: pg_sys::TransactionId,
+    live: *mut f64,
+    dead: *mut f64,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    let found = callback(|| sampler(scan).next(&mut *live, &mut *dead, Slot::of(slot)));
+    if let Some(found) = found {
+        return found;
+    }
+    loop {
+        if !heap!(scan_analyze_next_tuple(scan, oldest_xmin, live, dead, slot)) {
+            return false;
+        }
+        if callback(|| sampler(scan).keep_row_store_row()) {
+            return true;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Memory layouts that PostgreSQL and heapam see: our descriptors begin with theirs.
+
+use super::memory;
+use crate::am::scan::Scan;
+use pgrx::pg_sys;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Scan descriptor: heapam's, then ours.
+#[repr(C)]
+pub(super) struct ScanDesc {
+    pub heap: pg_sys::HeapScanDescData,
+    pub state: *mut Option<Scan>,
+    pub analyze: *mut Option<crate::am::analyze::Sampler>,
+    pub sample: *mut Option<crate::am::sample::SampleState>,
+}
+
+impl ScanDesc {
+    /// The stripe half.
+    ///
+    /// # Safety
+    /// `scan` was made by `tableam_scan::begin` and not ended.
+    pub(super) unsafe fn scan<'a>(scan: pg_sys::TableScanDesc) -> &'a mut Scan {
+        let desc = scan as *mut ScanDesc;
+        match &mut *(*desc).state {
+            Some(state) => state,
+            None => super::error(super::Kind::Internal, "a firn scan was used after its end").raise(),
+        }
+    }
+    /// Drop what the scan holds.
+    pub(super) unsafe fn finish(scan: pg_sys::TableScanDesc) {
+        let desc = scan as *mut ScanDesc;
+        *(*desc).state = None;
+        if !(*desc).analyze.is_null() {
+            *(*desc).analyze = None;
+        }
+        if !(*desc).sample.is_null() {
+            *(*desc).sample = None;
+        }
+    }
+}
+
+/// Index fetch descriptor: heapam's, then ours.
+#[repr(C)]
+pub(super) struct FetchDesc {
+    pub heap: pg_sys::IndexFetchHeapData,
+    pub state: *mut Option<crate::am::fetch::Fetcher>,
+}
+
+/// Allocate zeroed PostgreSQL memory for a `T`.
+pub(super) unsafe fn alloc<T>() -> *mut T {
+    pg_sys::palloc0(std::mem::size_of::<T>()) as *mut T
+}
+
+/// A state that begins empty and is dropped with the current memory context at the latest.
+pub(super) fn slot_for_state<T>() -> *mut Option<T> {
+    memory::bind(None)
+}
+
+/// Shared memory of a parallel scan: heapam's, then the next stripe to claim.
+#[repr(C)]
+pub(super) struct ParallelDesc {
+    pub base: pg_sys::ParallelBlockTableScanDescData,
+    pub next: AtomicU32,
+}
+
+/// Claim the next stripe number of the parallel scan at `address`.
+pub(super) fn claim(address: usize) -> u32 {
+    // SAFETY: the address of a ParallelDesc in shared memory that outlives the scan.
+    unsafe { (*(address as *const ParallelDesc)).next.fetch_add(1, Ordering::Relaxed) }
+}

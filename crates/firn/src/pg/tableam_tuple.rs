@@ -1,0 +1,366 @@
+//! Callbacks on single rows: fetching by TID, inserting, deleting, updating, locking. Rows of the
+//! row store go to heapam's own callbacks at once.
+
+use super::ext::{callback, guarded};
+use super::heap::{am as heapam, Failure, RowLock};
+use super::lock::Wait;
+use super::scandesc::{alloc, slot_for_state, FetchDesc};
+use super::slot::Slot;
+use super::snapshot::Snap;
+use super::tableam_scan::heap;
+use super::toast::{raw_tid, tid_of};
+use super::Rel;
+use crate::am::fetch::Fetcher;
+use crate::am::tuple as rows;
+use firn_format::{Tid, VIRTUAL_BASE};
+use pgrx::pg_sys;
+
+#[inline]
+unsafe fn is_virtual(tid: pg_sys::ItemPointer) -> bool {
+    (*tid).ip_blkid.bi_hi >= (VIRTUAL_BASE >> 16) as u16
+}
+
+fn optional(snapshot: pg_sys::Snapshot) -> Option<Snap> {
+    (!snapshot.is_null()).then(|| Snap::of(snapshot))
+}
+
+pub(super) unsafe extern "C-unwind" fn index_fetch_begin(
+    rel: pg_sys::Relation,
+) -> *mut pg_sys::IndexFetchTableData {
+    callback(|| {
+        let desc = alloc::<FetchDesc>();
+        (*desc).heap.xs_base.rel = rel;
+        (*desc).state = slot_for_state();
+        desc as *mut pg_sys::IndexFetchTableData
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn index_fetch_reset(
+    data: *mut pg_sys::IndexFetchTableData,
+) {
+    heap!(index_fetch_reset(data))
+}
+
+pub(super) unsafe extern "C-unwind" fn index_fetch_end(data: *mut pg_sys::IndexFetchTableData) {
+    callback(|| *(*(data as *mut FetchDesc)).state = None);
+    heap!(index_fetch_end(data))
+}
+
+pub(super) unsafe extern "C-unwind" fn index_fetch_tuple(
+    scan: *mut pg_sys::IndexFetchTableData,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    call_again: *mut bool,
+    all_dead: *mut bool,
+) -> bool {
+    if !is_virtual(tid) {
+        return heap!(index_fetch_tuple(scan, tid, snapshot, slot, call_again, all_dead));
+    }
+    *call_again = false;
+    if !all_dead.is_null() {
+        *all_dead = false;
+    }
+    callback(|| {
+        let desc = scan as *mut FetchDesc;
+        let state = &mut *(*desc).state;
+        let rel = Rel::of((*scan).rel);
+        let fetcher = state.get_or_insert_with(|| Fetcher::new(rel));
+        fetcher.fetch(tid_of(&*tid), Snap::of(snapshot), Slot::of(slot))
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn fetch_row_version(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    if !is_virtual(tid) {
+        return heap!(tuple_fetch_row_version(rel, tid, snapshot, slot));
+    }
+    callback(|| {
+        let tid = tid_of(&*tid);
+        Fetcher::new(Rel::of(rel)).fetch(tid, Snap::of(snapshot), Slot::of(slot))
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn tid_valid(
+    scan: pg_sys::TableScanDesc,
+    tid: pg_sys::ItemPointer,
+) -> bool {
+    if is_virtual(tid) {
+        return (*tid).ip_posid != 0;
+    }
+    heap!(tuple_tid_valid(scan, tid))
+}
+
+pub(super) unsafe extern "C-unwind" fn get_latest_tid(
+    scan: pg_sys::TableScanDesc,
+    tid: pg_sys::ItemPointer,
+) {
+    // A stripe row's TID is its last one as long as it is alive; once updated, the successor is the
+    // start of a chain in the row store.
+    if is_virtual(tid) {
+        let successor = callback(|| {
+            rows::successor(Rel::of((*scan).rs_rd), tid_of(&*tid), Snap::of((*scan).rs_snapshot))
+        });
+        let Some(next) = successor else { return };
+        *tid = raw_tid(next);
+    }
+    if !is_virtual(tid) {
+        heap!(tuple_get_latest_tid(scan, tid))
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn satisfies_snapshot(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    snapshot: pg_sys::Snapshot,
+) -> bool {
+    let tid = &raw mut (*slot).tts_tid;
+    if !is_virtual(tid) {
+        return heap!(tuple_satisfies_snapshot(rel, slot, snapshot));
+    }
+    callback(|| Fetcher::new(Rel::of(rel)).exists(tid_of(&*tid), Snap::of(snapshot)))
+}
+
+/// Index entries of stripe rows are never reported deletable here: whether a row is dead to all is
+/// not a matter of one session. heapam sees the row store's entries only.
+pub(super) unsafe extern "C-unwind" fn index_delete_tuples(
+    rel: pg_sys::Relation,
+    state: *mut pg_sys::TM_IndexDeleteOp,
+) -> pg_sys::TransactionId {
+    let all = std::slice::from_raw_parts_mut((*state).deltids, (*state).ndeltids as usize);
+    let is_stripe = |d: &pg_sys::TM_IndexDelete| {
+        d.tid.ip_blkid.bi_hi >= (VIRTUAL_BASE >> 16) as u16
+    };
+    // Row store entries first; the order within each half stays.
+    let mut heap_count = 0;
+    for i in 0..all.len() {
+        if !is_stripe(&all[i]) {
+            all[heap_count..=i].rotate_right(1);
+            heap_count += 1;
+        }
+    }
+    let total = all.len() as i32;
+    if heap_count == 0 {
+        // Bottom-up callers may be told "nothing"; the others keep their own marks.
+        if (*state).bottomup {
+            (*state).ndeltids = 0;
+        }
+        return pg_sys::InvalidTransactionId;
+    }
+    (*state).ndeltids = heap_count as i32;
+    let horizon = heap!(index_delete_tuples(rel, state));
+    if !(*state).bottomup {
+        (*state).ndeltids = total;
+    }
+    horizon
+}
+
+pub(super) unsafe extern "C-unwind" fn insert(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    options: i32,
+    bistate: *mut pg_sys::BulkInsertStateData,
+) {
+    if callback(|| crate::write::insert(Rel::of(rel), Slot::of(slot), cid)) {
+        return;
+    }
+    heap!(tuple_insert(rel, slot, cid, options, bistate))
+}
+
+pub(super) unsafe extern "C-unwind" fn multi_insert(
+    rel: pg_sys::Relation,
+    slots: *mut *mut pg_sys::TupleTableSlot,
+    count: i32,
+    cid: pg_sys::CommandId,
+    options: i32,
+    bistate: *mut pg_sys::BulkInsertStateData,
+) {
+    let taken = callback(|| {
+        let list: Vec<Slot> = (0..count as usize).map(|i| Slot::of(*slots.add(i))).collect();
+        crate::write::insert_many(Rel::of(rel), &list, cid)
+    });
+    if !taken {
+        heap!(multi_insert(rel, slots, count, cid, options, bistate))
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn finish_bulk_insert(rel: pg_sys::Relation, options: i32) {
+    callback(|| crate::write::flush_table(Rel::of(rel)));
+    if let Some(f) = heapam().finish_bulk_insert {
+        f(rel, options)
+    }
+}
+
+/// A row-store row was found deleted: if a move took it into a stripe, this is where it is.
+unsafe fn moved(
+    rel: pg_sys::Relation,
+    tid: Tid,
+    result: pg_sys::TM_Result::Type,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> Option<Tid> {
+    if result != pg_sys::TM_Result::TM_Deleted && result != pg_sys::TM_Result::TM_Updated {
+        return None;
+    }
+    callback(|| rows::moved_to(Rel::of(rel), tid, (*tmfd).xmax.into_inner()))
+}
+
+unsafe fn report(
+    result: (super::heap::Outcome, Failure),
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> pg_sys::TM_Result::Type {
+    result.1.write(&mut *tmfd);
+    result.0.raw()
+}
+
+pub(super) unsafe extern "C-unwind" fn delete(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    wait: bool,
+    tmfd: *mut pg_sys::TM_FailureData,
+    changing_part: bool,
+) -> pg_sys::TM_Result::Type {
+    let mut target = tid_of(&*tid);
+    if !target.is_virtual() {
+        let result =
+            heap!(tuple_delete(rel, tid, cid, snapshot, crosscheck, wait, tmfd, changing_part));
+        // A moved row is the same row: go on where it is now.
+        match moved(rel, target, result, tmfd) {
+            Some(place) => target = place,
+            None => return result,
+        }
+    }
+    callback(|| {
+        report(rows::delete(Rel::of(rel), target, cid, optional(crosscheck), wait), tmfd)
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn update(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    snapshot: pg_sys::Snapshot,
+    crosscheck: pg_sys::Snapshot,
+    wait: bool,
+    tmfd: *mut pg_sys::TM_FailureData,
+    lockmode: *mut pg_sys::LockTupleMode::Type,
+    update_indexes: *mut bool,
+) -> pg_sys::TM_Result::Type {
+    let mut target = tid_of(&*tid);
+    if !target.is_virtual() {
+        let result = heap!(tuple_update(
+            rel,
+            tid,
+            slot,
+            cid,
+            snapshot,
+            crosscheck,
+            wait,
+            tmfd,
+            lockmode,
+            update_indexes
+        ));
+        match moved(rel, target, result, tmfd) {
+            Some(place) => target = place,
+            None => return result,
+        }
+    }
+    *lockmode = pg_sys::LockTupleMode::LockTupleExclusive;
+    *update_indexes = true;
+    callback(|| {
+        let result =
+            rows::update(Rel::of(rel), target, Slot::of(slot), cid, optional(crosscheck), wait);
+        report(result, tmfd)
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn lock(
+    rel: pg_sys::Relation,
+    tid: pg_sys::ItemPointer,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    mode: pg_sys::LockTupleMode::Type,
+    policy: pg_sys::LockWaitPolicy::Type,
+    flags: u8,
+    tmfd: *mut pg_sys::TM_FailureData,
+) -> pg_sys::TM_Result::Type {
+    let find_last = flags & pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8 != 0;
+    let mut traversed = false;
+    loop {
+        let target = tid_of(&*tid);
+        if !target.is_virtual() {
+            // First without following: a row that a move took away would raise an error there.
+            let plain = flags & !(pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8);
+            let result = heap!(tuple_lock(rel, tid, snapshot, slot, cid, mode, policy, plain, tmfd));
+            if let Some(place) = moved(rel, target, result, tmfd) {
+                *tid = raw_tid(place);
+                continue;
+            }
+            let again = find_last
+                && matches!(result, pg_sys::TM_Result::TM_Updated | pg_sys::TM_Result::TM_Deleted);
+            let result = if again {
+                heap!(tuple_lock(rel, tid, snapshot, slot, cid, mode, policy, flags, tmfd))
+            } else {
+                result
+            };
+            (*tmfd).traversed |= traversed;
+            return result;
+        }
+        let step = callback(|| {
+            let wait = match policy {
+                pg_sys::LockWaitPolicy::LockWaitBlock => Wait::Block,
+                pg_sys::LockWaitPolicy::LockWaitSkip => Wait::Skip,
+                _ => Wait::Error,
+            };
+            rows::lock(
+                Rel::of(rel),
+                target,
+                Slot::of(slot),
+                cid,
+                RowLock::of(mode),
+                wait,
+                find_last,
+            )
+        });
+        match step {
+            rows::LockResult::Done(outcome, failure) => {
+                let failure = Failure { traversed, ..failure };
+                return report((outcome, failure), tmfd);
+            }
+            rows::LockResult::Follow(next) => {
+                *tid = raw_tid(next);
+                traversed = true;
+            }
+        }
+    }
+}
+
+/// Call heapam's delete from safe code (the mover does).
+pub fn delete_row_store(table: Rel, tid: Tid, cid: u32) -> (super::heap::Outcome, Failure) {
+    let mut raw = raw_tid(tid);
+    // SAFETY: plain heapam call; outputs are plain structs.
+    unsafe {
+        let mut tmfd: pg_sys::TM_FailureData = std::mem::zeroed();
+        let result = guarded(|| {
+            pg_sys::heap_delete(
+                table.raw(),
+                &mut raw,
+                cid,
+                std::ptr::null_mut(),
+                false,
+                &mut tmfd,
+                false,
+            )
+        });
+        (super::heap::Outcome::of(result), Failure::of(&tmfd))
+    }
+}

@@ -1,0 +1,9 @@
+//! The write-ahead log.
+
+use pgrx::pg_sys;
+
+/// Wait until everything this session has logged so far is on disk.
+pub fn flush() {
+    // SAFETY: plain calls; XactLastRecEnd is this backend's last record.
+    unsafe { pg_sys::XLogFlush(pg_sys::GetXLogInsertRecPtr()) }
+}

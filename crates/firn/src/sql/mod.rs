@@ -1,0 +1,199 @@
+//! What the SQL functions do; their C entry points are in `pg::fmgr`. Privileges are checked here.
+
+mod verify;
+
+use crate::directory::{tombstones, Directory};
+use crate::pg::fmgr::{Args, Out};
+use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Rel, Snap};
+use firn_format::{Bound, Location, ZoneMap};
+
+/// The firn tables that a call on `oid` means: the table, or all partitions of a parent.
+fn targets(oid: u32, owner_only: bool) -> Vec<u32> {
+    let opened = OpenRel::any_kind(oid, LockMode::AccessShare);
+    let name = opened.rel().name();
+    if owner_only && !catalog::is_owner(oid) {
+        error(Kind::Denied, format!("must be owner of table {name}")).raise()
+    }
+    let partitioned = opened.rel().kind() == b'p';
+    if !partitioned && !opened.rel().is_firn() {
+        error(Kind::WrongObject, format!("\"{name}\" is not a firn table"))
+            .hint("ALTER TABLE ... SET ACCESS METHOD firn makes it one.")
+            .raise()
+    }
+    drop(opened);
+    if !partitioned {
+        return vec![oid];
+    }
+    catalog::inheritance_tree(oid, LockMode::AccessShare)
+        .into_iter()
+        .filter(|o| {
+            let child = OpenRel::any_kind(*o, LockMode::AccessShare);
+            matches!(child.rel().kind(), b'r' | b'm') && child.rel().is_firn()
+        })
+        .collect()
+}
+
+fn relation(args: Args) -> u32 {
+    args.oid(0).unwrap_or_else(|| error(Kind::Invalid, "relation must not be null").raise())
+}
+
+/// `firn.compact(regclass)`.
+pub fn compact(args: Args) -> Out {
+    let tables = targets(relation(args), true);
+    Out::Int8(tables.into_iter().map(crate::mover::compact).sum())
+}
+
+/// `firn.offload(regclass, name)`.
+pub fn offload(args: Args) -> Out {
+    let Some(server) = args.name(1) else { return Out::Null };
+    let tables = targets(relation(args), true);
+    match catalog::server(&server, 0) {
+        None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
+        Some(s) if !catalog::may_use_server(s.oid) => {
+            error(Kind::Denied, format!("permission denied for foreign server {server}")).raise()
+        }
+        Some(_) => (),
+    }
+    Out::Int8(tables.into_iter().map(|t| crate::tier::offload_table(t, &server)).sum())
+}
+
+/// `firn.load(regclass)`.
+pub fn load(args: Args) -> Out {
+    let tables = targets(relation(args), true);
+    Out::Int8(tables.into_iter().map(crate::tier::load_table).sum())
+}
+
+/// `firn.unneeded(regclass)`.
+pub fn unneeded(args: Args, sink: &mut dyn FnMut(&[Out])) {
+    for table in targets(relation(args), true) {
+        for (server, key, reason) in crate::tier::unneeded(table) {
+            sink(&[Out::Text(server), Out::Text(key), Out::Text(reason)]);
+        }
+    }
+}
+
+/// The foreign data wrapper's option validator.
+pub fn validate_options(args: Args) -> Out {
+    let catalog_of = args.oid(1).unwrap_or(0);
+    crate::tier::validate(&args.options(0), catalog_of == catalog::USER_MAPPINGS);
+    Out::Null
+}
+
+fn show(bound: &Option<Bound>) -> String {
+    match bound {
+        None => "?".into(),
+        Some(Bound::I64(v)) => v.to_string(),
+        Some(Bound::I128(v)) => v.to_string(),
+        Some(Bound::F64(v)) => v.to_string(),
+        Some(Bound::Bytes(v)) => format!("{:?}", String::from_utf8_lossy(v)),
+    }
+}
+
+fn describe_zones(table: Rel, zones: &[(i32, ZoneMap)]) -> String {
+    let attributes = table.attributes();
+    let mut parts = Vec::new();
+    for (id, zone) in zones {
+        let name = attributes
+            .iter()
+            .find(|a| i32::from(a.number) == *id && !a.dropped)
+            .map(|a| a.name.clone());
+        let Some(name) = name else { continue };
+        parts.push(format!("{name}: {}..{} nulls {}", show(&zone.min), show(&zone.max), zone.nulls));
+    }
+    parts.join(", ")
+}
+
+fn readable(oid: u32) -> OpenRel {
+    let opened = OpenRel::any_kind(oid, LockMode::AccessShare);
+    if !catalog::may_select(oid) {
+        error(Kind::Denied, format!("permission denied for table {}", opened.rel().name())).raise()
+    }
+    if !opened.rel().is_firn() {
+        error(Kind::WrongObject, format!("\"{}\" is not a firn table", opened.rel().name())).raise()
+    }
+    opened
+}
+
+/// `firn.stripes(regclass)`.
+pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
+    let opened = readable(relation(args));
+    let table = opened.rel();
+    let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
+    let Some(snap) = Snap::active() else { return };
+    for found in directory.list(snap) {
+        xact::check_for_interrupts();
+        let entry = &found.entry;
+        let deleted = tombstones::deleted(&directory.toast, found.slot, entry.rows, snap)
+            .map_or(0, |d| d.count());
+        let (place, key) = match &entry.location {
+            Location::Chunks { .. } => ("local".to_owned(), Out::Null),
+            Location::Object { server, key } => (server.clone(), Out::Text(key.clone())),
+        };
+        sink(&[
+            Out::Int8(i64::from(found.slot.0)),
+            Out::Int8(i64::from(entry.rows)),
+            Out::Int8(i64::from(deleted)),
+            Out::Int8(entry.bytes as i64),
+            Out::Int8(entry.raw_bytes as i64),
+            Out::Text(place),
+            key,
+            Out::Time(entry.created_at),
+            Out::Text(describe_zones(table, &entry.zones)),
+        ]);
+    }
+}
+
+/// `firn.table_info(regclass)`.
+pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
+    let opened = readable(relation(args));
+    let table = opened.rel();
+    let row_store = i64::from(table.heap_blocks()) * 8_192;
+    let (mut count, mut rows, mut deleted, mut local, mut cold) = (0i64, 0i64, 0i64, 0i64, 0i64);
+    if let (Some(directory), Some(snap)) =
+        (Directory::open(table, LockMode::AccessShare), Snap::active())
+    {
+        for found in directory.list(snap) {
+            xact::check_for_interrupts();
+            let entry = &found.entry;
+            count += 1;
+            rows += i64::from(entry.rows);
+            deleted += tombstones::deleted(&directory.toast, found.slot, entry.rows, snap)
+                .map_or(0, |d| i64::from(d.count()));
+            match entry.location {
+                Location::Chunks { .. } => local += entry.bytes as i64,
+                Location::Object { .. } => cold += entry.bytes as i64,
+            }
+        }
+    }
+    sink(&[row_store, count, rows, deleted, local, cold].map(Out::Int8));
+}
+
+/// `firn.stripe_file(regclass, slot)`.
+pub fn stripe_file(args: Args) -> Out {
+    let oid = relation(args);
+    let opened = readable(oid);
+    if !catalog::is_owner(oid) {
+        error(Kind::Denied, format!("must be owner of table {}", opened.rel().name())).raise()
+    }
+    let (Some(slot), Some(snap)) = (args.int8(1), Snap::active()) else { return Out::Null };
+    let Some(directory) = Directory::open(opened.rel(), LockMode::AccessShare) else {
+        return Out::Null;
+    };
+    match directory.list(snap).into_iter().find(|f| i64::from(f.slot.0) == slot) {
+        Some(found) => Out::Bytes(crate::tier::read_stripe(opened.rel(), &directory, &found)),
+        None => Out::Null,
+    }
+}
+
+/// `firn.check(regclass)`.
+pub fn check(args: Args, sink: &mut dyn FnMut(&[Out])) {
+    for oid in targets(relation(args), true) {
+        verify::check_table(oid, &mut |severity, object, problem| {
+            sink(&[
+                Out::Text(severity.to_owned()),
+                Out::Text(object.to_owned()),
+                Out::Text(problem.to_owned()),
+            ]);
+        });
+    }
+}

@@ -1,0 +1,174 @@
+//! `firn.check()`: everything that is stored of a table is read and held against everything else.
+
+use crate::directory::{tombstones, Directory, Found};
+use crate::pg::index::{entries_of, index_kind};
+use crate::pg::tableam_ddl::index_oids;
+use crate::pg::{xact, LockMode, OpenRel, Rel, Snap};
+use crate::stripe::handle_for;
+use firn_format::{Decoder, Location, StripeMeta, Tid};
+use std::collections::HashSet;
+
+type Report<'a> = &'a mut dyn FnMut(&str, &str, &str);
+
+/// Check one table; each problem is reported.
+pub fn check_table(oid: u32, report: Report<'_>) {
+    let opened = OpenRel::open(oid, LockMode::AccessShare);
+    let table = opened.rel();
+    let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
+    let snap = Snap::self_snap();
+    let stripes = directory.list(snap);
+    let mut end_of_last = 0u64;
+    for found in &stripes {
+        xact::check_for_interrupts();
+        let name = format!("stripe {} of {}", found.slot.0, table.name());
+        if u64::from(found.slot.0) < end_of_last {
+            report("error", &name, "its row addresses overlap the stripe before it");
+        }
+        end_of_last = u64::from(found.slot.0) + u64::from(found.entry.blocks);
+        check_stripe(table, &directory, found, &name, report);
+        tombstones::each(&directory.toast, found.slot, found.entry.blocks * 291, snap, |row, stone| {
+            if row >= found.entry.rows {
+                report("error", &name, &format!("there is a tombstone of row {row}, which it has not"));
+            }
+            if stone.tombstone.successor.is_some_and(Tid::is_virtual) {
+                report("error", &name, &format!("the successor of row {row} is a stripe row"));
+            }
+        });
+    }
+    check_indexes(table, &directory, &stripes, report);
+}
+
+/// Bytes, checksum, metadata, every page.
+fn check_stripe(
+    table: Rel,
+    directory: &Directory,
+    found: &Found,
+    name: &str,
+    report: Report<'_>,
+) {
+    let entry = &found.entry;
+    let mut bytes = Vec::new();
+    let read = match &entry.location {
+        Location::Chunks { .. } => {
+            let handle = handle_for(table, &directory.toast, found.slot, entry);
+            handle.try_read(&directory.toast, 0, entry.bytes as usize, &mut bytes)
+        }
+        Location::Object { server, key } => {
+            bytes = crate::tier::read_whole((server, table.owner()), key, entry.bytes);
+            true
+        }
+    };
+    if !read {
+        report("error", name, "a chunk of it is missing or short");
+        return;
+    }
+    let crc = crc32c::crc32c(&bytes);
+    if crc != entry.crc32c {
+        let text = format!("its CRC-32C is {crc:08x}, the directory says {:08x}", entry.crc32c);
+        report("error", name, &text);
+        return;
+    }
+    let tail = bytes.get(entry.meta_offset as usize..).unwrap_or(&[]);
+    let meta = match StripeMeta::parse(tail, entry.meta_offset) {
+        Ok(meta) => meta,
+        Err(e) => return report("error", name, &format!("its metadata: {e}")),
+    };
+    if meta.rows() != entry.rows {
+        let text = format!("it has {} rows, the directory says {}", meta.rows(), entry.rows);
+        report("error", name, &text);
+    }
+    let mut decoder = Decoder::new();
+    for column in 0..meta.columns().len() {
+        xact::check_for_interrupts();
+        if let Err(e) = check_column(&mut decoder, &meta, column, &bytes) {
+            let text = format!("column \"{}\": {e}", meta.columns()[column].name);
+            report("error", name, &text);
+        }
+    }
+}
+
+fn check_column(
+    decoder: &mut Decoder,
+    meta: &StripeMeta,
+    column: usize,
+    bytes: &[u8],
+) -> firn_format::Result<()> {
+    let part = |offset: u64, len: u32| {
+        let start = offset as usize;
+        bytes
+            .get(start..start + len as usize)
+            .ok_or_else(|| firn_format::Error::corrupt("a page lies outside the stripe"))
+    };
+    let dictionary = match meta.dictionary(column) {
+        Some((offset, len)) => {
+            Some(decoder.decode_dictionary(meta, column, part(offset, len)?)?)
+        }
+        None => None,
+    };
+    let mut rows = 0;
+    for (number, page) in meta.pages(column).iter().enumerate() {
+        let decoded = decoder.decode_page(
+            meta,
+            column,
+            number,
+            part(page.offset, page.len)?,
+            dictionary.as_ref(),
+        )?;
+        rows += decoded.rows;
+    }
+    if rows != meta.rows() as usize {
+        return Err(firn_format::Error::corrupt(format!(
+            "its pages hold {rows} rows, the stripe {}",
+            meta.rows()
+        )));
+    }
+    Ok(())
+}
+
+/// Every B-tree entry of a stripe row finds a stripe; every visible stripe row has its entry in
+/// every full B-tree index.
+fn check_indexes(table: Rel, directory: &Directory, stripes: &[Found], report: Report<'_>) {
+    let snap = Snap::self_snap();
+    for oid in index_oids(table) {
+        let index = OpenRel::any_kind(oid, LockMode::AccessShare);
+        let kind = index_kind(index.rel());
+        if !kind.is_btree || !kind.is_valid {
+            continue;
+        }
+        let name = format!("index {}", index.rel().name());
+        let mut present: HashSet<u64> = HashSet::new();
+        entries_of(table, index.rel(), &mut |tid| {
+            if tid.is_virtual() {
+                present.insert(tid.linear());
+            }
+        });
+        let first_of = |f: &Found| Tid::of(f.slot, 0).linear();
+        for linear in &present {
+            let at = stripes.partition_point(|f| first_of(f) <= *linear);
+            let covered = at.checked_sub(1).and_then(|i| stripes.get(i)).is_some_and(|f| {
+                *linear < first_of(f) + u64::from(f.entry.blocks) * 291
+                    && *linear >= first_of(f) + u64::from(f.entry.rows)
+            });
+            if covered {
+                report("error", &name, &format!("an entry points to row {linear}, past its stripe"));
+            }
+        }
+        if kind.is_partial {
+            continue;
+        }
+        for found in stripes {
+            xact::check_for_interrupts();
+            let deleted =
+                tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
+            let base = first_of(found);
+            let missing = (0..found.entry.rows)
+                .filter(|r| !deleted.as_ref().is_some_and(|d| d.contains(*r)))
+                .filter(|r| !present.contains(&(base + u64::from(*r))))
+                .count();
+            if missing > 0 {
+                let text = format!("it lacks entries of {missing} rows of stripe {}", found.slot.0);
+                report("error", &name, &text);
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Cold stripes: moving them to an object store and back, and reading them where they are. README.md
+//! states the order of steps and what a crash at each leaves behind. Decisions are `firn_lake::plan`'s;
+//! here they are carried out.
+
+mod intents;
+mod offload;
+mod stores;
+
+pub use offload::{load_table, offload_table, read_stripe, unneeded};
+pub use stores::{read_object, read_whole, validate};

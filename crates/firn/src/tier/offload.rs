@@ -1,0 +1,214 @@
+//! Offload and load: the steps of `firn_lake::plan`, carried out on one table.
+
+use super::intents::{self, Noted};
+use super::stores::{self, cancelled, raise, Open};
+use crate::directory::{chunks, Directory, Found};
+use crate::pg::{catalog, error, guc, xact, Kind, LockMode, OpenRel, Rel, Snap};
+use crate::stripe::handle_for;
+use bytes::Bytes;
+use firn_format::{DirectoryEntry, Location};
+use firn_lake::plan::{self, State, Step, Stripe, Table};
+use std::collections::HashMap;
+
+fn open_directory(table: Rel) -> Option<Directory> {
+    Directory::open(table, LockMode::RowExclusive).filter(|d| !d.toast.is_empty())
+}
+
+fn identity(table: Rel) -> Table {
+    let (system_identifier, timeline, database) = catalog::cluster_identity();
+    Table { system_identifier, timeline, database, relation: table.oid() }
+}
+
+fn describe(found: &Found) -> Stripe {
+    let state = match &found.entry.location {
+        Location::Chunks { .. } => State::Local,
+        Location::Object { key, .. } => State::Cold { key: key.clone(), local_copy: false },
+    };
+    let entry = &found.entry;
+    Stripe { slot: found.slot.0, bytes: entry.bytes, state, generation: entry.generation }
+}
+
+/// Move a table's stripes to the store behind `server`. Returns how many were moved.
+pub fn offload_table(oid: u32, server: &str) -> i64 {
+    // Excludes other moves and VACUUM; readers and writers go on.
+    let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
+    let table = opened.rel();
+    if table.is_temporary() {
+        error(Kind::Unsupported, format!("temporary table \"{}\" cannot be offloaded", table.name()))
+            .raise()
+    }
+    if !table.is_permanent() {
+        error(Kind::Unsupported, format!("unlogged table \"{}\" cannot be offloaded", table.name()))
+            .detail("Its rows do not survive a crash, so its objects would be left behind.")
+            .hint("Use ALTER TABLE ... SET LOGGED first.")
+            .raise()
+    }
+    let Some(directory) = open_directory(table) else { return 0 };
+    let store = stores::open(server, table.owner());
+    let stripes: HashMap<u32, Found> =
+        directory.list(Snap::self_snap()).into_iter().map(|f| (f.slot.0, f)).collect();
+    let described: Vec<Stripe> = stripes.values().map(describe).collect();
+    let noted = intents::list(&directory);
+    let known: Vec<_> = noted.iter().map(|n| n.intent.clone()).collect();
+    let mut nonce = firn_lake::random_nonce;
+    let plan = plan::plan_offload(&identity(table), &described, &known, None, &mut nonce)
+        .unwrap_or_else(|e| raise(e));
+    if plan.uploads > 0 {
+        catalog::depend_on_server(table.oid(), store.server);
+    }
+    let mut run = Run { directory, table, server, store: &store, stripes, noted, bytes: Vec::new() };
+    for step in &plan.steps {
+        xact::check_for_interrupts();
+        run.step(step);
+    }
+    plan.uploads as i64
+}
+
+struct Run<'a> {
+    directory: Directory,
+    table: Rel,
+    server: &'a str,
+    store: &'a Open,
+    stripes: HashMap<u32, Found>,
+    noted: Vec<Noted>,
+    /// Bytes of the stripe being uploaded.
+    bytes: Vec<u8>,
+}
+
+impl Run<'_> {
+    fn found(&self, slot: u32) -> Found {
+        self.stripes.get(&slot).cloned().unwrap_or_else(|| {
+            error(Kind::Internal, format!("an offload plan names unknown stripe {slot}")).raise()
+        })
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::DropIntent { key, .. } => {
+                if let Some(at) = self.noted.iter().position(|n| n.intent.key == *key) {
+                    intents::forget(&self.directory, self.noted.swap_remove(at).place);
+                }
+            }
+            Step::RecordIntent { slot, generation, key } => {
+                let place = intents::record(&self.directory, *slot, *generation, key);
+                let intent = plan::Intent {
+                    slot: *slot,
+                    generation: *generation,
+                    key: key.clone(),
+                    live: true,
+                };
+                self.noted.push(Noted { intent, place });
+                guc::crash_point("offload-intent");
+            }
+            Step::Upload { slot, key, .. } => {
+                let found = self.found(*slot);
+                self.bytes = read_stripe(self.table, &self.directory, &found);
+                let bytes = Bytes::from(self.bytes.clone());
+                self.store.store.put(key, bytes, &cancelled).unwrap_or_else(|e| raise(e));
+                guc::crash_point("offload-uploaded");
+            }
+            Step::Verify { slot, key, bytes } => {
+                let crc = self.found(*slot).entry.crc32c;
+                self.store
+                    .store
+                    .verify(key, *bytes, crc, &cancelled)
+                    .unwrap_or_else(|e| raise(e));
+                guc::crash_point("offload-verified");
+            }
+            Step::Flip { slot, key, .. } => {
+                let found = self.found(*slot);
+                let entry = DirectoryEntry {
+                    location: Location::Object { server: self.server.to_owned(), key: key.clone() },
+                    generation: found.entry.generation + 1,
+                    ..(*found.entry).clone()
+                };
+                self.directory.replace(&found, &entry, xact::command_id(true));
+                if let Some(at) = self.noted.iter().position(|n| n.intent.key == *key) {
+                    intents::forget(&self.directory, self.noted.swap_remove(at).place);
+                }
+                guc::crash_point("offload-flipped");
+            }
+            Step::FreeLocal { slot, .. } => {
+                free_chunks(&self.directory, &self.found(*slot));
+                guc::crash_point("offload-freed");
+            }
+        }
+    }
+}
+
+/// A stripe's bytes, checked against its directory entry.
+pub fn read_stripe(table: Rel, directory: &Directory, found: &Found) -> Vec<u8> {
+    let handle = handle_for(table, &directory.toast, found.slot, &found.entry);
+    let mut bytes = Vec::new();
+    handle.read(&directory.toast, 0, found.entry.bytes as usize, &mut bytes);
+    let crc = crc32c::crc32c(&bytes);
+    if crc != found.entry.crc32c {
+        error(
+            Kind::Corrupt,
+            format!("stripe {} of table \"{}\" is damaged", found.slot.0, table.name()),
+        )
+        .detail(format!("Its CRC-32C is {crc:08x}, the directory says {:08x}.", found.entry.crc32c))
+        .hint("Restore the stripe from a backup or standby.")
+        .raise()
+    }
+    bytes
+}
+
+/// Delete a stripe's chunks; VACUUM removes them when no snapshot can need them.
+fn free_chunks(directory: &Directory, found: &Found) {
+    let Location::Chunks { address, .. } = found.entry.location else { return };
+    let (id, first) = chunks::key_of(address);
+    let count = found.entry.bytes.div_ceil(crate::pg::toast::CHUNK_BYTES as u64) as u32;
+    directory.toast.delete_run(id, first, count, xact::command_id(true));
+}
+
+/// Bring a table's cold stripes back. Returns how many.
+pub fn load_table(oid: u32) -> i64 {
+    let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
+    let table = opened.rel();
+    let Some(directory) = open_directory(table) else { return 0 };
+    let mut count = 0;
+    for found in directory.list(Snap::self_snap()) {
+        if !matches!(found.entry.location, Location::Object { .. }) {
+            continue;
+        }
+        xact::check_for_interrupts();
+        let bytes = read_stripe(table, &directory, &found);
+        guc::crash_point("load-object-read");
+        let cid = xact::command_id(true);
+        let address = crate::write::store_bytes(&directory, &bytes, cid);
+        let entry = DirectoryEntry {
+            location: Location::Chunks {
+                address,
+                chunk_bytes: crate::pg::toast::CHUNK_BYTES as u32,
+            },
+            generation: found.entry.generation + 1,
+            ..(*found.entry).clone()
+        };
+        directory.replace(&found, &entry, cid);
+        guc::crash_point("load-flipped");
+        count += 1;
+    }
+    count
+}
+
+/// Objects of a table that nothing seems to need: server, key, reason.
+pub fn unneeded(oid: u32) -> Vec<(String, String, String)> {
+    let opened = OpenRel::open(oid, LockMode::AccessShare);
+    let table = opened.rel();
+    let Some(directory) = open_directory(table) else { return Vec::new() };
+    let stripes: Vec<Stripe> =
+        directory.list(Snap::self_snap()).iter().map(describe).collect();
+    let known: Vec<_> = intents::list(&directory).into_iter().map(|n| n.intent).collect();
+    let identity = identity(table);
+    let mut result = Vec::new();
+    for server in catalog::servers_of(table.oid()) {
+        let open = stores::open(&server, table.owner());
+        let listed =
+            open.store.list(&identity.prefix(), &cancelled).unwrap_or_else(|e| raise(e));
+        for u in plan::unneeded(&identity, &listed, &stripes, &known) {
+            result.push((server.clone(), u.key.clone(), u.to_string()));
+        }
+    }
+    result
+}

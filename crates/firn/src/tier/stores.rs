@@ -1,0 +1,148 @@
+//! Stores and cache of this session.
+
+use crate::pg::{catalog, error, guc, thread, xact, Kind};
+use firn_lake::{Cache, ErrorKind, Store, StoreOptions, PUBLIC_OPTIONS, SECRET_OPTIONS};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+type Options = Vec<(String, String)>;
+
+/// An open store and the name its objects have in the cache.
+pub struct Open {
+    pub store: Store,
+    pub id: String,
+    pub server: u32,
+}
+
+thread_local! {
+    /// Open stores by server and role; reopened when their options change.
+    static STORES: RefCell<HashMap<(String, u32), (Options, Rc<Open>)>> = RefCell::default();
+    static CACHE: RefCell<Option<(String, u64, Rc<Cache>)>> = const { RefCell::new(None) };
+}
+
+/// True when the user or the administrator wants this session's work to end.
+pub fn cancelled() -> bool {
+    xact::interrupt_requested()
+}
+
+/// Raise a store's failure; a cancelled call is answered by PostgreSQL's own cancel error.
+pub fn raise(e: firn_lake::Error) -> ! {
+    if e.kind == ErrorKind::Cancelled {
+        xact::check_for_interrupts();
+    }
+    let (kind, hint) = match e.kind {
+        ErrorKind::NotFound => (
+            Kind::StoreMissing,
+            "The object was removed behind firn's back; restore it to the store under its key.",
+        ),
+        ErrorKind::PermissionDenied => (
+            Kind::StoreDenied,
+            "Check access_key_id and secret_access_key of the user mapping of the table's owner.",
+        ),
+        ErrorKind::Unreachable => {
+            (Kind::StoreUnreachable, "Check the server's url and endpoint, and that the store answers.")
+        }
+        ErrorKind::Corrupt => (Kind::Corrupt, "Run firn.check() on the table."),
+        ErrorKind::Full => (Kind::Full, "Free space in the store and try again."),
+        ErrorKind::InvalidOptions => (Kind::Invalid, "Check the options of the foreign server."),
+        _ => (Kind::StoreUnreachable, "Try again; the table is unchanged."),
+    };
+    error(kind, "could not reach the object of a cold stripe").detail(e.to_string()).hint(hint).raise()
+}
+
+/// The store behind a foreign server, with the credentials of `role`.
+pub fn open(server: &str, role: u32) -> Rc<Open> {
+    let Some(found) = catalog::server(server, role) else {
+        error(Kind::Undefined, format!("server \"{server}\" does not exist"))
+            .hint("Cold stripes name their server; create it again under this name.")
+            .raise()
+    };
+    if found.wrapper != "firn" {
+        error(Kind::WrongObject, format!("server \"{server}\" is not a firn server"))
+            .hint("Create it with FOREIGN DATA WRAPPER firn.")
+            .raise()
+    }
+    let all: Options = found.options.iter().chain(&found.secrets).cloned().collect();
+    let key = (server.to_owned(), role);
+    let known = STORES.with_borrow(|map| {
+        map.get(&key).filter(|(options, _)| *options == all).map(|(_, open)| open.clone())
+    });
+    if let Some(open) = known {
+        return open;
+    }
+    let mut options = StoreOptions::default();
+    for (name, value) in &all {
+        options.set(name, value).unwrap_or_else(|e| raise(e));
+    }
+    let store = Store::open(&options, thread::block_all_signals).unwrap_or_else(|e| raise(e));
+    // The same object may be known under several servers; its place is what identifies it.
+    let id = format!("{} {}", store.url(), options.endpoint.as_deref().unwrap_or(""));
+    let open = Rc::new(Open { store, id, server: found.oid });
+    STORES.with_borrow_mut(|map| map.insert(key, (all, open.clone())));
+    open
+}
+
+fn cache() -> Rc<Cache> {
+    let (directory, size) = (guc::cache_directory(), guc::cache_size());
+    let known = CACHE.with_borrow(|c| {
+        c.as_ref().filter(|(d, s, _)| *d == directory && *s == size).map(|(_, _, c)| c.clone())
+    });
+    if let Some(cache) = known {
+        return cache;
+    }
+    let cache = Cache::open(&PathBuf::from(&directory), size).unwrap_or_else(|e| raise(e));
+    let cache = Rc::new(cache);
+    CACHE.with_borrow_mut(|c| *c = Some((directory, size, cache.clone())));
+    cache
+}
+
+/// Read bytes of a cold stripe through the local cache.
+pub fn read_object(
+    (server, role): (&str, u32),
+    key: &str,
+    object_len: u64,
+    offset: u64,
+    len: usize,
+    out: &mut Vec<u8>,
+) {
+    xact::check_for_interrupts();
+    let open = open(server, role);
+    let range = offset..offset + len as u64;
+    let bytes = cache()
+        .read(&open.store, &open.id, key, object_len, range, &cancelled)
+        .unwrap_or_else(|e| raise(e));
+    out.extend_from_slice(&bytes);
+}
+
+/// Read a whole object past the cache.
+pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
+    let open = open(server, role);
+    open.store.get_range(key, 0..len, &cancelled).unwrap_or_else(|e| raise(e)).to_vec()
+}
+
+/// Check the options given to CREATE SERVER or CREATE USER MAPPING.
+pub fn validate(options: &[(String, String)], of_user_mapping: bool) {
+    let mut probe = StoreOptions::default();
+    for (name, value) in options {
+        let n = name.as_str();
+        let fits = if of_user_mapping { SECRET_OPTIONS.contains(&n) } else { PUBLIC_OPTIONS.contains(&n) };
+        if !fits {
+            let (valid, hint) = if of_user_mapping {
+                (SECRET_OPTIONS.join(", "), "Other options belong to the server.")
+            } else {
+                (PUBLIC_OPTIONS.join(", "), "Secrets belong to a user mapping.")
+            };
+            error(Kind::InvalidOption, format!("invalid option \"{name}\""))
+                .detail(format!("Valid options in this context are: {valid}."))
+                .hint(hint)
+                .raise()
+        }
+        if let Err(e) = probe.set(name, value) {
+            error(Kind::Invalid, format!("invalid value for option \"{name}\""))
+                .detail(e.message.clone())
+                .raise()
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! From collected columns to the bytes of a Parquet file.
+
+use super::builder::{ColumnBuilder, Data};
+use super::choose::{choose, Choice};
+use super::zones::zone_map;
+use super::{Codec, WriteOptions};
+use crate::error::{Error, Result};
+use crate::schema::{ColumnKind, ColumnSpec, Physical};
+use crate::zone::ZoneMap;
+use crate::FORMAT_VERSION;
+use bytes::Bytes;
+use parquet::basic::{
+    Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as PhysicalType, ZstdLevel,
+};
+use parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray,
+    FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
+};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::{ColumnPath, Type};
+use std::sync::Arc;
+
+/// An encoded stripe.
+#[derive(Clone, Debug)]
+pub struct Stripe {
+    /// The Parquet file.
+    pub bytes: Vec<u8>,
+    pub rows: u32,
+    /// Where data pages end and page index and footer begin.
+    pub meta_offset: u64,
+    /// CRC-32C of all bytes.
+    pub crc32c: u32,
+    /// Size of the values before encoding, bytes.
+    pub raw_bytes: u64,
+    /// Zone map of each column.
+    pub zones: Vec<Option<ZoneMap>>,
+    /// Field id of each column.
+    pub field_ids: Vec<i32>,
+}
+
+/// Largest stripe file, bytes: offsets within it are stored in 32 bits in several places.
+const MAX_BYTES: usize = 2_000_000_000;
+
+fn failed(e: parquet::errors::ParquetError) -> Error {
+    Error::too_large(format!("the Parquet writer refused a stripe: {e}"))
+}
+
+fn parquet_type(spec: &ColumnSpec) -> Result<Type> {
+    use ColumnKind as K;
+    let (physical, logical, length) = match spec.kind {
+        K::Bool => (PhysicalType::BOOLEAN, None, 0),
+        K::Int8 => (PhysicalType::INT32, Some(LogicalType::integer(8, true)), 0),
+        K::Int16 => (PhysicalType::INT32, Some(LogicalType::integer(16, true)), 0),
+        K::Int32 => (PhysicalType::INT32, Some(LogicalType::integer(32, true)), 0),
+        K::Int64 => (PhysicalType::INT64, Some(LogicalType::integer(64, true)), 0),
+        K::UInt32 => (PhysicalType::INT32, Some(LogicalType::integer(32, false)), 0),
+        K::Float32 => (PhysicalType::FLOAT, None, 0),
+        K::Float64 => (PhysicalType::DOUBLE, None, 0),
+        K::Decimal { precision, scale } => {
+            let logical = LogicalType::decimal(i32::from(scale), i32::from(precision));
+            if precision <= 18 {
+                (PhysicalType::INT64, Some(logical), 0)
+            } else {
+                (PhysicalType::FIXED_LEN_BYTE_ARRAY, Some(logical), 16)
+            }
+        }
+        K::Date => (PhysicalType::INT32, Some(LogicalType::Date), 0),
+        K::Timestamp => {
+            (PhysicalType::INT64, Some(LogicalType::timestamp(false, TimeUnit::MICROS)), 0)
+        }
+        K::TimestampTz => {
+            (PhysicalType::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS)), 0)
+        }
+        K::Time => (PhysicalType::INT64, Some(LogicalType::time(false, TimeUnit::MICROS)), 0),
+        K::Uuid => (PhysicalType::FIXED_LEN_BYTE_ARRAY, Some(LogicalType::Uuid), 16),
+        K::Text => (PhysicalType::BYTE_ARRAY, Some(LogicalType::String), 0),
+        K::Json => (PhysicalType::BYTE_ARRAY, Some(LogicalType::Json), 0),
+        K::Bytes | K::Opaque => (PhysicalType::BYTE_ARRAY, None, 0),
+    };
+    let mut builder = Type::primitive_type_builder(&spec.name, physical)
+        .with_repetition(Repetition::OPTIONAL)
+        .with_logical_type(logical)
+        .with_id(Some(spec.field_id))
+        .with_length(length);
+    if let K::Decimal { precision, scale } = spec.kind {
+        builder = builder.with_precision(i32::from(precision)).with_scale(i32::from(scale));
+    }
+    builder.build().map_err(failed)
+}
+
+fn properties(
+    columns: &[ColumnSpec],
+    choices: &[Choice],
+    options: &WriteOptions,
+) -> Result<WriterProperties> {
+    let compression = match options.codec {
+        Codec::None => Compression::UNCOMPRESSED,
+        Codec::Lz4 => Compression::LZ4_RAW,
+        Codec::Zstd(level) => Compression::ZSTD(ZstdLevel::try_new(level).map_err(failed)?),
+    };
+    let page_rows = options.page_rows.max(1);
+    let mut keys =
+        vec![KeyValue::new("firn.format_version".to_owned(), FORMAT_VERSION.to_string())];
+    for c in columns {
+        keys.push(KeyValue::new(
+            format!("firn.column.{}", c.field_id),
+            format!("{}|{}", c.kind.to_text(), c.type_name),
+        ));
+    }
+    let mut builder = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_2_0)
+        .set_created_by(concat!("firn ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_key_value_metadata(Some(keys))
+        .set_compression(compression)
+        // A page is stored as it is where compression saves less than a fifth.
+        .set_data_page_v2_compression_ratio_threshold(0.8)
+        .set_data_page_row_count_limit(page_rows)
+        .set_write_batch_size(page_rows.min(1_024))
+        .set_data_page_size_limit(1 << 30)
+        .set_dictionary_page_size_limit(1 << 30)
+        .set_max_row_group_row_count(None)
+        .set_max_row_group_bytes(None)
+        .set_statistics_enabled(EnabledStatistics::Page);
+    for (c, choice) in columns.iter().zip(choices) {
+        let path = ColumnPath::new(vec![c.name.clone()]);
+        builder = match choice {
+            Choice::Dictionary => builder.set_column_dictionary_enabled(path, true),
+            Choice::Delta => builder
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Choice::Plain => builder
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::PLAIN),
+            Choice::Wide => builder
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_data_page_size_limit(path.clone(), options.text_page_bytes)
+                .set_column_encoding(path, Encoding::PLAIN),
+        };
+    }
+    Ok(builder.build())
+}
+
+/// Encode columns as one Parquet file of one row group.
+pub(super) fn encode(
+    columns: &[ColumnSpec],
+    builders: &[ColumnBuilder],
+    options: &WriteOptions,
+    rows: u32,
+) -> Result<Stripe> {
+    let raw_bytes: usize = builders.iter().map(ColumnBuilder::bytes).sum();
+    if builders.iter().any(|b| b.len() != rows as usize) {
+        return Err(Error::corrupt("columns of a stripe have different numbers of rows"));
+    }
+    // Parquet paths are names: dropped and re-added columns may share one, field ids never do.
+    let mut named: Vec<ColumnSpec> = columns.to_vec();
+    let mut seen = std::collections::HashSet::new();
+    for c in &mut named {
+        if !seen.insert(c.name.clone()) {
+            c.name = format!("{}.{}", c.name, c.field_id);
+            seen.insert(c.name.clone());
+        }
+    }
+    let choices: Vec<Choice> = builders.iter().map(choose).collect();
+    let fields = named.iter().map(|c| parquet_type(c).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+    let schema = Type::group_type_builder("firn").with_fields(fields).build().map_err(failed)?;
+    let properties = properties(&named, &choices, options)?;
+    let mut sink: Vec<u8> = Vec::with_capacity(raw_bytes / 4 + 4_096);
+    let mut file =
+        SerializedFileWriter::new(&mut sink, Arc::new(schema), Arc::new(properties)).map_err(failed)?;
+    let mut group = file.next_row_group().map_err(failed)?;
+    for ((spec, builder), choice) in named.iter().zip(builders).zip(&choices) {
+        write_column(&mut group, spec, builder, *choice, options)?;
+    }
+    group.close().map_err(failed)?;
+    let meta_offset = file.bytes_written() as u64;
+    file.close().map_err(failed)?;
+    if sink.len() > MAX_BYTES {
+        return Err(Error::too_large(format!("a stripe of {} bytes is too large", sink.len())));
+    }
+    Ok(Stripe {
+        rows,
+        meta_offset,
+        crc32c: crc32c::crc32c(&sink),
+        raw_bytes: raw_bytes as u64,
+        zones: columns.iter().zip(builders).map(|(c, b)| Some(zone_map(c.kind, b))).collect(),
+        field_ids: columns.iter().map(|c| c.field_id).collect(),
+        bytes: sink,
+    })
+}
+
+fn write_column<W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    spec: &ColumnSpec,
+    builder: &ColumnBuilder,
+    choice: Choice,
+    options: &WriteOptions,
+) -> Result<()> {
+    match &builder.data {
+        Data::Bool(v) => typed::<BoolType, W>(group, &present(v, builder), builder, 0),
+        Data::I32(v) => typed::<Int32Type, W>(group, &present(v, builder), builder, 0),
+        Data::I64(v) => typed::<Int64Type, W>(group, &present(v, builder), builder, 0),
+        Data::F32(v) => typed::<FloatType, W>(group, &present(v, builder), builder, 0),
+        Data::F64(v) => typed::<DoubleType, W>(group, &present(v, builder), builder, 0),
+        Data::I128(v) => {
+            let values: Vec<FixedLenByteArray> = present(v, builder)
+                .iter()
+                .map(|x| FixedLenByteArray::from(x.to_be_bytes().to_vec()))
+                .collect();
+            typed::<FixedLenByteArrayType, W>(group, &values, builder, 0)
+        }
+        Data::Bytes(v) => {
+            // One shared buffer; every value is a slice of it.
+            let shared = Bytes::from(v.data.clone());
+            let slices = (0..v.len()).filter(|i| !builder.nulls[*i]).map(|i| {
+                let start = v.offsets[i] as usize;
+                shared.slice(start..start + v.get(i).len())
+            });
+            if spec.kind.physical() == Physical::Bytes && spec.kind == ColumnKind::Uuid {
+                let values: Vec<FixedLenByteArray> =
+                    slices.map(|s| FixedLenByteArray::from(ByteArray::from(s))).collect();
+                return typed::<FixedLenByteArrayType, W>(group, &values, builder, 0);
+            }
+            let values: Vec<ByteArray> = slices.map(ByteArray::from).collect();
+            // The writer looks at a page's size after each batch only: wide values need small ones.
+            let average = v.data.len() / values.len().max(1);
+            let step = match choice {
+                Choice::Wide => (options.text_page_bytes / average.max(1)).max(1),
+                _ => 0,
+            };
+            typed::<ByteArrayType, W>(group, &values, builder, step)
+        }
+    }
+}
+
+fn present<'a, T: Copy>(values: &'a [T], builder: &ColumnBuilder) -> std::borrow::Cow<'a, [T]> {
+    if builder.null_count == 0 {
+        return std::borrow::Cow::Borrowed(values);
+    }
+    values.iter().zip(&builder.nulls).filter(|(_, n)| !**n).map(|(v, _)| *v).collect()
+}
+
+/// Write one column; with `step` > 0 in batches of that many rows.
+fn typed<T: DataType, W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    builder: &ColumnBuilder,
+    step: usize,
+) -> Result<()> {
+    let levels: Vec<i16> = builder.nulls.iter().map(|n| i16::from(!*n)).collect();
+    let mut column = group
+        .next_column()
+        .map_err(failed)?
+        .ok_or_else(|| Error::corrupt("a stripe's schema lacks a column"))?;
+    {
+        let writer = column.typed::<T>();
+        if step == 0 {
+            writer.write_batch(values, Some(&levels), None).map_err(failed)?;
+        } else {
+            let mut at = 0;
+            for part in levels.chunks(step) {
+                let count = part.iter().filter(|l| **l == 1).count();
+                let slice = values.get(at..at + count).unwrap_or(&[]);
+                writer.write_batch(slice, Some(part), None).map_err(failed)?;
+                at += count;
+            }
+        }
+    }
+    column.close().map_err(failed)
+}
