@@ -2,6 +2,8 @@
 
 mod evaluate;
 mod prune;
+#[cfg(test)]
+mod tests;
 
 /// A comparison with a constant on its right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,10 +6,9 @@ use pgrx::pg_sys;
 /// A value of a result row.
 pub enum Out {
     Null,
-    Int4(i32),
+    /// The result of a function that returns void.
+    Void,
     Int8(i64),
-    Bool(bool),
-    Oid(u32),
     Text(String),
     Bytes(Vec<u8>),
     /// Microseconds since 1970.
@@ -27,10 +26,8 @@ unsafe fn varlena(bytes: &[u8]) -> pg_sys::Datum {
 unsafe fn datum(out: &Out) -> (pg_sys::Datum, bool) {
     let d = match out {
         Out::Null => return (pg_sys::Datum::from(0usize), true),
-        Out::Int4(v) => pg_sys::Datum::from(*v),
+        Out::Void => pg_sys::Datum::from(0usize),
         Out::Int8(v) => pg_sys::Datum::from(*v),
-        Out::Bool(v) => pg_sys::Datum::from(*v),
-        Out::Oid(v) => pg_sys::Datum::from(pg_sys::Oid::from(*v)),
         Out::Text(v) => varlena(v.as_bytes()),
         Out::Bytes(v) => varlena(v),
         Out::Time(v) => pg_sys::Datum::from(v - super::datum::EPOCH_MICROS),

@@ -76,7 +76,7 @@ pub fn unneeded(args: Args, sink: &mut dyn FnMut(&[Out])) {
 pub fn validate_options(args: Args) -> Out {
     let catalog_of = args.oid(1).unwrap_or(0);
     crate::tier::validate(&args.options(0), catalog_of == catalog::USER_MAPPINGS);
-    Out::Null
+    Out::Void
 }
 
 fn show(bound: &Option<Bound>) -> String {

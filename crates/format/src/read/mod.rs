@@ -11,3 +11,6 @@ mod value;
 
 pub use meta::{PageLocation, StripeMeta};
 pub use page::Decoder;
+
+#[cfg(test)]
+mod tests;
