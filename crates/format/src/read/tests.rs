@@ -260,7 +260,7 @@ fn inside(value: Value<'_>, unsigned: bool, min: &Bound, max: &Bound) -> bool {
         Value::F32(x) => float(f64::from(x)),
         Value::F64(x) => float(x),
         Value::Bytes(x) => {
-            matches!((min, max), (Bound::Bytes(a), Bound::Bytes(b)) if a.as_slice() <= x && x <= b)
+            matches!((min, max), (Bound::Bytes(a), Bound::Bytes(b)) if a.as_slice() <= x && x <= b.as_slice())
         }
     }
 }
