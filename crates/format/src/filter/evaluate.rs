@@ -111,7 +111,11 @@ fn select(
         Values::F64(v) => keep(v, |x| float_key(*x), &floats(op, values), selection),
         Values::Bytes(v) => {
             let rows = v.len();
-            keep_by(|r| ((r as usize) < rows).then(|| v.get(r as usize)), &bytes(op, values), selection);
+            keep_by(
+                |r| ((r as usize) < rows).then(|| v.get(r as usize)),
+                &bytes(op, values),
+                selection,
+            );
         }
         Values::Dict { keys, dict } => {
             // Once per distinct value, then one look-up a row.
@@ -175,7 +179,9 @@ fn keep_by<T: Ord>(get: impl Fn(u32) -> Option<T>, test: &Test<T>, selection: &m
         Test::In(set) if set.len() <= 8 => {
             selection.retain(|r| get(r).is_some_and(|x| set.contains(&x)));
         }
-        Test::In(set) => selection.retain(|r| get(r).is_some_and(|x| set.binary_search(&x).is_ok())),
+        Test::In(set) => {
+            selection.retain(|r| get(r).is_some_and(|x| set.binary_search(&x).is_ok()))
+        }
         Test::Compare(CompareOp::Lt, c) => selection.retain(|r| get(r).is_some_and(|x| x < *c)),
         Test::Compare(CompareOp::Le, c) => selection.retain(|r| get(r).is_some_and(|x| x <= *c)),
         Test::Compare(CompareOp::Eq, c) => selection.retain(|r| get(r).is_some_and(|x| x == *c)),

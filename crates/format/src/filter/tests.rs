@@ -18,8 +18,7 @@ enum Cell {
     Bytes(Vec<u8>),
 }
 
-const FLOATS: [f64; 7] =
-    [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -0.0, 0.0, -1.5, 2.0];
+const FLOATS: [f64; 7] = [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -0.0, 0.0, -1.5, 2.0];
 
 fn cell(column: usize, seed: u8) -> Cell {
     let x = i128::from(seed % 9) - 4;
@@ -157,10 +156,12 @@ fn zone(i: usize, cells: &[Cell]) -> ZoneMap {
             z.max = numbers().reduce(f64::max).map(Bound::F64);
         }
         _ => {
-            let bytes = || some.iter().filter_map(|c| match c {
-                Cell::Bytes(b) => Some(b.clone()),
-                _ => None,
-            });
+            let bytes = || {
+                some.iter().filter_map(|c| match c {
+                    Cell::Bytes(b) => Some(b.clone()),
+                    _ => None,
+                })
+            };
             z.min = bytes().min().map(Bound::Bytes);
             z.max = bytes().max().map(Bound::Bytes);
         }
@@ -170,10 +171,12 @@ fn zone(i: usize, cells: &[Cell]) -> ZoneMap {
 
 fn constant(column: usize, seed: u8) -> Constant {
     match cell(column, seed.max(40)) {
-        Cell::Integer(x) if column == 4 || seed % 11 == 0 => Constant::I128(x << (seed % 2 * 3)),
-        Cell::Integer(_) if seed % 13 == 0 => Constant::I128(i128::MIN),
+        Cell::Integer(x) if column == 4 || seed.is_multiple_of(11) => {
+            Constant::I128(x << (seed % 2 * 3))
+        }
+        Cell::Integer(_) if seed.is_multiple_of(13) => Constant::I128(i128::MIN),
         Cell::Integer(x) => Constant::I64(x as i64),
-        Cell::Float(_) if seed % 5 == 0 => Constant::I64(i64::from(seed % 3)),
+        Cell::Float(_) if seed.is_multiple_of(5) => Constant::I64(i64::from(seed % 3)),
         Cell::Float(x) => Constant::F64(x),
         Cell::Bytes(b) => Constant::Bytes(b),
         Cell::Null => Constant::I64(0),
@@ -301,6 +304,12 @@ fn missing_columns_are_null() {
     assert!(s.is_all());
     Filter::IsNotNull(9).evaluate(&|_| None, &|_| false, &mut s);
     assert!(s.is_empty());
-    assert_eq!(Filter::And(vec![Filter::IsNull(4), Filter::IsNull(2), Filter::IsNull(4)]).columns(), [2, 4]);
-    assert_eq!(Column { rows: 1, nulls: None, values: Values::I32(vec![3]) }.value(0), Value::I32(3));
+    assert_eq!(
+        Filter::And(vec![Filter::IsNull(4), Filter::IsNull(2), Filter::IsNull(4)]).columns(),
+        [2, 4]
+    );
+    assert_eq!(
+        Column { rows: 1, nulls: None, values: Values::I32(vec![3]) }.value(0),
+        Value::I32(3)
+    );
 }

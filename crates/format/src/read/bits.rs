@@ -32,7 +32,11 @@ pub fn bits_at(bytes: &[u8], bit: usize, width: u32) -> u64 {
 /// Unpack 32 values of a width known at compile time; false when too few bytes are left to load
 /// whole words, or the width is above 56 bits.
 #[inline]
-fn unpack32<const W: usize, T: Copy>(bytes: &[u8], out: &mut [T; 32], to: impl Fn(u64) -> T) -> bool {
+fn unpack32<const W: usize, T: Copy>(
+    bytes: &[u8],
+    out: &mut [T; 32],
+    to: impl Fn(u64) -> T,
+) -> bool {
     let Some(bytes) = bytes.get(..W * 4 + 8) else { return false };
     if W == 0 || W > 56 {
         return false;
@@ -58,20 +62,34 @@ pub fn unpack_u32(bytes: &[u8], width: u32, count: usize, out: &mut Vec<u32>) ->
     if need > bytes.len() || width > 32 {
         return Err(short());
     }
-    let mut done = 0;
     let mut group = [0u32; 32];
-    while done + 32 <= count {
-        let from = bytes.get(done / 8 * width as usize..).unwrap_or(&[]);
+    let mut padded = [0u8; 32 * 4 + 8];
+    for done in (0..count).step_by(32) {
+        let rest = bytes.get(done / 8 * width as usize..).unwrap_or(&[]);
+        let from = with_slack(rest, width, &mut padded);
         let fast = by_width!(width, from, &mut group, |x| x as u32;
             1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
         if !fast {
+            // Width 0: all values are 0.
+            out.resize(out.len() + (count - done), 0);
             break;
         }
-        out.extend_from_slice(&group);
-        done += 32;
+        out.extend_from_slice(group.get(..count - done).unwrap_or(&group));
     }
-    out.extend((done..count).map(|i| bits_at(bytes, i * width as usize, width) as u32));
     Ok(())
+}
+
+/// `bytes`, or a copy in `padded` followed by zeros when they are too few for [`unpack32`].
+#[inline]
+fn with_slack<'a>(bytes: &'a [u8], width: u32, padded: &'a mut [u8]) -> &'a [u8] {
+    if bytes.len() >= width as usize * 4 + 8 {
+        return bytes;
+    }
+    let len = bytes.len().min(padded.len());
+    if let (Some(to), Some(from)) = (padded.get_mut(..len), bytes.get(..len)) {
+        to.copy_from_slice(from);
+    }
+    padded
 }
 
 /// Unpack `count` (at most 32) values of `width` bits (at most 64) of one miniblock part.
@@ -79,11 +97,13 @@ fn unpack_u64(bytes: &[u8], width: u32, count: usize, out: &mut [u64; 32]) -> Re
     if width > 64 || (count * width as usize).div_ceil(8) > bytes.len() {
         return Err(short());
     }
-    let fast = count == 32
-        && by_width!(width, bytes, out, |x| x;
+    let mut padded = [0u8; 56 * 4 + 8];
+    let from = with_slack(bytes, width.min(56), &mut padded);
+    let fast = by_width!(width, from, out, |x| x;
             1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
             33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56);
     if !fast {
+        // Width 0, or more bits than one load at any bit position can give.
         for (i, slot) in out.iter_mut().take(count).enumerate() {
             *slot = bits_at(bytes, i * width as usize, width);
         }
@@ -340,7 +360,51 @@ pub fn delta_at(bytes: &[u8], index: usize) -> Result<i64> {
     let mut delta = Delta::new(bytes, index + 1)?;
     delta.walk(index, |value, least, packed| {
         let sum = packed.iter().fold(0u64, |s, x| s.wrapping_add(*x));
-        *value = value.wrapping_add(least.wrapping_mul(packed.len() as i64)).wrapping_add(sum as i64);
+        *value =
+            value.wrapping_add(least.wrapping_mul(packed.len() as i64)).wrapping_add(sum as i64);
     })?;
     Ok(delta.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Pack values bit by bit.
+    fn pack(values: &[u64], width: u32) -> Vec<u8> {
+        let mut out = vec![0u8; (values.len() * width as usize).div_ceil(8)];
+        for (i, v) in values.iter().enumerate() {
+            for b in 0..width as usize {
+                let at = i * width as usize + b;
+                out[at / 8] |= ((v >> b & 1) as u8) << (at % 8);
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn packed_values_are_unpacked(width in 0u32..=64, seeds in prop::collection::vec(any::<u64>(), 1..150)) {
+            let mask = if width == 0 { 0 } else { u64::MAX >> (64 - width) };
+            let values: Vec<u64> = seeds.iter().map(|x| x & mask).collect();
+            let bytes = pack(&values, width);
+            for (i, v) in values.iter().enumerate() {
+                prop_assert_eq!(bits_at(&bytes, i * width as usize, width), *v);
+            }
+            let first = &values[..values.len().min(32)];
+            let mut group = [0u64; 32];
+            unpack_u64(&bytes, width, first.len(), &mut group).unwrap();
+            prop_assert_eq!(&group[..first.len()], first);
+            if width <= 32 {
+                let mut out = Vec::new();
+                unpack_u32(&bytes, width, values.len(), &mut out).unwrap();
+                prop_assert!(out.iter().map(|x| u64::from(*x)).eq(values.iter().copied()));
+                if width > 0 {
+                    let cut = &bytes[..bytes.len() - 1];
+                    prop_assert!(unpack_u32(cut, width, values.len(), &mut out).is_err());
+                }
+            }
+        }
+    }
 }

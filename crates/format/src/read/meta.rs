@@ -217,8 +217,13 @@ impl Footer<'_> {
 }
 
 fn read_footer(bytes: &[u8]) -> Result<Footer<'_>> {
-    let mut footer =
-        Footer { rows: -1, schema: Vec::new(), groups: 0, chunks: Vec::new(), key_values: Vec::new() };
+    let mut footer = Footer {
+        rows: -1,
+        schema: Vec::new(),
+        groups: 0,
+        chunks: Vec::new(),
+        key_values: Vec::new(),
+    };
     let mut r = Reader::new(bytes);
     let mut root = true;
     r.fields(|r, id, kind| match id {
@@ -369,9 +374,8 @@ fn column_meta(
     if chunk.physical != Some(leaf.physical) {
         return Err(Error::corrupt("a column chunk's type is not its column's"));
     }
-    let index = chunk
-        .offset_index
-        .ok_or_else(|| Error::unsupported("a stripe has no offset index"))?;
+    let index =
+        chunk.offset_index.ok_or_else(|| Error::unsupported("a stripe has no offset index"))?;
     let pages = read_pages(index_bytes(index, tail, meta_offset)?, rows, meta_offset)?;
     let first = pages.first().map(|p| p.offset);
     let dictionary = match (chunk.dictionary_offset, first) {

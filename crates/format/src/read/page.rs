@@ -11,8 +11,10 @@ use crate::schema::{ColumnKind, Physical};
 
 /// Most bytes of an uncompressed page.
 const MAX_PAGE_BYTES: usize = 1 << 30;
-/// No compression makes more of one byte: zstd's blocks of 128 kB take at least 4 bytes.
-const MAX_EXPANSION: usize = 1 << 15;
+/// LZ4 makes no more of one byte: it is a part of a match length.
+const MAX_LZ4: usize = 255;
+/// Zstandard makes no more of one byte: blocks of 128 kB take at least 4 bytes.
+const MAX_ZSTD: usize = 1 << 15;
 /// Scratch memory kept between pages, bytes.
 const MAX_KEPT: usize = 16 << 20;
 
@@ -119,12 +121,17 @@ pub(super) fn open(bytes: &[u8], compression: Compression, dictionary: bool) -> 
     }
     let (levels, body) =
         stored.split_at_checked(size(h.levels)?).ok_or_else(|| bad("it ends early"))?;
-    let expanded = size(h.expanded)?
-        .checked_sub(levels.len())
-        .filter(|n| *n <= MAX_PAGE_BYTES && *n <= body.len().saturating_mul(MAX_EXPANSION))
-        .ok_or_else(|| bad("its size is out of range"))?;
     // An empty body is never a compressed one: some writers do not compress nothing.
     let packed = compression != Compression::None && !h.plain && !body.is_empty();
+    let growth = match compression {
+        _ if !packed => 1,
+        Compression::Zstd => MAX_ZSTD,
+        Compression::Lz4 | Compression::None => MAX_LZ4,
+    };
+    let expanded = size(h.expanded)?
+        .checked_sub(levels.len())
+        .filter(|n| *n <= MAX_PAGE_BYTES && *n <= body.len().saturating_mul(growth))
+        .ok_or_else(|| bad("its size is out of range"))?;
     Ok(Page {
         encoding,
         values: size(h.values)?,
@@ -173,9 +180,8 @@ impl Decoder {
             Compression::Zstd => {
                 let zstd = match &mut self.zstd {
                     Some(zstd) => zstd,
-                    empty => empty.insert(
-                        zstd::bulk::Decompressor::new().map_err(|e| bad(&e.to_string()))?,
-                    ),
+                    empty => empty
+                        .insert(zstd::bulk::Decompressor::new().map_err(|e| bad(&e.to_string()))?),
                 };
                 zstd.decompress_to_buffer(page.body, out).map_err(|e| bad(&e.to_string()))?
             }
@@ -328,7 +334,11 @@ pub(super) fn rle_body(body: &[u8]) -> Result<&[u8]> {
     rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("it ends early"))
 }
 
-fn fixed<const N: usize, T>(body: &[u8], count: usize, to: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
+fn fixed<const N: usize, T>(
+    body: &[u8],
+    count: usize,
+    to: impl Fn([u8; N]) -> T,
+) -> Result<Vec<T>> {
     let len = count.checked_mul(N).ok_or_else(|| bad("it ends early"))?;
     let body = body.get(..len).ok_or_else(|| bad("it ends early"))?;
     Ok(body.as_chunks::<N>().0.iter().map(|b| to(*b)).collect())
@@ -360,7 +370,8 @@ fn plain_bytes(body: &[u8], count: usize) -> Result<ByteColumn> {
     // Each value takes four bytes of length at least.
     let sum = count.checked_mul(4).and_then(|n| body.len().checked_sub(n));
     let sum = sum.ok_or_else(|| bad("it ends early"))?;
-    let mut out = ByteColumn { offsets: Vec::with_capacity(count + 1), data: Vec::with_capacity(sum) };
+    let mut out =
+        ByteColumn { offsets: Vec::with_capacity(count + 1), data: Vec::with_capacity(sum) };
     out.offsets.push(0);
     let mut rest = body;
     for _ in 0..count {

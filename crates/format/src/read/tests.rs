@@ -85,7 +85,9 @@ fn push(b: &mut ColumnBuilder, kind: ColumnKind, shape: Shape, row: u64, salt: u
         Physical::F32 => b.push_f32(if row % 97 == 3 { f32::NAN } else { x as f32 / 8.0 }),
         Physical::F64 => b.push_f64(if row % 97 == 3 { -0.0 } else { x as f64 / 8.0 }),
         Physical::Bytes => match kind {
-            ColumnKind::Uuid => b.push_bytes(&(i128::from(x) * 0x1_0000_0001_0000_0001).to_be_bytes()),
+            ColumnKind::Uuid => {
+                b.push_bytes(&(i128::from(x) * 0x1_0000_0001_0000_0001).to_be_bytes())
+            }
             _ if row % 211 == 5 => b.push_bytes("ü".repeat(50).as_bytes()),
             _ => b.push_bytes(format!("{{\"v\": {x}}}").as_bytes()),
         },
@@ -95,7 +97,7 @@ fn push(b: &mut ColumnBuilder, kind: ColumnKind, shape: Shape, row: u64, salt: u
 fn is_null(nulls: Nulls, row: u64) -> bool {
     match nulls {
         Nulls::No => false,
-        Nulls::Some => mix(row + 7) % 5 == 0,
+        Nulls::Some => mix(row + 7).is_multiple_of(5),
         Nulls::Runs => row / 700 % 2 == 1,
         Nulls::All => true,
     }
@@ -133,7 +135,12 @@ fn part(stripe: &Stripe, offset: u64, len: u32) -> &[u8] {
     &stripe.bytes[offset as usize..offset as usize + len as usize]
 }
 
-fn dictionary(d: &mut Decoder, s: &Stripe, m: &StripeMeta, column: usize) -> Option<Arc<Dictionary>> {
+fn dictionary(
+    d: &mut Decoder,
+    s: &Stripe,
+    m: &StripeMeta,
+    column: usize,
+) -> Option<Arc<Dictionary>> {
     m.dictionary(column).map(|(at, len)| d.decode_dictionary(m, column, part(s, at, len)).unwrap())
 }
 
@@ -170,9 +177,10 @@ fn all_kinds_encodings_and_codecs_are_read_back() {
                     let decoded =
                         decoder.decode_page(&meta, column, p, bytes, dict.as_ref()).unwrap();
                     assert_eq!(decoded.rows, page.rows as usize);
-                    assert_eq!(decoded.nulls.is_some(), (0..page.rows).any(|r| {
-                        is_null(nulls, u64::from(at + r))
-                    }));
+                    assert_eq!(
+                        decoded.nulls.is_some(),
+                        (0..page.rows).any(|r| { is_null(nulls, u64::from(at + r)) })
+                    );
                     for r in 0..page.rows {
                         let expected = w.value(column, (at + r) as usize);
                         let value = decoded.value(r as usize);
@@ -246,7 +254,8 @@ fn another_reader_sees_the_same_values() {
 }
 
 fn inside(value: Value<'_>, unsigned: bool, min: &Bound, max: &Bound) -> bool {
-    let integer = |x: i64| matches!((min, max), (Bound::I64(a), Bound::I64(b)) if *a <= x && x <= *b);
+    let integer =
+        |x: i64| matches!((min, max), (Bound::I64(a), Bound::I64(b)) if *a <= x && x <= *b);
     let float = |x: f64| {
         x.is_nan() || matches!((min, max), (Bound::F64(a), Bound::F64(b)) if *a <= x && x <= *b)
     };
@@ -256,7 +265,9 @@ fn inside(value: Value<'_>, unsigned: bool, min: &Bound, max: &Bound) -> bool {
         Value::I32(x) if unsigned => integer(i64::from(x as u32)),
         Value::I32(x) => integer(i64::from(x)),
         Value::I64(x) => integer(x),
-        Value::I128(x) => matches!((min, max), (Bound::I128(a), Bound::I128(b)) if *a <= x && x <= *b),
+        Value::I128(x) => {
+            matches!((min, max), (Bound::I128(a), Bound::I128(b)) if *a <= x && x <= *b)
+        }
         Value::F32(x) => float(f64::from(x)),
         Value::F64(x) => float(x),
         Value::Bytes(x) => {
@@ -282,7 +293,11 @@ fn page_zones_hold_their_values() {
                         for r in rows {
                             let value = w.value(column, r as usize);
                             let unsigned = spec.kind == ColumnKind::UInt32;
-                            assert!(inside(value, unsigned, min, max), "{:?}: {value:?}", spec.kind);
+                            assert!(
+                                inside(value, unsigned, min, max),
+                                "{:?}: {value:?}",
+                                spec.kind
+                            );
                         }
                     }
                     _ => assert!(!spec.kind.is_ordered() || count == page.rows as usize),

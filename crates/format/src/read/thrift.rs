@@ -79,7 +79,8 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&mut self) -> Result<&'a str> {
-        std::str::from_utf8(self.binary()?).map_err(|_| Error::corrupt("metadata text is not UTF-8"))
+        std::str::from_utf8(self.binary()?)
+            .map_err(|_| Error::corrupt("metadata text is not UTF-8"))
     }
 
     /// The next field's identifier and type; None at the end of the struct. `last` is the previous
