@@ -365,6 +365,32 @@ pub fn form_numeric(value: i128, scale: u8, out: &mut Vec<u8>) {
     }
 }
 
+/// The value of a numeric times 10^scale whatever scale it displays with; None when it is NaN or
+/// infinite, has more decimals, or does not fit.
+pub fn parse_numeric_rescaled(bytes: &[u8], scale: u8) -> Option<i128> {
+    let header = u16::from_le_bytes(bytes.get(..2)?.try_into().ok()?);
+    let display = if header & NUMERIC_SPECIAL == NUMERIC_SPECIAL {
+        return None;
+    } else if header & NUMERIC_SHORT != 0 {
+        (header & 0x1f80) >> 7
+    } else {
+        header & 0x3fff
+    };
+    let display = u8::try_from(display).ok()?;
+    let value = parse_numeric(bytes, display)?;
+    if display <= scale {
+        return value.checked_mul(10i128.checked_pow(u32::from(scale - display))?);
+    }
+    let divisor = 10i128.checked_pow(u32::from(display - scale))?;
+    (value % divisor == 0).then_some(value / divisor)
+}
+
+/// The bytes of a fixed-length value passed by reference.
+pub fn fixed_bytes(value: Datum, len: usize) -> Vec<u8> {
+    // SAFETY: a live value of that length.
+    unsafe { std::slice::from_raw_parts(value as *const u8, len) }.to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{form_numeric, parse_numeric};

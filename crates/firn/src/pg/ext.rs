@@ -68,6 +68,7 @@ postgres_functions! {
         tid: *mut pg_sys::ItemPointerData,
         blkno: pg_sys::BlockNumber,
     );
+    fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,

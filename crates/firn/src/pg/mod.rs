@@ -7,6 +7,7 @@
 //! callback returns to C.
 
 pub mod catalog;
+pub mod customscan;
 pub mod datum;
 pub mod ext;
 pub mod fmgr;

@@ -90,17 +90,20 @@ impl Slot {
         }
     }
 
-    /// Store a row in a virtual slot; by-reference values must outlive the slot's use.
-    pub fn store_virtual(self, values: impl Fn(usize) -> (Datum, bool), columns: usize) {
-        // SAFETY: a virtual slot has room for its descriptor's columns.
+    /// Put values into some columns of a virtual slot; the others keep what they have. By-reference
+    /// values must outlive the slot's use.
+    #[inline]
+    pub fn fill(self, values: impl Iterator<Item = (usize, (Datum, bool))>) {
+        // SAFETY: a virtual slot has room for its descriptor's columns, and indexes are below their
+        // number.
         unsafe {
-            clear(self.0);
-            for i in 0..columns {
-                let (value, null) = values(i);
-                *(*self.0).tts_values.add(i) = pg_sys::Datum::from(value);
-                *(*self.0).tts_isnull.add(i) = null;
+            let slot = &mut *self.0;
+            for (i, (value, null)) in values {
+                *slot.tts_values.add(i) = pg_sys::Datum::from(value);
+                *slot.tts_isnull.add(i) = null;
             }
-            pg_sys::ExecStoreVirtualTuple(self.0);
+            slot.tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
+            slot.tts_nvalid = (*slot.tts_tupleDescriptor).natts as i16;
         }
     }
 }

@@ -1,0 +1,317 @@
+//! One custom scan: the row store's rows, then batches of stripe rows that pass the zone maps and
+//! the filter, with only the wanted columns decoded.
+
+use super::conditions::{filter_of, Condition};
+use crate::am::rows::visible_pending;
+use crate::directory::{tombstones, Directory, Found};
+use crate::pg::datum::Datum;
+use crate::pg::{xact, LockMode, Rel, Snap, TupleSlot};
+use crate::stripe::{
+    column_datums, handle_for, layout, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
+    Rows,
+};
+use crate::write::PendingRef;
+use firn_format::{
+    Column, ColumnKind, DeleteVector, DirectoryEntry, Filter, Selection, Tid, ZoneMap,
+};
+use std::rc::Rc;
+
+/// Batches that a process of a parallel scan claims at a time.
+const CLAIM_BATCHES: u32 = 16;
+
+/// What a scan did, for EXPLAIN ANALYZE.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counters {
+    pub stripes_read: u64,
+    pub stripes_skipped: u64,
+    pub batches_read: u64,
+    pub batches_skipped: u64,
+    pub pages_read: u64,
+    pub rows_filtered: u64,
+}
+
+/// The stripe at work.
+struct Current {
+    reader: BatchReader,
+    found: Found,
+    deleted: Option<DeleteVector>,
+    filter: Filter,
+    batch: u32,
+    end: u32,
+}
+
+/// Rows of a batch ready to be returned.
+struct Ready {
+    columns: Vec<(usize, Datums)>,
+    tids: Vec<u32>,
+    slot: firn_format::Slot,
+    next: usize,
+}
+
+/// The stripe half of a custom scan.
+pub struct FirnScan {
+    table: Rel,
+    layout: Rc<Layout>,
+    wanted: Vec<usize>,
+    conditions: Vec<(Condition, Option<Datum>)>,
+    directory: Option<Directory>,
+    list: Vec<Found>,
+    /// First claimable part of each stripe, and their total at the end.
+    parts: Vec<u32>,
+    claim: Option<Box<dyn FnMut() -> u32>>,
+    next_part: u32,
+    current: Option<Current>,
+    ready: Option<Ready>,
+    pending: Vec<PendingRef>,
+    pending_at: (usize, u32),
+    pending_buffer: RowBuffer,
+    pending_deleted: Option<DeleteVector>,
+    pub counters: Counters,
+}
+
+impl FirnScan {
+    /// `wanted` are the columns that the query uses; `conditions` with the values of their
+    /// right-hand sides.
+    pub fn new(
+        table: Rel,
+        snap: Snap,
+        wanted: Vec<usize>,
+        conditions: Vec<(Condition, Option<Datum>)>,
+        claim: Option<Box<dyn FnMut() -> u32>>,
+    ) -> FirnScan {
+        let directory = Directory::open(table, LockMode::AccessShare);
+        let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
+        let mut parts = Vec::with_capacity(list.len() + 1);
+        let mut total = 0;
+        for found in &list {
+            parts.push(total);
+            total += Batch::count(found.entry.rows).div_ceil(CLAIM_BATCHES);
+        }
+        parts.push(total);
+        let pending =
+            if xact::is_parallel_worker() { Vec::new() } else { visible_pending(table, snap) };
+        FirnScan {
+            table,
+            layout: layout(table),
+            wanted,
+            conditions,
+            directory,
+            list,
+            parts,
+            claim,
+            next_part: 0,
+            current: None,
+            ready: None,
+            pending,
+            pending_at: (0, 0),
+            pending_buffer: RowBuffer::default(),
+            pending_deleted: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Put the next row into the (virtual) slot; false at the end.
+    pub fn next(&mut self, snap: Snap, slot: TupleSlot) -> bool {
+        loop {
+            if let Some(ready) = &mut self.ready {
+                if let Some(row) = ready.tids.get(ready.next) {
+                    let at = ready.next;
+                    ready.next += 1;
+                    slot.fill(ready.columns.iter().map(|(i, d)| (*i, d.get(at))));
+                    slot.set_tid(self.table.oid(), Tid::of(ready.slot, *row));
+                    return true;
+                }
+                self.ready = None;
+            }
+            xact::check_for_interrupts();
+            if self.next_batch() {
+                continue;
+            }
+            if !self.next_stripe(snap) {
+                return self.next_pending(snap, slot);
+            }
+        }
+    }
+
+    /// Claim more batches; false when no stripe is left.
+    fn next_stripe(&mut self, snap: Snap) -> bool {
+        let total = self.parts.last().copied().unwrap_or(0);
+        loop {
+            let part = match &mut self.claim {
+                Some(claim) => claim(),
+                None => self.next_part,
+            };
+            if part >= total {
+                return false;
+            }
+            self.next_part = part + 1;
+            let number = self.parts.partition_point(|p| *p <= part) - 1;
+            let (Some(found), Some(first)) = (self.list.get(number), self.parts.get(number)) else {
+                return false;
+            };
+            let batch = (part - first) * CLAIM_BATCHES;
+            let end = (batch + CLAIM_BATCHES).min(Batch::count(found.entry.rows));
+            // The next part of the stripe at hand goes on with what is decoded.
+            if let Some(current) = &mut self.current {
+                if current.found.slot == found.slot {
+                    (current.batch, current.end) = (batch, end);
+                    return true;
+                }
+            }
+            if !self.entry_may_match(&found.entry) {
+                self.counters.stripes_skipped += u64::from(part == *first);
+                if self.claim.is_none() {
+                    self.next_part = self.parts.get(number + 1).copied().unwrap_or(total);
+                }
+                continue;
+            }
+            self.counters.stripes_read += u64::from(part == *first);
+            let found = found.clone();
+            self.open(found, batch, end, snap);
+            return true;
+        }
+    }
+
+    /// Kind of a column as a new stripe would store it; a stripe whose column fell back to the
+    /// binary form has no bounds in its zone map anyway.
+    fn kind(&self, column: usize) -> Option<ColumnKind> {
+        self.layout.columns.get(column)?.as_ref().map(|c| c.kind)
+    }
+
+    fn entry_may_match(&self, entry: &DirectoryEntry) -> bool {
+        self.conditions.iter().all(|(condition, value)| {
+            let Some(kind) = self.kind(condition.column) else { return true };
+            let Some(filter) = filter_of(condition, *value, kind) else { return true };
+            filter.may_match(&|i| {
+                let number = self.layout.columns.get(i)?.as_ref()?.attribute.number;
+                entry.zone(i32::from(number)).cloned()
+            })
+        })
+    }
+
+    fn open(&mut self, found: Found, batch: u32, end: u32, snap: Snap) {
+        let Some(directory) = &self.directory else { return };
+        let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
+        let meta = handle.meta(&directory.toast);
+        let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
+        // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
+        // the executor.
+        let parts = self.conditions.iter().filter_map(|(condition, value)| {
+            let number = self.layout.columns.get(condition.column)?.as_ref()?.attribute.number;
+            let stored = meta.column_by_field_id(i32::from(number))?;
+            let kind = meta.columns().get(stored)?.kind;
+            filter_of(&Condition { column: stored, ..*condition }, *value, kind)
+        });
+        let filter = Filter::And(parts.collect());
+        let reader = BatchReader::new(handle);
+        self.current = Some(Current { reader, found, deleted, filter, batch, end });
+    }
+
+    /// Decode the next batch of the current stripe that has rows to return.
+    fn next_batch(&mut self) -> bool {
+        let (Some(directory), Some(current)) = (&self.directory, &mut self.current) else {
+            return false;
+        };
+        let handle = current.reader.handle().clone();
+        let meta = handle.meta(&directory.toast);
+        let filter_columns = current.filter.columns();
+        while current.batch < current.end {
+            let batch = Batch::number(current.batch, current.found.entry.rows);
+            current.batch += 1;
+            let zone = |i: usize| page_zone(meta, i, &batch);
+            if !filter_columns.is_empty() && !current.filter.may_match(&zone) {
+                self.counters.batches_skipped += 1;
+                continue;
+            }
+            self.counters.batches_read += 1;
+            let rows = batch.rows.len();
+            let mut selection = Selection::all(rows);
+            let mut decoded: Vec<(usize, Rc<Column>)> = Vec::new();
+            for stored in &filter_columns {
+                decoded.push((*stored, current.reader.column(&directory.toast, *stored, &batch)));
+            }
+            let find = |i: usize| decoded.iter().find(|(s, _)| *s == i).map(|(_, c)| c.as_ref());
+            let unsigned =
+                |i: usize| meta.columns().get(i).is_some_and(|c| c.kind == ColumnKind::UInt32);
+            current.filter.evaluate(&find, &unsigned, &mut selection);
+            if let Some(deleted) = &current.deleted {
+                let base = batch.rows.start;
+                selection.retain(|r| !deleted.contains(base + r));
+            }
+            self.counters.rows_filtered += (rows - selection.len()) as u64;
+            if selection.is_empty() {
+                continue;
+            }
+            let all = selection.is_all();
+            let chosen = if all { Rows::All } else { Rows::Some(selection.rows()) };
+            let mut columns = Vec::with_capacity(self.wanted.len());
+            for i in &self.wanted {
+                let Some(Some(column)) = self.layout.columns.get(*i) else { continue };
+                let number = column.attribute.number;
+                let datums = match meta.column_by_field_id(i32::from(number)) {
+                    None => {
+                        let (value, null) = crate::pg::slot::missing_value(self.table, number);
+                        Datums::constant(value, null, selection.len())
+                    }
+                    Some(stored) => {
+                        let known = decoded.iter().find(|(s, _)| *s == stored);
+                        let data = match known {
+                            Some((_, c)) => c.clone(),
+                            None => current.reader.column(&directory.toast, stored, &batch),
+                        };
+                        let conversion = column.conversion_from(meta.columns()[stored].kind);
+                        column_datums(&data, conversion, chosen, |d| {
+                            handle.dictionary_datums(stored, conversion, d)
+                        })
+                    }
+                };
+                columns.push((*i, datums));
+            }
+            let base = batch.rows.start;
+            let tids = match chosen {
+                Rows::All => batch.rows.clone().collect(),
+                Rows::Some(list) => list.iter().map(|r| base + r).collect(),
+            };
+            self.counters.pages_read = current.reader.pages_read;
+            self.ready = Some(Ready { columns, tids, slot: current.found.slot, next: 0 });
+            return true;
+        }
+        // In a parallel scan the next part claimed may belong to the same stripe.
+        if self.claim.is_none() && current.end >= Batch::count(current.found.entry.rows) {
+            self.current = None;
+        }
+        false
+    }
+
+    /// Rows that this session has not written yet.
+    fn next_pending(&mut self, snap: Snap, slot: TupleSlot) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        loop {
+            let (number, row) = self.pending_at;
+            let Some(p) = self.pending.get(number) else { return false };
+            if row == 0 {
+                self.pending_deleted = tombstones::deleted(&directory.toast, p.slot, p.rows, snap);
+            }
+            if row >= p.rows {
+                self.pending_at = (number + 1, 0);
+                continue;
+            }
+            self.pending_at.1 += 1;
+            if self.pending_deleted.as_ref().is_some_and(|d| d.contains(row)) {
+                continue;
+            }
+            pending_row(self.table, &self.layout, &p.writer, row, &mut self.pending_buffer);
+            let buffer = &self.pending_buffer;
+            slot.fill(self.wanted.iter().map(|i| (*i, (buffer.values[*i], buffer.nulls[*i]))));
+            slot.set_tid(self.table.oid(), Tid::of(p.slot, row));
+            return true;
+        }
+    }
+}
+
+/// What the page index says of a batch's rows in one column; unknown when several pages cover it.
+fn page_zone(meta: &firn_format::StripeMeta, column: usize, batch: &Batch) -> Option<ZoneMap> {
+    let first = meta.page_of(column, batch.rows.start);
+    let last = meta.page_of(column, batch.rows.end.saturating_sub(1));
+    (first == last).then(|| meta.page_zone(column, first)).flatten()
+}
