@@ -5,7 +5,7 @@ use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
 use crate::pg::{xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
-    column_datums, handle_for, layout, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
+    column_datums, handle_for, layout, layout_of, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
     Rows,
 };
 use crate::write::{pending_of, PendingRef};
@@ -44,6 +44,8 @@ pub struct StripeRows {
     at: i64,
     stepped: bool,
     deleted_too: bool,
+    /// Values of columns that stripes lack, where the slot's definition is not the table's.
+    missing: Vec<(Datum, bool)>,
     claim: Option<Claim>,
     current: Option<Current>,
     buffer: RowBuffer,
@@ -69,6 +71,7 @@ impl StripeRows {
             at: -1,
             stepped: false,
             deleted_too: false,
+            missing: Vec::new(),
             claim,
             current: None,
             buffer: RowBuffer::default(),
@@ -151,6 +154,7 @@ impl StripeRows {
                         self.table,
                         &self.layout,
                         &self.wanted,
+                        &self.missing,
                         directory,
                         reader,
                         &batch,
@@ -177,6 +181,16 @@ impl StripeRows {
 
     /// Step and store the row in a slot.
     pub fn next_into(&mut self, forward: bool, slot: TupleSlot) -> bool {
+        if !self.stepped {
+            if let Some(columns) = slot.other_columns(self.table) {
+                self.layout = Rc::new(layout_of(&columns));
+                self.wanted = vec![true; columns.len()];
+                self.missing = columns
+                    .iter()
+                    .map(|a| if a.dropped { (0, true) } else { slot.missing_value(a.number) })
+                    .collect();
+            }
+        }
         match self.step(forward) {
             Some((tid, xmin)) => {
                 slot.store_row(self.table, &self.values, &self.nulls, tid, xmin);
@@ -237,6 +251,7 @@ fn load_batch(
     table: Rel,
     layout: &Layout,
     wanted: &[bool],
+    missing: &[(Datum, bool)],
     directory: &Directory,
     reader: &mut BatchReader,
     batch: &Batch,
@@ -250,7 +265,10 @@ fn load_batch(
         };
         let number = column.attribute.number;
         let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
-            let (value, null) = crate::pg::slot::missing_value(table, number);
+            let (value, null) = match missing.get(i) {
+                Some(known) => *known,
+                None => crate::pg::slot::missing_value(table, number),
+            };
             return Datums::constant(value, null, rows);
         };
         let conversion = column.conversion_from(meta.columns()[stored].kind);

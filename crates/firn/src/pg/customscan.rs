@@ -174,7 +174,8 @@ unsafe fn offer(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo) {
     if (*rel).consider_parallel {
         let workers = pg_sys::compute_parallel_worker(
             rel,
-            f64::from((*rel).pages),
+            // As many workers as a heap of these rows would get: stripes are small but as much work.
+            (*rel).tuples * f64::from((*(*rel).reltarget).width.max(64) + 24) / 8192.0,
             -1.0,
             pg_sys::max_parallel_workers_per_gather,
         );

@@ -31,6 +31,28 @@ impl Slot {
         }
     }
 
+    /// The slot's columns, if they are not the table's as it is defined now: ALTER TABLE reads old
+    /// rows into slots of the old definition.
+    pub fn other_columns(self, table: Rel) -> Option<Vec<Attribute>> {
+        // SAFETY: live slot and relation.
+        let desc = unsafe { (*self.0).tts_tupleDescriptor };
+        if std::ptr::eq(desc, table.tupdesc()) {
+            return None;
+        }
+        let (mine, its) = (attributes_of(desc), table.attributes());
+        let same = mine.len() == its.len()
+            && mine.iter().zip(&its).all(|(a, b)| {
+                a.dropped == b.dropped && (a.dropped || (a.type_oid, a.typmod) == (b.type_oid, b.typmod))
+            });
+        (!same).then_some(mine)
+    }
+
+    /// What a row written before a column existed has in it, by the slot's definition.
+    pub fn missing_value(self, attribute: i16) -> (Datum, bool) {
+        // SAFETY: live slot; the attribute is one of its descriptor.
+        unsafe { missing_of((*self.0).tts_tupleDescriptor, attribute) }
+    }
+
     pub fn tid(self) -> Tid {
         // SAFETY: live slot.
         unsafe { tid_of(&(*self.0).tts_tid) }
@@ -68,12 +90,12 @@ impl Slot {
     /// Store a row of a stripe as a heap tuple of its own, so that system columns, triggers and
     /// re-checks find what they expect.
     pub fn store_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid, xmin: u32) {
-        debug_assert_eq!(values.len(), table.column_count());
-        // SAFETY: values match the table's descriptor. ExecForceStoreHeapTuple copies the tuple into
+        // SAFETY: values match the slot's descriptor, which is the table's except while ALTER TABLE
+        // reads the rows of a table whose definition it has changed already. ExecForceStoreHeapTuple copies the tuple into
         // the slot's own memory.
         unsafe {
             let tuple = pg_sys::heap_form_tuple(
-                table.tupdesc(),
+                (*self.0).tts_tupleDescriptor,
                 values.as_ptr() as *mut pg_sys::Datum,
                 nulls.as_ptr() as *mut bool,
             );
@@ -158,8 +180,12 @@ pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
 /// What a row written before this column existed has in it: the default given to ADD COLUMN, or
 /// NULL.
 pub fn missing_value(table: Rel, attribute: i16) -> (Datum, bool) {
-    let mut null = true;
     // SAFETY: attribute is a valid number of this table.
-    let value = unsafe { pg_sys::getmissingattr(table.tupdesc(), i32::from(attribute), &mut null) };
+    unsafe { missing_of(table.tupdesc(), attribute) }
+}
+
+unsafe fn missing_of(desc: pg_sys::TupleDesc, attribute: i16) -> (Datum, bool) {
+    let mut null = true;
+    let value = pg_sys::getmissingattr(desc, i32::from(attribute), &mut null);
     (value.value(), null)
 }

@@ -24,12 +24,7 @@ pub fn layout(table: Rel) -> Rc<Layout> {
     if let Some(layout) = known {
         return layout;
     }
-    let columns = table
-        .attributes()
-        .iter()
-        .map(|a| (!a.dropped).then(|| ColumnType::of(a)))
-        .collect();
-    let fresh = Rc::new(Layout { columns });
+    let fresh = Rc::new(layout_of(&table.attributes()));
     LAYOUTS.with_borrow_mut(|map| {
         // Tables come and go; the map must not grow with all that ever were.
         if map.len() > 4_096 {
@@ -38,4 +33,10 @@ pub fn layout(table: Rel) -> Rc<Layout> {
         map.insert(table.oid(), (token, fresh.clone()))
     });
     fresh
+}
+
+/// The layout of these columns.
+pub fn layout_of(attributes: &[crate::pg::rel::Attribute]) -> Layout {
+    let columns = attributes.iter().map(|a| (!a.dropped).then(|| ColumnType::of(a))).collect();
+    Layout { columns }
 }

@@ -1,0 +1,41 @@
+# firn: build, test, demonstrate. `make help` lists the targets.
+SHELL := /bin/bash
+PG_CONFIG ?= $(firstword $(wildcard /usr/lib/postgresql/15/bin/pg_config) pg_config)
+# A target directory outside the checkout is used when it exists, so that clones share one build.
+CARGO_TARGET_DIR ?= $(if $(wildcard $(HOME)/.cache/firn/target),$(HOME)/.cache/firn/target,$(CURDIR)/target)
+FIRN_VENV ?= $(CARGO_TARGET_DIR)/venv
+FIRN_TOOLS ?= $(CARGO_TARGET_DIR)/tools
+export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
+export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
+DESTDIR ?=
+
+.PHONY: help setup build install test bench lint
+help:
+	@echo "make test     install what is missing, build, run all tests"
+	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
+	@echo "make build    the extension"
+	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=)"
+	@echo "make lint     formatting, clippy, layering"
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	cargo build --release -p firn
+
+install: build
+	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
+	install -m 755 "$(CARGO_TARGET_DIR)/release/libfirn.so" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new"
+	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so"
+	install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql \
+		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+
+test: install
+	@"$(FIRN_VENV)/bin/python" tests/run.py
+
+ROWS ?= 1000000
+bench: install
+	@"$(FIRN_VENV)/bin/python" benches/taxi.py --rows $(ROWS)
+
+lint: setup
+	@scripts/lint.sh

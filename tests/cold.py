@@ -1,0 +1,243 @@
+"""Cold stripes: a local folder and a real S3 server; faults of the store; damaged bytes; other readers."""
+import os
+import subprocess
+import time
+
+import duckdb
+import psycopg
+import pyarrow.parquet
+
+from harness.cluster import Cluster
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+KEY, SECRET = "firnaccess", "firnsecret123"
+
+
+def fresh(c, name="f"):
+    c.execute(f"DROP TABLE IF EXISTS {name}, h")
+    c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 500")
+    c.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text, n numeric(10,2), t timestamp) USING firn")
+    c.execute(f"INSERT INTO {name} SELECT i, 'v' || i % 50, i / 4.0, '2020-01-01'::timestamp + i * interval '1 hour' "
+              "FROM generate_series(1, 3000) i")
+    c.execute(f"CREATE TABLE h USING heap AS TABLE {name}")
+
+
+def same(c, name="f"):
+    n = c.execute(f"SELECT count(*) FROM (SELECT * FROM h EXCEPT ALL SELECT * FROM {name}) x").fetchone()[0]
+    m = c.execute(f"SELECT count(*) FROM (SELECT * FROM {name} EXCEPT ALL SELECT * FROM h) x").fetchone()[0]
+    assert (n, m) == (0, 0), (n, m)
+    assert not c.execute(f"SELECT * FROM firn.check('{name}')").fetchall()
+
+
+def life(cluster, server):
+    """Offload, read, look up, change, insert, load."""
+    with cluster.connect() as c:
+        fresh(c)
+        assert c.execute(f"SELECT firn.offload('f', '{server}')").fetchone()[0] >= 5
+        locations = {r[0] for r in c.execute("SELECT location FROM firn.stripes('f')")}
+        assert locations == {server}, locations
+        same(c)
+        for sql in ("UPDATE @ SET v = 'changed' WHERE id = 77", "DELETE FROM @ WHERE id BETWEEN 100 AND 110",
+                    "INSERT INTO @ SELECT i, 'late', 0, now() FROM generate_series(4000, 4100) i",
+                    "UPDATE @ SET n = n + 1 WHERE id % 100 = 0"):
+            with c.transaction():
+                for t in ("h", "f"):
+                    c.execute(sql.replace("@", t))
+        same(c)
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        assert c.execute("SELECT v FROM f WHERE id = 77").fetchone() == ("changed",)
+        assert c.execute("SELECT n FROM f WHERE id = 78").fetchone()[0] * 4 == 78
+        c.execute("RESET enable_seqscan; RESET firn.enable_scan")
+        c.execute(f"SELECT firn.offload('f', '{server}')")
+        c.execute("VACUUM f")
+        same(c)
+        assert c.execute("SELECT firn.load('f')").fetchone()[0] >= 5
+        same(c)
+        unneeded = c.execute("SELECT count(*) FROM firn.unneeded('f')").fetchone()[0]
+        assert unneeded >= 5, unneeded
+        try:
+            c.execute(f"DROP SERVER {server}")
+            raise AssertionError("a server in use was dropped")
+        except psycopg.errors.DependentObjectsStillExist:
+            pass
+
+
+def partitions(cluster):
+    """Partitions through their parent; detached ones keep their rows."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS p, p1")
+        c.execute("SET firn.bulk_threshold = 10")
+        c.execute("CREATE TABLE p (id int, at date) PARTITION BY RANGE (at)")
+        for m in (1, 2, 3):
+            c.execute(f"CREATE TABLE p{m} PARTITION OF p FOR VALUES FROM ('2020-0{m}-01') TO ('2020-0{m + 1}-01') USING firn")
+        c.execute("INSERT INTO p SELECT i, '2020-01-01'::date + i % 90 FROM generate_series(1, 2000) i")
+        before = c.execute("SELECT count(*), sum(id) FROM p").fetchone()
+        assert c.execute("SELECT firn.offload('p', 'cold')").fetchone()[0] == 3
+        assert c.execute("SELECT count(*), sum(id) FROM p").fetchone() == before
+        n = c.execute("SELECT count(*) FROM p1").fetchone()
+        c.execute("ALTER TABLE p DETACH PARTITION p1")
+        assert c.execute("SELECT count(*) FROM p1").fetchone() == n
+        c.execute("CREATE TABLE p4 PARTITION OF p FOR VALUES FROM ('2020-04-01') TO ('2020-05-01') USING firn")
+        c.execute("INSERT INTO p SELECT i, '2020-04-02' FROM generate_series(1, 100) i")
+        assert c.execute("SELECT local_bytes > 0, cold_bytes FROM firn.table_info('p4')").fetchone() == (True, 0)
+        c.execute("DROP TABLE p, p1")
+
+
+def expect(c, sql, *states):
+    try:
+        c.execute(sql)
+    except psycopg.Error as e:
+        assert e.sqlstate in states, (e.sqlstate, str(e))
+        assert SECRET not in str(e) and KEY not in str(e), "a secret in an error"
+        return str(e)
+    raise AssertionError(f"no error from {sql}")
+
+
+def faults(cluster, store):
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("SELECT firn.offload('f', 'cold')")
+        c.execute("SET firn.cache_directory = 'other_cache'")
+        files = [os.path.join(d, f) for d, _, fs in os.walk(store) for f in fs]
+        key = c.execute("SELECT object_key FROM firn.stripes('f') ORDER BY slot LIMIT 1").fetchone()[0]
+        path = next(f for f in files if f.endswith(key))
+        original = open(path, "rb").read()
+        for damage in (b"", original[: len(original) // 2], original[:100] + b"\x00" * 200 + original[300:]):
+            with open(path, "wb") as f:
+                f.write(damage)
+            cluster.fresh_cache = getattr(cluster, "fresh_cache", 0) + 1
+            with cluster.connect() as d:
+                d.execute(f"SET firn.cache_directory = 'cache{cluster.fresh_cache}'")
+                try:
+                    d.execute("SELECT sum(n), max(v), max(t) FROM f").fetchone()
+                    rows = d.execute("SELECT * FROM firn.check('f')").fetchall()
+                    assert rows, "damage not found by firn.check"
+                except psycopg.Error as e:
+                    assert e.sqlstate in ("XX001", "58P01", "08001", "0A000"), (e.sqlstate, str(e))
+        os.rename(path, path + ".away")
+        with cluster.connect() as d:
+            d.execute("SET firn.cache_directory = 'cache_gone'")
+            expect(d, "SELECT sum(n), max(v), max(t) FROM f", "58P01")
+        with open(path, "wb") as f:
+            f.write(original)
+        os.unlink(path + ".away")
+        with cluster.connect() as d:
+            d.execute("SET firn.cache_directory = 'cache_back'")
+            same(d)
+
+
+def damaged_chunk(cluster):
+    """Bytes of a local stripe changed on disk: a clear error, the server lives."""
+    with cluster.connect() as c:
+        fresh(c)
+        toast = c.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 'f'").fetchone()[0]
+        c.execute("SET allow_system_table_mods = on")
+        c.execute(f"DELETE FROM {toast} WHERE chunk_id = 100 AND chunk_seq = (SELECT min(chunk_seq) FROM {toast} WHERE chunk_id = 100)")
+        c.execute(f"VACUUM {toast}")
+    with cluster.connect() as c:
+        expect(c, "SELECT sum(n), max(v), max(t) FROM f", "XX001")
+        assert c.execute("SELECT count(*) FROM firn.check('f')").fetchone()[0] > 0
+        c.execute("DROP TABLE f")
+
+
+def privileges(cluster):
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("DROP ROLE IF EXISTS nobody_much")
+        c.execute("CREATE ROLE nobody_much")
+        c.execute("SET ROLE nobody_much")
+        for f in ("firn.compact('f')", "firn.offload('f', 'cold')", "firn.load('f')", "firn.check('f')",
+                  "firn.stripes('f')", "firn.stripe_file('f', 0)"):
+            expect(c, f"SELECT * FROM {f}", "42501")
+        c.execute("RESET ROLE")
+        c.execute("DROP ROLE nobody_much")
+        expect(c, "CREATE SERVER bad FOREIGN DATA WRAPPER firn OPTIONS (url 'ftp://x')", "22023")
+        expect(c, "CREATE SERVER bad FOREIGN DATA WRAPPER firn OPTIONS (secret_access_key 'x')", "HV00D")
+        expect(c, "SELECT firn.offload('f', 'nowhere')", "42704")
+        expect(c, "CREATE INDEX ON f USING brin (id)", "0A000")
+
+
+def other_readers(cluster):
+    """A stripe taken out as a file is read by DuckDB and pyarrow with the table's rows."""
+    with cluster.connect() as c:
+        fresh(c)
+        slot = c.execute("SELECT slot FROM firn.stripes('f') ORDER BY rows DESC LIMIT 1").fetchone()[0]
+        data = c.execute(f"SELECT firn.stripe_file('f', {slot})").fetchone()[0]
+        path = os.path.join(cluster.root, "stripe.parquet")
+        with open(path, "wb") as f:
+            f.write(data)
+        table = pyarrow.parquet.read_table(path)
+        rows = {tuple(r.values()) for r in table.to_pylist()}
+        ids = sorted(r[0] for r in rows)
+        mine = set(c.execute("SELECT * FROM f WHERE id = ANY(%s)", (ids,)).fetchall())
+        assert rows == mine and len(rows) >= 500
+        assert set(duckdb.sql(f"SELECT * FROM '{path}'").fetchall()) == mine
+        meta = pyarrow.parquet.ParquetFile(path).metadata
+        assert meta.num_row_groups == 1 and meta.row_group(0).column(0).is_stats_set
+        assert table.schema.field("id").metadata[b"PARQUET:field_id"] == b"1"
+
+
+def s3(tally, cluster):
+    tool = os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools"))
+    gateway = subprocess.run([os.path.join(ROOT, "scripts/install-versitygw.sh"), tool], text=True,
+                             stdout=subprocess.PIPE).stdout.strip().splitlines()
+    folder = os.path.join(cluster.root, "s3")
+    os.makedirs(os.path.join(folder, "bucket"))
+    port = 7199
+    env = dict(os.environ, ROOT_ACCESS_KEY=KEY, ROOT_SECRET_KEY=SECRET)
+    server = subprocess.Popen([gateway[-1], "--port", f"127.0.0.1:{port}", "posix", "--nometa", folder], env=env,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(1.5)
+        with cluster.connect() as c:
+            c.execute("CREATE SERVER s3 FOREIGN DATA WRAPPER firn OPTIONS (url 's3://bucket/firn', "
+                      f"endpoint 'http://127.0.0.1:{port}', region 'us-east-1', max_retries '2', retry_timeout_ms '3000')")
+            c.execute(f"CREATE USER MAPPING FOR postgres SERVER s3 OPTIONS (access_key_id '{KEY}', secret_access_key '{SECRET}')")
+        tally.case("cold life on s3 (versitygw)", lambda: life(cluster, "s3"))
+        tally.case("cold wrong credentials", lambda: wrong_credentials(cluster))
+    finally:
+        server.terminate()
+        server.wait()
+    tally.case("cold unreachable store", lambda: unreachable(cluster))
+
+
+def wrong_credentials(cluster):
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("ALTER USER MAPPING FOR postgres SERVER s3 OPTIONS (SET secret_access_key 'wrong')")
+    with cluster.connect() as c:
+        expect(c, "SELECT firn.offload('f', 's3')", "28000")
+        same(c)
+        c.execute(f"ALTER USER MAPPING FOR postgres SERVER s3 OPTIONS (SET secret_access_key '{SECRET}')")
+    with cluster.connect() as c:
+        c.execute("SELECT firn.offload('f', 's3')")
+
+
+def unreachable(cluster):
+    with cluster.connect() as c:
+        c.execute("SET firn.cache_directory = 'cache_none'")
+        expect(c, "SELECT sum(n), max(v), max(t) FROM f", "08001")
+        c.execute("SET statement_timeout = '500ms'")
+        begin = time.time()
+        expect(c, "SELECT sum(n), max(v), max(t) FROM f", "57014", "08001")
+        assert time.time() - begin < 5
+
+
+def run(tally, _pattern):
+    cluster = Cluster("cold").create()
+    try:
+        store = os.path.join(cluster.root, "store")
+        os.mkdir(store)
+        os.chmod(store, 0o777)
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+            c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+        tally.case("cold life in a folder", lambda: life(cluster, "cold"))
+        tally.case("cold partitions", lambda: partitions(cluster))
+        tally.case("cold faults of objects", lambda: faults(cluster, store))
+        tally.case("damaged chunk", lambda: damaged_chunk(cluster))
+        tally.case("privileges and refusals", lambda: privileges(cluster))
+        tally.case("other readers", lambda: other_readers(cluster))
+        s3(tally, cluster)
+    finally:
+        cluster.destroy()

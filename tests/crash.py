@@ -1,0 +1,89 @@
+"""kill -9 at every named durable step, then recovery: what was committed is there, the rest is not."""
+import os
+
+import psycopg
+
+from harness.cluster import Cluster
+
+LOAD = "INSERT INTO f SELECT i, 'new', i FROM generate_series(10001, 10400) i"
+# Crash point, statement in which it is reached.
+POINTS = [
+    ("load-reserved", LOAD), ("load-chunks", LOAD), ("load-directory", LOAD),
+    ("compact-written", "SELECT firn.compact('f')"), ("compact-deleted", "SELECT firn.compact('f')"),
+    ("offload-intent", "SELECT firn.offload('f', 'cold')"), ("offload-uploaded", "SELECT firn.offload('f', 'cold')"),
+    ("offload-verified", "SELECT firn.offload('f', 'cold')"), ("offload-flipped", "SELECT firn.offload('f', 'cold')"),
+    ("offload-freed", "SELECT firn.offload('f', 'cold')"),
+    ("load-object-read", "SELECT firn.load('f')"), ("load-flipped", "SELECT firn.load('f')"),
+]
+
+
+def content(c):
+    return c.execute("SELECT count(*), sum(id), sum(n), min(v), max(v) FROM f").fetchone()
+
+
+def crash_at(cluster, point, statement):
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f")
+        c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n int) USING firn")
+        c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
+        c.execute("INSERT INTO f SELECT i, 'old', i FROM generate_series(1, 500) i")
+        c.execute("UPDATE f SET n = 0 WHERE id % 50 = 0")
+        c.execute("DELETE FROM f WHERE id % 33 = 0")
+        if "load('f')" in statement and "offload" not in statement:
+            c.execute("SELECT firn.offload('f', 'cold')")
+        before = content(c)
+        c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
+        c.execute(f"SET firn.crash_point = '{point}'")
+        try:
+            c.execute(statement)
+            raise AssertionError("the crash point was not reached")
+        except psycopg.OperationalError:
+            pass
+    cluster.wait_ready()
+    with cluster.connect() as c:
+        assert content(c) == before, (content(c), before)
+        assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
+        # Life goes on: the same work now succeeds, and the keys of the lost load are free.
+        c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
+        c.execute(statement)
+        c.execute(LOAD + " ON CONFLICT DO NOTHING")
+        assert c.execute("SELECT count(*) FROM f WHERE id > 10000").fetchone() == (400,)
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        assert c.execute("SELECT count(*) FROM f WHERE id BETWEEN 10001 AND 10400").fetchone() == (400,)
+        assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
+        c.execute("VACUUM f")
+        c.execute("SELECT * FROM firn.unneeded('f')").fetchall()
+
+
+def committed_survives(cluster):
+    """A load that was reported as committed is there after kill -9 of the whole server."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f")
+        c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n int) USING firn")
+        c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
+        c.execute("INSERT INTO f SELECT i, 'old', i FROM generate_series(1, 5000) i")
+        c.execute("UPDATE f SET n = 1 WHERE id % 7 = 0")
+        c.execute("SELECT firn.compact('f')")
+        before = content(c)
+    cluster.crash()
+    cluster.start()
+    with cluster.connect() as c:
+        assert content(c) == before
+        assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
+
+
+def run(tally, pattern):
+    cluster = Cluster("crash").create()
+    try:
+        store = os.path.join(cluster.root, "store")
+        os.mkdir(store, 0o777)
+        os.chmod(store, 0o777)
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+            c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+        for point, statement in POINTS:
+            if pattern in point:
+                tally.case(f"crash at {point}", lambda: crash_at(cluster, point, statement))
+        tally.case("crash of the server after commit", lambda: committed_survives(cluster))
+    finally:
+        cluster.destroy()

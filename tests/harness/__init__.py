@@ -1,0 +1,1 @@
+"""What all suites share: a private cluster and a tally of results."""

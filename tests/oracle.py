@@ -1,0 +1,59 @@
+"""SQL files on heap and on firn, in three placements of the rows; heap's output is what is right.
+
+Each file runs as: heap; firn with rows in the row store; firn with every statement past five rows
+writing stripes; firn with `settle()` moving rows into stripes. Outputs are compared as text.
+"""
+import difflib
+import glob
+import os
+
+from harness.cluster import Cluster
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SETTLE_HEAP = "CREATE FUNCTION settle(regclass) RETURNS void LANGUAGE sql AS 'SELECT NULL::void';"
+SETTLE_FIRN = """CREATE FUNCTION settle(r regclass) RETURNS void LANGUAGE plpgsql AS
+'BEGIN PERFORM firn.compact(r); END';"""
+PASSES = [
+    ("row store", SETTLE_HEAP, ""),
+    ("bulk", SETTLE_HEAP, "-c firn.bulk_threshold=5 -c firn.stripe_rows=100"),
+    ("settled", SETTLE_FIRN, "-c firn.stripe_rows=100"),
+]
+
+
+def run(tally, pattern):
+    cluster = Cluster("sql").create()
+    try:
+        for path in sorted(glob.glob(os.path.join(HERE, "sql", "*.sql"))):
+            name = os.path.basename(path)[:-4]
+            if pattern and pattern not in name:
+                continue
+            sql = open(path).read()
+            expected = output(cluster, "heap", sql, SETTLE_HEAP, "")
+            for label, settle, settings in PASSES:
+                tally.case(f"sql {name} ({label})", lambda: compare(
+                    expected, output(cluster, "firn", sql, settle, settings)))
+        tally.case("sql server log", lambda: quiet(cluster))
+    finally:
+        cluster.destroy()
+
+
+def quiet(cluster):
+    assert not cluster.alarms(), cluster.alarms()
+
+
+def output(cluster, am, sql, settle, settings):
+    cluster.wait_ready()
+    with cluster.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS t WITH (FORCE)")
+        c.execute("CREATE DATABASE t")
+    with cluster.connect("t") as c:
+        c.execute("CREATE EXTENSION firn")
+        c.execute(settle)
+        c.execute(f"ALTER DATABASE t SET default_table_access_method = {am}")
+    return cluster.psql(sql, "t", settings)
+
+
+def compare(expected, got):
+    if expected != got:
+        diff = list(difflib.unified_diff(expected.splitlines(), got.splitlines(), "heap", "firn", lineterm=""))
+        raise AssertionError("\n".join(diff[:60]))

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Fetch PostgreSQL's source package (for its regression tests) into a folder: source.sh DIR
+# An apt configuration of its own adds the source lists; the machine's lists stay as they are.
+set -euo pipefail
+dir=$1
+major=$("$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
+[ -e "$dir/postgresql-$major/src/test/regress/parallel_schedule" ] && exit 0
+mkdir -p "$dir/apt/lists/partial" "$dir/apt/cache/archives/partial" "$dir/apt/parts"
+# Every enabled Debian list, with deb-src in place of deb, in the one-line form.
+python3 - "$dir/apt/sources.list" <<'PY'
+import glob, re, sys
+out = []
+for path in glob.glob("/etc/apt/sources.list.d/*.sources"):
+    for block in re.split(r"\n\s*\n", open(path).read()):
+        fields = {}
+        for line in block.splitlines():
+            if ":" in line and not line.startswith("#"):
+                key, value = line.split(":", 1)
+                fields[key.strip().lower()] = value.split()
+        suites = [s for s in fields.get("suites", []) if s.startswith("bookworm")]
+        signed = "".join(f"[signed-by={p}] " for p in fields.get("signed-by", [])[:1])
+        for uri in fields.get("uris", []):
+            for suite in suites:
+                out.append(f"deb-src {signed}{uri} {suite} main")
+for path in ["/etc/apt/sources.list", *glob.glob("/etc/apt/sources.list.d/*.list")]:
+    try:
+        for line in open(path):
+            found = re.match(r"deb\s+(\[[^]]*\]\s+)?(\S+)\s+(bookworm\S*)\s", line)
+            if found:
+                out.append(f"deb-src {found[1] or ''}{found[2]} {found[3]} main")
+    except FileNotFoundError:
+        pass
+open(sys.argv[1], "w").write("\n".join(out) + "\n")
+PY
+options=(-o "Dir::Etc::SourceList=$dir/apt/sources.list" -o "Dir::Etc::SourceParts=$dir/apt/parts"
+    -o "Dir::State::Lists=$dir/apt/lists" -o "Dir::Cache=$dir/apt/cache"
+    -o "APT::Sandbox::User=" -o "Acquire::Languages=none")
+apt-get "${options[@]}" -qq update
+cd "$dir"
+apt-get "${options[@]}" -qq source --download-only "postgresql-$major" >/dev/null
+tarball=$(ls -t postgresql-"$major"_*.orig.tar.* | head -1)
+rm -rf "postgresql-$major" && mkdir "postgresql-$major"
+tar -xf "$tarball" -C "postgresql-$major" --strip-components=1
+rm -f "$tarball" ./*.debian.tar.* ./*.dsc

@@ -1,0 +1,55 @@
+"""Run the suites: `run.py` all, `run.py SUITE [PATTERN]` one."""
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+import cold  # noqa: E402
+import sessions  # noqa: E402
+import crash  # noqa: E402
+import differential  # noqa: E402
+import oracle  # noqa: E402
+import replica  # noqa: E402
+from harness.tally import Tally  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def cargo(tally, _pattern):
+    """Unit and property tests of the crates that need no server."""
+    for crate in ("firn-format", "firn-lake"):
+        r = subprocess.run(["cargo", "test", "--release", "-p", crate], cwd=ROOT, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", r.stdout)
+        passed = sum(int(p) for p, _ in found)
+        failed = sum(int(f) for _, f in found)
+        if r.returncode != 0:
+            print(r.stdout[-6000:])
+            failed = max(failed, 1)
+        tally.count(f"cargo test {crate}", passed, failed)
+
+
+SUITES = {
+    "cargo": cargo,
+    "sql": oracle.run,
+    "sessions": sessions.run,
+    "differential": differential.run,
+    "crash": crash.run,
+    "cold": cold.run,
+    "replica": replica.run,
+}
+
+
+def main():
+    tally = Tally()
+    chosen = [sys.argv[1]] if len(sys.argv) > 1 else list(SUITES)
+    pattern = sys.argv[2] if len(sys.argv) > 2 else ""
+    for name in chosen:
+        print(f"== {name}", flush=True)
+        SUITES[name](tally, pattern)
+    tally.finish()
+
+
+if __name__ == "__main__":
+    main()

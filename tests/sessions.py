@@ -1,0 +1,192 @@
+"""Two sessions at once, on heap and on firn with the rows in stripes: the same outcome in each step."""
+import threading
+import time
+
+import psycopg
+
+from harness.cluster import Cluster
+
+# Steps are (session, statement); a statement that blocks is left running, its result is taken when
+# the session is used again or at the end.
+SPECS = {
+    "update waits, commit, re-check passes": [
+        ("a", "BEGIN"), ("b", "BEGIN"),
+        ("a", "UPDATE t SET n = n + 1 WHERE id = 3"), ("b", "UPDATE t SET n = n + 10 WHERE id = 3 RETURNING n"),
+        ("a", "COMMIT"), ("b", "COMMIT"), ("a", "SELECT n FROM t WHERE id = 3")],
+    "update waits, re-check fails": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 100 WHERE id = 3"),
+        ("b", "UPDATE t SET n = n + 10 WHERE id = 3 AND n = 3 RETURNING n"), ("a", "COMMIT"),
+        ("b", "SELECT n FROM t WHERE id = 3")],
+    "update waits, rollback": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 100 WHERE id = 3"),
+        ("b", "UPDATE t SET n = n + 10 WHERE id = 3 RETURNING n"), ("a", "ROLLBACK"), ("b", "SELECT n FROM t WHERE id = 3")],
+    "delete waits for update": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 100 WHERE id = 3"), ("b", "DELETE FROM t WHERE id = 3 RETURNING n"),
+        ("a", "COMMIT"), ("b", "SELECT count(*) FROM t")],
+    "update of a deleted row": [
+        ("a", "BEGIN"), ("a", "DELETE FROM t WHERE id = 3"), ("b", "UPDATE t SET n = 5 WHERE id = 3 RETURNING n"),
+        ("a", "COMMIT"), ("b", "SELECT count(*) FROM t")],
+    "repeatable read, concurrent update": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"),
+        ("a", "UPDATE t SET n = 100 WHERE id = 3"), ("b", "SELECT sum(n) FROM t"),
+        ("b", "UPDATE t SET n = 5 WHERE id = 3"), ("b", "ROLLBACK")],
+    "serializable write skew": [
+        ("a", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"),
+        ("a", "SELECT sum(n) FROM t"), ("b", "SELECT sum(n) FROM t"),
+        ("a", "UPDATE t SET n = 0 WHERE id = 1"), ("b", "UPDATE t SET n = 0 WHERE id = 2"),
+        ("a", "COMMIT"), ("b", "COMMIT")],
+    "nowait and skip locked": [
+        ("a", "BEGIN"), ("a", "SELECT id FROM t WHERE id = 3 FOR UPDATE"),
+        ("b", "SELECT id FROM t WHERE id = 3 FOR UPDATE NOWAIT"),
+        ("b", "SELECT id FROM t WHERE id IN (2, 3, 4) ORDER BY id FOR UPDATE SKIP LOCKED"),
+        ("b", "SELECT id FROM t WHERE id = 3 FOR KEY SHARE SKIP LOCKED"), ("a", "COMMIT")],
+    "share locks together": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "SELECT id FROM t WHERE id = 3 FOR SHARE"),
+        ("b", "SELECT id FROM t WHERE id = 3 FOR KEY SHARE NOWAIT"),
+        ("b", "SELECT id FROM t WHERE id = 3 FOR SHARE NOWAIT"),
+        ("c", "UPDATE t SET n = 7 WHERE id = 3 RETURNING n"), ("a", "COMMIT"), ("b", "COMMIT"),
+        ("c", "SELECT n FROM t WHERE id = 3")],
+    "lock released by savepoint": [
+        ("a", "BEGIN"), ("a", "SAVEPOINT s"), ("a", "SELECT id FROM t WHERE id = 3 FOR UPDATE"), ("a", "ROLLBACK TO s"),
+        ("b", "SELECT id FROM t WHERE id = 3 FOR UPDATE NOWAIT"), ("a", "COMMIT")],
+    "unique conflict with an uncommitted load, commit": [
+        ("a", "BEGIN"), ("a", "INSERT INTO t SELECT i, i FROM generate_series(1000, 1100) i"),
+        ("b", "INSERT INTO t VALUES (1050, 1)"), ("a", "COMMIT"), ("b", "SELECT count(*) FROM t")],
+    "unique conflict with an uncommitted load, rollback": [
+        ("a", "BEGIN"), ("a", "INSERT INTO t SELECT i, i FROM generate_series(1000, 1100) i"),
+        ("b", "INSERT INTO t VALUES (1050, 1)"), ("a", "ROLLBACK"), ("b", "SELECT count(*) FROM t")],
+    "on conflict do nothing waits": [
+        ("a", "BEGIN"), ("a", "INSERT INTO t SELECT i, i FROM generate_series(1000, 1100) i"),
+        ("b", "INSERT INTO t VALUES (1050, 1) ON CONFLICT DO NOTHING RETURNING id"), ("a", "COMMIT"),
+        ("b", "SELECT count(*) FROM t")],
+    "foreign key: parent deleted, child waits": [
+        ("a", "BEGIN"), ("a", "DELETE FROM t WHERE id = 9"), ("b", "INSERT INTO child VALUES (9)"), ("a", "COMMIT"),
+        ("b", "SELECT count(*) FROM child")],
+    "foreign key: child inserted, parent's delete waits": [
+        ("a", "BEGIN"), ("a", "INSERT INTO child VALUES (9)"), ("b", "DELETE FROM t WHERE id = 9"), ("a", "COMMIT"),
+        ("b", "SELECT count(*) FROM t")],
+    "foreign key: non-key update of the parent does not wait": [
+        ("a", "BEGIN"), ("a", "INSERT INTO child VALUES (8)"),
+        ("b", "SELECT id FROM t WHERE id = 8 FOR NO KEY UPDATE NOWAIT"), ("a", "COMMIT")],
+    "snapshot outlives delete": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT count(*) FROM t"),
+        ("a", "DELETE FROM t WHERE id < 10"), ("a", "INSERT INTO t SELECT i, i FROM generate_series(2000, 2050) i"),
+        ("b", "SELECT count(*), sum(n) FROM t"), ("b", "SELECT n FROM t WHERE id = 5"), ("b", "COMMIT"),
+        ("b", "SELECT count(*) FROM t")],
+    "deadlock": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "UPDATE t SET n = 0 WHERE id = 1"), ("b", "UPDATE t SET n = 0 WHERE id = 2"),
+        ("a", "UPDATE t SET n = 1 WHERE id = 2"), ("b", "UPDATE t SET n = 1 WHERE id = 1"), ("b", "ROLLBACK"), ("a", "ROLLBACK")],
+}
+
+# A move while someone works: the same with and without it.
+MOVES = {
+    "update during a move": [
+        ("a", "BEGIN"), ("a", "MOVE"), ("b", "UPDATE t SET n = n + 10 WHERE id = 3 RETURNING n"), ("a", "COMMIT"),
+        ("b", "SELECT count(*), sum(n) FROM t")],
+    "delete during a move": [
+        ("a", "BEGIN"), ("a", "MOVE"), ("b", "DELETE FROM t WHERE id = 3 RETURNING n"), ("a", "COMMIT"),
+        ("b", "SELECT count(*), sum(n) FROM t")],
+    "lock during a move": [
+        ("a", "BEGIN"), ("a", "MOVE"), ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE"), ("a", "COMMIT"),
+        ("b", "SELECT count(*), sum(n) FROM t")],
+    "move rolled back": [
+        ("a", "BEGIN"), ("a", "MOVE"), ("b", "UPDATE t SET n = n + 10 WHERE id = 3 RETURNING n"), ("a", "ROLLBACK"),
+        ("b", "SELECT count(*), sum(n) FROM t"), ("b", "SELECT n FROM t WHERE id = 3")],
+    "repeatable read over a move": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"), ("a", "MOVE"),
+        ("b", "SELECT sum(n), count(*) FROM t"), ("b", "UPDATE t SET n = n + 1 WHERE id = 3 RETURNING n"), ("b", "COMMIT"),
+        ("a", "SELECT sum(n), count(*) FROM t")],
+    "rows changed by others stay": [
+        ("b", "BEGIN"), ("b", "UPDATE t SET n = 0 WHERE id = 3"), ("a", "MOVE"), ("b", "COMMIT"),
+        ("a", "SELECT sum(n), count(*) FROM t"), ("a", "MOVE"), ("a", "SELECT sum(n), count(*) FROM t")],
+}
+
+
+class Session:
+    def __init__(self, cluster, name):
+        self.conn = cluster.connect()
+        self.conn.execute(f"SET application_name = '{name}'")
+        self.thread = None
+        self.result = None
+
+    def start(self, sql):
+        def work():
+            try:
+                cur = self.conn.execute(sql)
+                self.result = cur.fetchall() if cur.description else "done"
+            except psycopg.Error as e:
+                self.result = e.sqlstate
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+        self.thread.join(0.25)
+
+    def finish(self):
+        if self.thread is not None:
+            self.thread.join(15)
+            assert not self.thread.is_alive(), "a session hangs"
+            self.thread = None
+        return self.result
+
+
+def play(cluster, am, steps, placement):
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS child, t")
+        c.execute("SET firn.bulk_threshold = 5")
+        c.execute(f"CREATE TABLE t (id int PRIMARY KEY, n int) USING {am}")
+        if placement == "rows":
+            c.execute("SET firn.bulk_threshold = 1000")
+        c.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 50) i")
+        c.execute(f"CREATE TABLE child (id int REFERENCES t) USING {am}")
+    sessions = {n: Session(cluster, n) for n in "abc"}
+    for s in sessions.values():
+        s.conn.execute("SET firn.bulk_threshold = 5")
+        s.conn.execute("SET deadlock_timeout = '100ms'")
+    outcome = []
+    for name, sql in steps:
+        s = sessions[name]
+        outcome.append(s.finish())
+        move = "SELECT firn.compact('t')" if am == "firn" else "SELECT 1"
+        s.start(move if sql == "MOVE" else sql)
+        blocked = s.thread.is_alive()
+        is_move = sql == "MOVE"
+        if is_move:
+            s.finish()
+            s.result = "moved"
+        # A move holds its rows until it ends; heap has no such thing to wait for.
+        outcome.append((sql, "waits" if blocked and placement != "rows" else ""))
+    for s in sessions.values():
+        outcome.append(s.finish())
+        s.conn.close()
+    with cluster.connect() as c:
+        outcome.append(c.execute("SELECT * FROM t ORDER BY 1, 2").fetchall())
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        outcome.append(c.execute("SELECT * FROM t WHERE id > 0 ORDER BY 1, 2").fetchall())
+        if am == "firn":
+            problems = c.execute("SELECT * FROM firn.check('t')").fetchall()
+            assert not problems, problems
+    time.sleep(0)
+    return outcome
+
+
+def run(tally, pattern):
+    cluster = Cluster("sessions").create()
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+        for specs, placement in ((SPECS, "stripes"), (MOVES, "rows")):
+            for name, steps in specs.items():
+                if pattern in name:
+                    tally.case(f"sessions {name}", lambda: same(cluster, steps, placement))
+        tally.case("sessions server log", lambda: quiet(cluster))
+    finally:
+        cluster.destroy()
+
+
+def quiet(cluster):
+    assert not cluster.alarms(), cluster.alarms()
+
+
+def same(cluster, steps, placement):
+    heap = play(cluster, "heap", steps, placement)
+    firn = play(cluster, "firn", steps, placement)
+    assert heap == firn, f"\nheap {heap}\nfirn {firn}"
