@@ -37,7 +37,16 @@ options=(-o "Dir::Etc::SourceList=$dir/apt/sources.list" -o "Dir::Etc::SourcePar
     -o "APT::Sandbox::User=" -o "Acquire::Languages=none")
 apt-get "${options[@]}" -qq update
 cd "$dir"
-apt-get "${options[@]}" -qq source --download-only "postgresql-$major" >/dev/null
+# The newest version that can be had: a mirror may lag behind the installed server.
+found=
+for version in $(apt-cache "${options[@]}" madison "postgresql-$major" | awk -F'|' '/Sources/ {print $2}' | sort -rVu); do
+    if apt-get "${options[@]}" -qq source --download-only "postgresql-$major=$version" >/dev/null 2>&1; then
+        found=$version
+        break
+    fi
+done
+[ -n "$found" ] || { echo "no source package of postgresql-$major could be downloaded" >&2; exit 1; }
+echo "$found" >version
 tarball=$(ls -t postgresql-"$major"_*.orig.tar.* | head -1)
 rm -rf "postgresql-$major" && mkdir "postgresql-$major"
 tar -xf "$tarball" -C "postgresql-$major" --strip-components=1

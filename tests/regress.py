@@ -1,0 +1,131 @@
+"""PostgreSQL's own core regression tests, once on heap and once with every table made as firn.
+
+Heap's results on the same server are what is right (Debian's source package may be of another minor
+version than the server, and then heap differs from the expected files too). A case passes when both
+results are the same text, or when the file is listed in regress/differences.md.
+"""
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+
+from harness.cluster import Cluster
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIST = os.path.join(HERE, "regress", "differences.md")
+# Most files that may differ, however well explained.
+MOST = 14
+
+
+def expected_differences():
+    """File names from lines `- name: reason`."""
+    with open(LIST) as f:
+        return dict(re.findall(r"^- `(\w+)`: (.+)$", f.read(), re.M))
+
+
+def pg_config(what):
+    return subprocess.check_output([os.environ["PG_CONFIG"], what], text=True).strip()
+
+
+def prepare():
+    """The folder of the test files, with regress.so and its companions built and copied in."""
+    tools = os.path.join(os.environ["FIRN_TOOLS"], "postgresql-source")
+    subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools], check=True)
+    source = [d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d)][0]
+    return os.path.join(tools, source, "src", "test", "regress")
+
+
+def stage(cluster, source):
+    """A copy of the test files that the server's user may read, and the libraries they call."""
+    folder = os.path.join(cluster.root, "regress")
+    shutil.copytree(source, folder)
+    libraries = os.path.join(folder, "lib")
+    os.mkdir(libraries)
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", "-I", pg_config("--includedir-server"),
+                    "-o", os.path.join(libraries, "regress.so"), os.path.join(folder, "regress.c")],
+                   check=True)
+    for name in ("refint.so", "autoinc.so"):
+        shutil.copy(os.path.join(pg_config("--pkglibdir"), name), libraries)
+    if os.getuid() == 0:
+        subprocess.run(["chown", "-R", "postgres:postgres", folder], check=True)
+    return folder
+
+
+def regress(am, source, settings, done):
+    """Run the parallel schedule on a private cluster; leave name -> output in `done[am]`."""
+    cluster = Cluster(f"regress-{am}", conf=[
+        f"default_table_access_method={am}", "fsync=off", "autovacuum_naptime=1min", *settings])
+    try:
+        cluster.create()
+        folder = stage(cluster, source)
+        runner = os.path.join(os.path.dirname(pg_config("--pgxs")), "..", "test", "regress", "pg_regress")
+        cluster.run(os.path.abspath(runner), f"--bindir={cluster.bin}", f"--dlpath={folder}/lib",
+                    f"--inputdir={folder}", f"--outputdir={folder}", f"--host={cluster.root}",
+                    f"--port={cluster.port}", "--user=postgres", "--load-extension=firn",
+                    f"--schedule={folder}/parallel_schedule", "--max-connections=10",
+                    check=False, cwd=folder, timeout=1500)
+        results = os.path.join(folder, "results")
+        done[am] = {n[:-4]: open(os.path.join(results, n), errors="replace").read()
+                    for n in sorted(os.listdir(results)) if n.endswith(".out")}
+        done[am + " alarms"] = [a for a in cluster.alarms()]
+    except Exception as e:  # noqa: BLE001 - reported by the case that needs the result
+        done[am + " error"] = e
+    finally:
+        cluster.destroy()
+
+
+def neutral(text, am):
+    """Without what cannot be equal: the folder's name."""
+    return re.sub(r"/\S*firn-regress-\w+-\w+", "DIR", text)
+
+
+def run(tally, pattern):
+    done = {}
+
+    def both():
+        source = prepare()
+        # Plans are heap's: what is compared here is what tables do, not how a scan is called.
+        threads = [threading.Thread(target=regress, args=(am, source, settings, done))
+                   for am, settings in (("heap", []), ("firn", ["firn.enable_scan=off"]))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        for am in ("heap", "firn"):
+            if am + " error" in done:
+                raise done[am + " error"]
+        assert not done["firn alarms"], done["firn alarms"][:10]
+        assert len(done["heap"]) > 150, f"only {len(done['heap'])} results"
+
+    tally.case("regress runs on heap and on firn", both)
+    if "heap" not in done or "firn" not in done:
+        return
+    keep = os.environ.get("FIRN_REGRESS_DIFFS") or tempfile.mkdtemp(prefix="firn-regress-diffs-")
+    os.makedirs(keep, exist_ok=True)
+    known = expected_differences()
+    differing = []
+
+    def compare(name):
+        heap = neutral(done["heap"][name], "heap").splitlines()
+        firn = neutral(done["firn"].get(name, ""), "firn").splitlines()
+        diff = list(difflib.unified_diff(heap, firn, "heap", "firn", lineterm=""))
+        if diff:
+            differing.append(name)
+            with open(os.path.join(keep, name + ".diff"), "w") as f:
+                f.write("\n".join(diff) + "\n")
+            if name not in known:
+                raise AssertionError("\n".join(diff[:40]))
+
+    for name in done["heap"]:
+        if not pattern or pattern in name:
+            tally.case(f"regress {name}", lambda: compare(name))
+    print(f"{len(differing)} of {len(done['heap'])} regression files differ from heap: {' '.join(differing)}")
+    print(f"their differences are in {keep}")
+
+    def few():
+        assert len(differing) <= MOST, f"{len(differing)} files differ, at most {MOST} may"
+
+    tally.case("regress few files differ", few)
