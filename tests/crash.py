@@ -1,5 +1,6 @@
 """kill -9 at every named durable step, then recovery: what was committed is there, the rest is not."""
 import os
+import time
 
 import psycopg
 
@@ -39,6 +40,8 @@ def crash_at(cluster, point, statement):
             raise AssertionError("the crash point was not reached")
         except psycopg.OperationalError:
             pass
+    # The postmaster needs a moment to notice and to begin recovery.
+    time.sleep(0.5)
     cluster.wait_ready()
     with cluster.connect() as c:
         assert content(c) == before, (content(c), before)

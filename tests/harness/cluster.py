@@ -77,7 +77,8 @@ class Cluster:
                 os.kill(p, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        time.sleep(0.3)
+        # Shared memory must be free before a new postmaster starts.
+        time.sleep(1)
         os.unlink(os.path.join(self.data, "postmaster.pid"))
 
     def connect(self, dbname="postgres", **kw):

@@ -20,6 +20,8 @@ pgrx::pg_module_magic!();
 /// Called by PostgreSQL when it loads the library.
 #[no_mangle]
 pub extern "C-unwind" fn _PG_init() {
+    // A server started with RUST_BACKTRACE would get a backtrace in the DETAIL of every error.
+    std::env::set_var("RUST_LIB_BACKTRACE", "0");
     pg::init(|| {
         pg::guc::define();
         pg::hooks::install();

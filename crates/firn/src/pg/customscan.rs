@@ -489,7 +489,8 @@ unsafe extern "C-unwind" fn recheck(
 unsafe extern "C-unwind" fn next(scan: *mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot {
     let node = scan as *mut pg_sys::CustomScanState;
     let slot = (*scan).ss_ScanTupleSlot;
-    let found = callback(|| {
+    let context = (*(*scan).ps.state).es_query_cxt;
+    let body = || {
         let run = run(node);
         let snapshot = (*(*scan).ps.state).es_snapshot;
         if !run.heap_done {
@@ -508,7 +509,8 @@ unsafe extern "C-unwind" fn next(scan: *mut pg_sys::ScanState) -> *mut pg_sys::T
             Some(stripes) => stripes.next(Snap::of(snapshot), Slot::of(slot)),
             None => false,
         }
-    });
+    };
+    let found = callback(|| super::memory::within(context, body));
     if !found {
         Slot::of(slot).clear();
     }
@@ -555,13 +557,11 @@ unsafe fn start_stripes(
     let mut conditions = Vec::new();
     for (condition, state) in &run.conditions {
         let mut null = false;
-        // Values by reference must last as long as the scan.
-        let old = pg_sys::MemoryContextSwitchTo((*(*node).ss.ps.state).es_query_cxt);
+        // Values by reference must last as long as the scan: the current context is the query's.
         let value = match (**state).evalfunc {
             Some(f) => guarded(|| f(*state, econtext, &mut null)),
             None => continue,
         };
-        pg_sys::MemoryContextSwitchTo(old);
         conditions.push((*condition, (!null).then(|| value.value())));
     }
     let rel = Rel::of((*node).ss.ss_currentRelation);

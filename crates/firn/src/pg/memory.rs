@@ -20,6 +20,18 @@ pub(super) fn bind<T>(value: T) -> *mut T {
     raw
 }
 
+/// Run `f` with `context` as the current memory context: what a scan allocates on its way must live
+/// as long as the scan, whatever short-lived context its caller is in.
+///
+/// # Safety
+/// The context is alive.
+pub(super) unsafe fn within<T>(context: pg_sys::MemoryContext, f: impl FnOnce() -> T) -> T {
+    let old = pg_sys::MemoryContextSwitchTo(context);
+    let result = f();
+    pg_sys::MemoryContextSwitchTo(old);
+    result
+}
+
 static mut RESETTING: bool = false;
 
 /// Destructors must leave PostgreSQL's resources alone: an error is unwinding or a memory context is

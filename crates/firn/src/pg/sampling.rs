@@ -1,8 +1,8 @@
 //! Callbacks of TABLESAMPLE and ANALYZE.
 
-use super::ext::{callback, guarded};
+use super::ext::guarded;
 use super::heap::am as heapam;
-use super::scandesc::{slot_for_state, ScanDesc};
+use super::scandesc::{in_scan, slot_for_state, ScanDesc};
 use super::slot::Slot;
 use super::snapshot::Snap;
 use super::tableam_scan::heap;
@@ -26,7 +26,7 @@ pub(super) unsafe fn next_block(
     scan: pg_sys::TableScanDesc,
     state: *mut pg_sys::SampleScanState,
 ) -> bool {
-    callback(|| {
+    in_scan(scan, || {
         let desc = scan as *mut ScanDesc;
         let sampling = sample(scan);
         sampling.leave_block();
@@ -64,10 +64,10 @@ pub(super) unsafe fn next_tuple(
     state: *mut pg_sys::SampleScanState,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    if !callback(|| sample(scan).in_stripes()) {
+    if !in_scan(scan, || sample(scan).in_stripes()) {
         return heap!(scan_sample_next_tuple(scan, state, slot));
     }
-    callback(|| {
+    in_scan(scan, || {
         let sampling = sample(scan);
         let Some(choose) = (*(*state).tsmroutine).NextSampleTuple else { return false };
         loop {
@@ -100,7 +100,7 @@ pub(super) unsafe fn analyze_next_block(
     block: pg_sys::BlockNumber,
     strategy: pg_sys::BufferAccessStrategy,
 ) -> bool {
-    let in_row_store = callback(|| {
+    let in_row_store = in_scan(scan, || {
         let sampler = sampler(scan);
         sampler.leave_block();
         sampler.is_row_store(block)
@@ -108,7 +108,7 @@ pub(super) unsafe fn analyze_next_block(
     if in_row_store {
         return heap!(scan_analyze_next_block(scan, block, strategy));
     }
-    callback(|| sampler(scan).begin_block(block))
+    in_scan(scan, || sampler(scan).begin_block(block))
 }
 
 pub(super) unsafe fn analyze_next_tuple(
@@ -118,7 +118,7 @@ pub(super) unsafe fn analyze_next_tuple(
     dead: *mut f64,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    let found = callback(|| sampler(scan).next(&mut *live, &mut *dead, Slot::of(slot)));
+    let found = in_scan(scan, || sampler(scan).next(&mut *live, &mut *dead, Slot::of(slot)));
     if let Some(found) = found {
         return found;
     }
@@ -126,7 +126,7 @@ pub(super) unsafe fn analyze_next_tuple(
         if !heap!(scan_analyze_next_tuple(scan, oldest_xmin, live, dead, slot)) {
             return false;
         }
-        if callback(|| sampler(scan).keep_row_store_row()) {
+        if in_scan(scan, || sampler(scan).keep_row_store_row()) {
             return true;
         }
     }

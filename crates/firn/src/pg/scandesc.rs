@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[repr(C)]
 pub(super) struct ScanDesc {
     pub heap: pg_sys::HeapScanDescData,
+    /// The memory context in which the scan began.
+    pub context: pg_sys::MemoryContext,
     pub state: *mut Option<Scan>,
     pub analyze: *mut Option<crate::am::analyze::Sampler>,
     pub sample: *mut Option<crate::am::sample::SampleState>,
@@ -43,7 +45,15 @@ impl ScanDesc {
 #[repr(C)]
 pub(super) struct FetchDesc {
     pub heap: pg_sys::IndexFetchHeapData,
+    /// The memory context in which the index scan began.
+    pub context: pg_sys::MemoryContext,
     pub state: *mut Option<crate::am::fetch::Fetcher>,
+}
+
+/// Run the body of a scan's callback in the scan's memory context.
+pub(super) unsafe fn in_scan<T: Copy>(scan: pg_sys::TableScanDesc, f: impl FnOnce() -> T) -> T {
+    let context = (*(scan as *mut ScanDesc)).context;
+    super::ext::callback(|| memory::within(context, f))
 }
 
 /// Allocate zeroed PostgreSQL memory for a `T`.

@@ -91,11 +91,17 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
     let form = (*rel).rd_rel;
     let (stripe_rows, stripe_pages) = callback(|| maintenance::stripe_totals(Rel::of(rel)));
     let whole = (*form).reltuples;
+    let actual = Rel::of(rel).heap_blocks();
     if whole >= 0.0 {
         (*form).reltuples = (whole - stripe_rows as f32).max(0.0);
     }
     heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible));
     (*form).reltuples = whole;
+    if stripe_rows > 0.0 && actual < *pages {
+        // heapam takes a never-analysed table for ten pages at least; here the stripes are the table.
+        *tuples *= f64::from(actual) / f64::from((*pages).max(1));
+        *pages = actual;
+    }
     *tuples += stripe_rows;
     *pages = (*pages).saturating_add(stripe_pages);
 }

@@ -3,7 +3,7 @@
 
 use super::ext::{callback, guarded};
 use super::heap::am as heapam;
-use super::scandesc::{alloc, claim, slot_for_state, ParallelDesc, ScanDesc};
+use super::scandesc::{alloc, claim, in_scan, slot_for_state, ParallelDesc, ScanDesc};
 use super::slot::Slot;
 use super::snapshot::Snap;
 use super::toast::tid_of;
@@ -37,6 +37,7 @@ pub(super) unsafe extern "C-unwind" fn begin(
         let desc = alloc::<ScanDesc>();
         (*desc).heap = *(heap as pg_sys::HeapScanDesc);
         pg_sys::pfree(heap.cast());
+        (*desc).context = pg_sys::CurrentMemoryContext;
         (*desc).state = slot_for_state();
         let shared = (!pscan.is_null()).then_some((pscan as usize, claim as fn(usize) -> u32));
         *(*desc).state = Some(Scan::new(Rel::of(rel), Snap::of(snapshot), shared));
@@ -77,12 +78,12 @@ unsafe fn next(
         if !in_stripes && heap_next(scan, direction, slot) {
             return true;
         }
-        return callback(|| ScanDesc::scan(scan).next_in_stripes(true, Slot::of(slot)));
+        return in_scan(scan, || ScanDesc::scan(scan).next_in_stripes(true, Slot::of(slot)));
     }
     if !in_stripes && (*desc).heap.rs_inited {
         return heap_next(scan, direction, slot);
     }
-    if callback(|| ScanDesc::scan(scan).next_in_stripes(false, Slot::of(slot))) {
+    if in_scan(scan, || ScanDesc::scan(scan).next_in_stripes(false, Slot::of(slot))) {
         return true;
     }
     heap_next(scan, direction, slot)
@@ -158,7 +159,7 @@ pub(super) unsafe extern "C-unwind" fn bitmap_next_tuple(
     if (*tbm).blockno < VIRTUAL_BASE {
         return heap!(scan_bitmap_next_tuple(scan, tbm, slot));
     }
-    callback(|| ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
+    in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
 }
 
 pub(super) unsafe extern "C-unwind" fn sample_next_block(

@@ -30,6 +30,7 @@ pub(super) unsafe extern "C-unwind" fn index_fetch_begin(
     callback(|| {
         let desc = alloc::<FetchDesc>();
         (*desc).heap.xs_base.rel = rel;
+        (*desc).context = pg_sys::CurrentMemoryContext;
         (*desc).state = slot_for_state();
         desc as *mut pg_sys::IndexFetchTableData
     })
@@ -65,8 +66,10 @@ pub(super) unsafe extern "C-unwind" fn index_fetch_tuple(
         let desc = scan as *mut FetchDesc;
         let state = &mut *(*desc).state;
         let rel = Rel::of((*scan).rel);
-        let fetcher = state.get_or_insert_with(|| Fetcher::new(rel));
-        fetcher.fetch(tid_of(&*tid), Snap::of(snapshot), Slot::of(slot))
+        super::memory::within((*desc).context, || {
+            let fetcher = state.get_or_insert_with(|| Fetcher::new(rel));
+            fetcher.fetch(tid_of(&*tid), Snap::of(snapshot), Slot::of(slot))
+        })
     })
 }
 

@@ -4,6 +4,6 @@ use pgrx::pg_sys;
 
 /// Wait until everything this session has logged so far is on disk.
 pub fn flush() {
-    // SAFETY: plain calls; XactLastRecEnd is this backend's last record.
-    unsafe { pg_sys::XLogFlush(pg_sys::GetXLogInsertRecPtr()) }
+    // SAFETY: plain call; XactLastRecEnd is the end of this transaction's last record.
+    unsafe { pg_sys::XLogFlush(pg_sys::XactLastRecEnd) }
 }
