@@ -21,9 +21,9 @@ MOST = 14
 
 
 def expected_differences():
-    """File names from lines `- name: reason`."""
+    """File names from lines that begin with a dash, the name in backquotes, and a colon."""
     with open(LIST) as f:
-        return dict(re.findall(r"^- `(\w+)`: (.+)$", f.read(), re.M))
+        return dict(re.findall(r"^- `([\w.]+)`: (.+)$", f.read(), re.M))
 
 
 def pg_config(what):
@@ -77,7 +77,7 @@ def regress(am, source, settings, done):
         cluster.destroy()
 
 
-def neutral(text, am):
+def neutral(text):
     """Without what cannot be equal: the folder's name."""
     return re.sub(r"/\S*firn-regress-\w+-\w+", "DIR", text)
 
@@ -109,8 +109,8 @@ def run(tally, pattern):
     differing = []
 
     def compare(name):
-        heap = neutral(done["heap"][name], "heap").splitlines()
-        firn = neutral(done["firn"].get(name, ""), "firn").splitlines()
+        heap = neutral(done["heap"][name]).splitlines()
+        firn = neutral(done["firn"].get(name, "")).splitlines()
         diff = list(difflib.unified_diff(heap, firn, "heap", "firn", lineterm=""))
         if diff:
             differing.append(name)

@@ -10,6 +10,7 @@ import sessions  # noqa: E402
 import crash  # noqa: E402
 import differential  # noqa: E402
 import oracle  # noqa: E402
+import regress  # noqa: E402
 import replica  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
@@ -38,6 +39,7 @@ SUITES = {
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,
+    "regress": regress.run,
 }
 
 
