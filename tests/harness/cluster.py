@@ -41,7 +41,8 @@ class Cluster:
         kw.setdefault("stderr", subprocess.STDOUT)
         result = subprocess.run(cmd, text=True, **kw)
         if check and result.returncode != 0:
-            raise RuntimeError(f"{program} failed:\n{result.stdout}")
+            tail = open(self.log, errors="replace").read()[-2000:] if os.path.exists(self.log) else ""
+            raise RuntimeError(f"{program} failed:\n{result.stdout}\n{tail}")
         return result
 
     def create(self):

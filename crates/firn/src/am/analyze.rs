@@ -152,7 +152,7 @@ impl Sampler {
             }
             let handle = handle_for(self.table, &directory.toast, stripe, &block.found.entry);
             let all = |_: usize| true;
-            stripe_row(self.table, &self.layout, &directory.toast, &handle, row, all, &mut self.buffer);
+            stripe_row(&self.layout, &directory.toast, &handle, row, all, &mut self.buffer);
             let tid = Tid::of(stripe, row);
             slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, block.found.xmin);
             return Some(true);

@@ -130,9 +130,7 @@ impl Fetcher {
         match &at.place {
             Place::Stripe(found) => {
                 let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
-                stripe_row(
-                    self.table,
-                    &self.layout,
+                stripe_row(&self.layout,
                     &directory.toast,
                     &handle,
                     at.row,
@@ -141,7 +139,7 @@ impl Fetcher {
                 );
             }
             Place::Pending(p) => {
-                pending_row(self.table, &self.layout, &p.writer, at.row, &mut self.buffer)
+                pending_row(&self.layout, &p.writer, at.row, &mut self.buffer)
             }
             Place::Reserved => {
                 let n = self.layout.columns.len();

@@ -142,7 +142,7 @@ impl StripeRows {
         let (Some(directory), Some(current)) = (&self.directory, &mut self.current) else { return };
         match &mut current.source {
             Source::Pending(p) => {
-                pending_row(self.table, &self.layout, &p.writer, row, &mut self.buffer);
+                pending_row(&self.layout, &p.writer, row, &mut self.buffer);
                 self.values.clone_from(&self.buffer.values);
                 self.nulls.clone_from(&self.buffer.nulls);
             }
@@ -151,7 +151,6 @@ impl StripeRows {
                 if !covered {
                     let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);
                     let columns = load_batch(
-                        self.table,
                         &self.layout,
                         &self.wanted,
                         &self.missing,
@@ -248,7 +247,6 @@ pub fn visible_pending(table: Rel, snap: Snap) -> Vec<PendingRef> {
 
 /// Decode all wanted columns of a batch into datums.
 fn load_batch(
-    table: Rel,
     layout: &Layout,
     wanted: &[bool],
     missing: &[(Datum, bool)],
@@ -267,7 +265,7 @@ fn load_batch(
         let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
             let (value, null) = match missing.get(i) {
                 Some(known) => *known,
-                None => crate::pg::slot::missing_value(table, number),
+                None => layout.missing(i),
             };
             return Datums::constant(value, null, rows);
         };

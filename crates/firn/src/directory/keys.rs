@@ -9,6 +9,9 @@ pub const ALLOCATION: u32 = 2;
 pub const FORWARDING: u32 = 3;
 /// Intents of offloads under way and objects no longer needed.
 pub const INTENT: u32 = 4;
+/// Defaults given to ADD COLUMN, kept when a rewrite makes PostgreSQL forget them; sequence number =
+/// attribute number.
+pub const MISSING: u32 = 5;
 /// First id of the number line of chunk addresses.
 pub const CHUNKS: u32 = 100;
 /// First id of tombstones.

@@ -116,7 +116,7 @@ impl Batch {
             if row % 1_024 == 0 {
                 xact::check_for_interrupts();
             }
-            pending_row(self.table, &self.layout, &writer, row, &mut buffer);
+            pending_row(&self.layout, &writer, row, &mut buffer);
             indexes.insert(Tid::of(slot, row), &buffer.values, &buffer.nulls, xid);
         }
         indexes.finish();

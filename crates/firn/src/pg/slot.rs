@@ -177,11 +177,25 @@ pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
     }
 }
 
-/// What a row written before this column existed has in it: the default given to ADD COLUMN, or
-/// NULL.
-pub fn missing_value(table: Rel, attribute: i16) -> (Datum, bool) {
-    // SAFETY: attribute is a valid number of this table.
-    unsafe { missing_of(table.tupdesc(), attribute) }
+/// The default given to ADD COLUMN that rows written before lack, as PostgreSQL remembers it: the
+/// datum's bytes (eight for a by-value type). None when there is none.
+pub fn remembered_default(table: Rel, attribute: &Attribute) -> Option<Vec<u8>> {
+    // SAFETY: attribute is one of this table's; a by-reference default is a plain datum of its type.
+    unsafe {
+        let (value, null) = missing_of(table.tupdesc(), attribute.number);
+        if null {
+            return None;
+        }
+        if attribute.by_value {
+            return Some(value.to_le_bytes().to_vec());
+        }
+        let len = match attribute.length {
+            -1 => pgrx::varlena::varsize_any(value as *const pg_sys::varlena),
+            -2 => CStr::from_ptr(value as *const core::ffi::c_char).to_bytes_with_nul().len(),
+            n => n as usize,
+        };
+        Some(std::slice::from_raw_parts(value as *const u8, len).to_vec())
+    }
 }
 
 unsafe fn missing_of(desc: pg_sys::TupleDesc, attribute: i16) -> (Datum, bool) {

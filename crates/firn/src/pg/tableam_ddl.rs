@@ -205,9 +205,34 @@ unsafe fn carry_stripes(
         let oid = (*(*indexes).elements.add(i as usize)).oid_value;
         pg_sys::reindex_index(oid, false, persistence, &mut params);
     }
+    keep_defaults(Rel::of(old), (*to).rd_id.to_u32());
     pg_sys::relation_close(from, pg_sys::NoLock as i32);
     pg_sys::relation_close(to, pg_sys::NoLock as i32);
     total
+}
+
+/// PostgreSQL forgets the defaults of added columns after a rewrite, as heap rows have them written
+/// out then. Stripes were carried as they are and still need them.
+fn keep_defaults(old: Rel, new_toast: u32) {
+    let toast = super::Toast::open_oid(new_toast, super::LockMode::RowExclusive);
+    for attribute in old.attributes().iter().filter(|a| !a.dropped) {
+        let Some(bytes) = super::slot::remembered_default(old, attribute) else { continue };
+        let key = super::ChunkKey {
+            id: crate::directory::keys::MISSING,
+            seq: i32::from(attribute.number),
+        };
+        if bytes.len() > super::toast::CHUNK_BYTES {
+            super::error(
+                super::Kind::Limit,
+                format!("default of column \"{}\" is too large to rewrite the table", attribute.name),
+            )
+            .hint("Rewrite the table with ALTER TABLE ... SET ACCESS METHOD heap and back.")
+            .raise()
+        }
+        if toast.find(key, Snap::self_snap()).is_none() {
+            toast.insert(key, &bytes, super::xact::command_id(true), true);
+        }
+    }
 }
 
 /// Write a table's counts to pg_class in place, as VACUUM does.

@@ -250,7 +250,7 @@ impl FirnScan {
                 let number = column.attribute.number;
                 let datums = match meta.column_by_field_id(i32::from(number)) {
                     None => {
-                        let (value, null) = crate::pg::slot::missing_value(self.table, number);
+                        let (value, null) = self.layout.missing(*i);
                         Datums::constant(value, null, selection.len())
                     }
                     Some(stored) => {
@@ -300,7 +300,7 @@ impl FirnScan {
             if self.pending_deleted.as_ref().is_some_and(|d| d.contains(row)) {
                 continue;
             }
-            pending_row(self.table, &self.layout, &p.writer, row, &mut self.pending_buffer);
+            pending_row(&self.layout, &p.writer, row, &mut self.pending_buffer);
             let buffer = &self.pending_buffer;
             slot.fill(self.wanted.iter().map(|i| (*i, (buffer.values[*i], buffer.nulls[*i]))));
             slot.set_tid(self.table.oid(), Tid::of(p.slot, row));

@@ -1,7 +1,10 @@
 //! How a table's columns are stored, remembered per session until the table's definition changes.
 
-use crate::pg::datum::ColumnType;
-use crate::pg::Rel;
+use crate::directory::keys;
+use crate::pg::datum::{ColumnType, Datum};
+use crate::pg::rel::Attribute;
+use crate::pg::slot::remembered_default;
+use crate::pg::{ChunkKey, LockMode, Rel, Snap, Toast};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -9,6 +12,51 @@ use std::rc::Rc;
 /// A table's columns in attribute order; None for a dropped one.
 pub struct Layout {
     pub columns: Vec<Option<ColumnType>>,
+    /// What stripes that lack a column have in it.
+    missing: Vec<Missing>,
+}
+
+enum Missing {
+    Null,
+    Direct(Datum),
+    /// Bytes of a value by reference, aligned to 8.
+    Bytes(Box<[u64]>),
+}
+
+impl Layout {
+    /// The value that rows written before column `i` was added have in it.
+    pub fn missing(&self, i: usize) -> (Datum, bool) {
+        match self.missing.get(i) {
+            Some(Missing::Direct(d)) => (*d, false),
+            Some(Missing::Bytes(b)) => (b.as_ptr() as usize, false),
+            _ => (0, true),
+        }
+    }
+}
+
+/// The remembered default of a column: PostgreSQL's own, or the one kept in the TOAST relation when
+/// a rewrite made PostgreSQL forget it.
+fn missing_of(table: Rel, attribute: &Attribute) -> Missing {
+    let kept = || {
+        let toast = Toast::open(table, LockMode::AccessShare).filter(|t| !t.is_empty())?;
+        let key = ChunkKey { id: keys::MISSING, seq: i32::from(attribute.number) };
+        toast.find(key, Snap::self_snap()).map(|row| row.data)
+    };
+    let Some(bytes) = remembered_default(table, attribute).or_else(kept) else {
+        return Missing::Null;
+    };
+    if attribute.by_value {
+        let mut word = [0u8; 8];
+        let n = bytes.len().min(8);
+        word[..n].copy_from_slice(&bytes[..n]);
+        return Missing::Direct(u64::from_le_bytes(word) as Datum);
+    }
+    let words = bytes.chunks(8).map(|c| {
+        let mut word = [0u8; 8];
+        word[..c.len()].copy_from_slice(c);
+        u64::from_ne_bytes(word)
+    });
+    Missing::Bytes(words.collect())
 }
 
 thread_local! {
@@ -24,7 +72,13 @@ pub fn layout(table: Rel) -> Rc<Layout> {
     if let Some(layout) = known {
         return layout;
     }
-    let fresh = Rc::new(layout_of(&table.attributes()));
+    let attributes = table.attributes();
+    let mut fresh = layout_of(&attributes);
+    fresh.missing = attributes
+        .iter()
+        .map(|a| if a.dropped { Missing::Null } else { missing_of(table, a) })
+        .collect();
+    let fresh = Rc::new(fresh);
     LAYOUTS.with_borrow_mut(|map| {
         // Tables come and go; the map must not grow with all that ever were.
         if map.len() > 4_096 {
@@ -36,7 +90,7 @@ pub fn layout(table: Rel) -> Rc<Layout> {
 }
 
 /// The layout of these columns.
-pub fn layout_of(attributes: &[crate::pg::rel::Attribute]) -> Layout {
+pub fn layout_of(attributes: &[Attribute]) -> Layout {
     let columns = attributes.iter().map(|a| (!a.dropped).then(|| ColumnType::of(a))).collect();
-    Layout { columns }
+    Layout { columns, missing: Vec::new() }
 }

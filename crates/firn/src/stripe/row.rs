@@ -4,7 +4,7 @@ use super::datums::{one_value, One};
 use super::handle::{with_decoder, StripeHandle};
 use super::layout::Layout;
 use crate::pg::datum::Datum;
-use crate::pg::{slot::missing_value, Rel, Toast};
+use crate::pg::Toast;
 use firn_format::StripeWriter;
 
 /// A row as datums; the buffer owns what they point to until its next use.
@@ -56,7 +56,6 @@ impl RowBuffer {
 
 /// Read row `row` of a stripe. `wanted` tells which columns are needed; the others stay NULL.
 pub fn stripe_row(
-    table: Rel,
     layout: &Layout,
     toast: &Toast,
     handle: &StripeHandle,
@@ -70,7 +69,7 @@ pub fn stripe_row(
         let Some(column) = column.as_ref().filter(|_| wanted(i)) else { continue };
         let number = column.attribute.number;
         let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
-            let (value, null) = missing_value(table, number);
+            let (value, null) = layout.missing(i);
             out.values[i] = value;
             out.nulls[i] = null;
             continue;
@@ -98,7 +97,6 @@ pub fn stripe_row(
 
 /// Read row `row` of a stripe that is still being collected by this session.
 pub fn pending_row(
-    table: Rel,
     layout: &Layout,
     writer: &StripeWriter,
     row: u32,
@@ -109,7 +107,7 @@ pub fn pending_row(
         let Some(column) = column.as_ref() else { continue };
         let number = i32::from(column.attribute.number);
         let Some(stored) = writer.columns().iter().position(|c| c.field_id == number) else {
-            let (value, null) = missing_value(table, column.attribute.number);
+            let (value, null) = layout.missing(i);
             out.values[i] = value;
             out.nulls[i] = null;
             continue;

@@ -1,0 +1,87 @@
+-- Conditions that zone maps and filters on encoded columns may answer, with the values where
+-- PostgreSQL's order differs from the obvious one: NaN, infinities, -0, NULL, padding, collations.
+SET timezone = 'UTC'; SET datestyle = 'ISO';
+CREATE TABLE t (id int, f float8, r real, n numeric, m numeric(10,2), s text COLLATE "C", u text COLLATE "en-x-icu",
+    c char(6), v varchar(12), d date, ts timestamp, tz timestamptz, b bool, big bigint, small smallint, y bytea,
+    i interval, g uuid, j jsonb, a int[], o oid, nm name);
+INSERT INTO t SELECT x,
+    CASE x % 11 WHEN 0 THEN 'NaN' WHEN 1 THEN 'Infinity' WHEN 2 THEN '-Infinity' WHEN 3 THEN '-0' WHEN 4 THEN NULL ELSE x / 8.0 END::float8,
+    CASE x % 13 WHEN 0 THEN 'NaN' WHEN 1 THEN 'Infinity' WHEN 2 THEN NULL ELSE x * 0.1 END::real,
+    CASE x % 17 WHEN 0 THEN 'NaN' WHEN 1 THEN 'Infinity' WHEN 2 THEN NULL WHEN 3 THEN 1.10 ELSE x / 7.0 END::numeric,
+    CASE x % 19 WHEN 0 THEN 'NaN' WHEN 2 THEN NULL ELSE x / 3.0 END::numeric(10,2),
+    CASE x % 7 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN 'A' || x WHEN 3 THEN repeat('long', 40) || x ELSE 'a' || x % 20 END,
+    CASE x % 5 WHEN 0 THEN 'Äpfel' WHEN 1 THEN 'apfel' WHEN 2 THEN 'Zebra' WHEN 3 THEN NULL ELSE 'zebra' END,
+    CASE x % 4 WHEN 0 THEN 'ab' WHEN 1 THEN 'ab  ' WHEN 2 THEN NULL ELSE 'x' || x % 10 END,
+    CASE x % 4 WHEN 0 THEN 'ab' WHEN 1 THEN 'ab  ' ELSE 'v' || x % 30 END,
+    CASE x % 23 WHEN 0 THEN 'infinity' WHEN 1 THEN '-infinity' WHEN 2 THEN NULL ELSE (date '2020-01-01' + x)::text END::date,
+    CASE x % 29 WHEN 0 THEN 'infinity' WHEN 1 THEN '-infinity' ELSE (timestamp '2020-01-01' + x * interval '1 hour')::text END::timestamp,
+    CASE x % 31 WHEN 0 THEN NULL ELSE timestamptz '2020-01-01 00:00+00' + x * interval '90 minutes' END,
+    CASE x % 3 WHEN 0 THEN NULL WHEN 1 THEN true ELSE false END,
+    CASE x % 50 WHEN 0 THEN 9223372036854775807 WHEN 1 THEN -9223372036854775808 ELSE x * 1000000007::bigint END,
+    (x % 100)::smallint, decode(lpad(to_hex(x), 4, '0'), 'hex'),
+    x % 40 * interval '1 day' + x % 3 * interval '1 mon', ('00000000-0000-0000-0000-' || lpad(x::text, 12, '0'))::uuid,
+    jsonb_build_object('x', x % 9), ARRAY[x % 4, x % 6], x, ('n' || x % 12)::name
+    FROM generate_series(1, 900) x;
+SELECT settle('t');
+UPDATE t SET f = -1 WHERE id IN (100, 500);
+DELETE FROM t WHERE id BETWEEN 300 AND 310;
+CREATE FUNCTION q(condition text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE r text;
+BEGIN
+    EXECUTE 'SELECT count(*) || '' '' || coalesce(sum(id), 0) FROM t WHERE ' || condition INTO r;
+    RETURN condition || ' -> ' || r;
+EXCEPTION WHEN OTHERS THEN
+    RETURN condition || ' !! ' || SQLSTATE || ' ' || SQLERRM;
+END $$;
+SELECT q(col || ' ' || op || ' ' || val) FROM
+    (VALUES ('f', '''NaN'''), ('f', '0'), ('f', '''Infinity'''), ('f', '''-Infinity'''), ('f', '50'),
+            ('r', '''NaN'''), ('r', '0.3'), ('r', '0.3::real'), ('r', '30'), ('n', '''NaN'''), ('n', '1.1'), ('n', '''Infinity'''), ('n', '60'),
+            ('m', '''NaN'''), ('m', '33.333'), ('m', '33.33'), ('m', '100'), ('s', ''''''), ('s', '''a11'''), ('s', '''A'''),
+            ('u', '''apfel'''), ('u', '''Zebra'''), ('u', '''b'''), ('u', '''B'' COLLATE "C"'), ('c', '''ab'''), ('c', '''ab '''), ('c', '''x3'''),
+            ('c', '''ab ''::text'), ('v', '''ab'''), ('v', '''ab  '''), ('v', '''v12'''), ('d', '''infinity'''), ('d', '''2020-03-01'''), ('d', '''2020-03-01 12:00''::timestamp'),
+            ('d', '''2020-03-01 12:00+00''::timestamptz'), ('ts', '''-infinity'''), ('ts', '''2020-01-10'''), ('ts', '''2020-01-10''::date'),
+            ('tz', '''2020-01-20 00:00+05'''), ('tz', '''2020-01-20''::date'), ('b', 'true'), ('b', 'false'), ('big', '9223372036854775807'),
+            ('big', '1000000007'), ('big', '5::smallint'), ('big', '1e9'), ('big', '1e30::numeric'), ('small', '40'), ('small', '40000'), ('small', '40.5'),
+            ('small', '99999999999'), ('id', '450'), ('id', '450.5'), ('id', '450.5::float8'), ('id', '3000000000'), ('id', 'NULL'), ('y', '''\x0100'''), ('i', '''30 days'''), ('i', '''1 mon'''),
+            ('g', '''00000000-0000-0000-0000-000000000450'''), ('j', '''{"x": 3}'''), ('a', '''{1,3}'''), ('o', '450'), ('nm', '''n5''')) l(col, val),
+    (VALUES (1, '<'), (2, '<='), (3, '='), (4, '>='), (5, '>'), (6, '<>'), (7, 'IS NOT DISTINCT FROM')) o(k, op) ORDER BY col, val, k;
+SELECT q(c) FROM unnest(ARRAY['f IS NULL', 'f IS NOT NULL', 'b', 'NOT b', 'b IS TRUE', 'b IS NOT TRUE', 'b IS FALSE', 'b IS UNKNOWN', 'NOT (b AND f > 3)',
+    'id IN (1, 2, 3, 899, 900, 901)', 'id NOT IN (1, 2, 3)', 'id IN (1, NULL)', 'id NOT IN (1, NULL)', 'id = ANY (NULL::int[])', 'id = ANY (''{}'')',
+    'id = ALL (''{5}'')', 'id = ANY (ARRAY[7, 8]::bigint[])', 's IN (''a1'', ''a11'', '''')', 'n IN (1.1, ''NaN'')', 'f IN (''NaN'', 0)', 'c IN (''ab'', ''x3  '')',
+    's LIKE ''a1%''', 's LIKE ''%1''', 's ILIKE ''A1%''', 's ~ ''^A''', 's ^@ ''long''', 'v LIKE ''ab%''', 'c LIKE ''ab''', 'u = lower(u)', 'length(s) > 100',
+    'id BETWEEN 100 AND 110', 'id BETWEEN 110 AND 100', 'id BETWEEN SYMMETRIC 110 AND 100', 'f BETWEEN 1 AND ''NaN''', 'id + 1 = 5', 'id % 100 = 0', '-id < -890', '5 > id',
+    'id < small', 'f > r', 'f = r', 'd = ts', 'big > n', 'id = 5 OR s IS NULL', 'id = 5 OR (id > 895 AND s > ''a'')', '(id, small) < (3, 2)', '(f, r) > (1, 2)', 'coalesce(f, 0) = 0',
+    'id > 890 AND id < 10', 'false', 'NULL::bool', 'id = id', 'id <> id', 'f = f', 'id IS DISTINCT FROM NULL', 'ROW(id, f) IS NULL', 't IS NOT NULL', '1 / (id - 5) > 0',
+    'id > 5 AND 1 / (id - 5) > 0', 'j ->> ''x'' = ''3''', 'j @> ''{"x": 3}''', 'a @> ''{3}''', '3 = ANY (a)', 'd > current_date', 'd < date ''2020-02-01'' + interval ''3 days''',
+    'ctid = (SELECT ctid FROM t WHERE id = 7)', 'tableoid = ''t''::regclass', 'EXISTS (SELECT 1 FROM t x WHERE x.id = t.id + 1 AND x.b)', 'id = (SELECT max(id) FROM t)',
+    'id < (SELECT avg(id) FROM t)', 'id = ANY (SELECT id FROM t WHERE f = ''NaN'')', 'random() < 0', 'pg_backend_pid() = 0']) WITH ORDINALITY u(c, k) ORDER BY k;
+-- parameters of prepared statements, generic plans too
+SET plan_cache_mode = force_generic_plan;
+PREPARE p1(int, int) AS SELECT count(*), sum(id) FROM t WHERE id BETWEEN $1 AND $2;
+EXECUTE p1(10, 20); EXECUTE p1(20, 10); EXECUTE p1(NULL, 10); EXECUTE p1(880, 2000);
+PREPARE p2(float8) AS SELECT count(*), sum(id) FROM t WHERE f >= $1;
+EXECUTE p2('NaN'); EXECUTE p2('Infinity'); EXECUTE p2(100); EXECUTE p2(NULL);
+PREPARE p3(text) AS SELECT count(*), sum(id) FROM t WHERE s = $1;
+EXECUTE p3(''); EXECUTE p3('a11'); EXECUTE p3('none'); EXECUTE p3(NULL);
+PREPARE p4(int[]) AS SELECT count(*), sum(id) FROM t WHERE id = ANY ($1);
+EXECUTE p4('{1,5,900,NULL}'); EXECUTE p4('{}'); EXECUTE p4(NULL);
+PREPARE p5(numeric) AS SELECT count(*), sum(id) FROM t WHERE m > $1;
+EXECUTE p5(33.335); EXECUTE p5('NaN'); EXECUTE p5('Infinity');
+RESET plan_cache_mode;
+-- nested loops give the scan a new parameter each time
+SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off;
+SELECT k, x.* FROM generate_series(0, 950, 190) k, LATERAL (SELECT count(*), min(f), max(s) FROM t WHERE id > k AND id < k + 30) x ORDER BY k;
+SELECT a.id, b.id FROM t a JOIN t b ON b.id = a.id + 450 WHERE a.id < 6 ORDER BY 1;
+SELECT count(*) FROM t a WHERE NOT EXISTS (SELECT 1 FROM t b WHERE b.id = a.id - 1);
+RESET enable_hashjoin; RESET enable_mergejoin; RESET enable_material; RESET enable_memoize;
+-- aggregates and what needs which columns
+SELECT count(*), count(f), count(DISTINCT s), min(n), max(n), min(ts), max(d), bool_and(b), sum(m), avg(small) FROM t;
+SELECT b, count(*), min(id) FROM t GROUP BY b ORDER BY b NULLS FIRST;
+SELECT u, count(*) FROM t GROUP BY u ORDER BY u NULLS FIRST;
+SELECT c, count(*), max(length(c)), max(octet_length(c)) FROM t GROUP BY c ORDER BY c NULLS FIRST;
+SELECT 1 FROM t WHERE id < 3;
+SELECT t FROM t WHERE id = 12;
+SELECT t.*, t.tableoid::regclass FROM t WHERE id = 899;
+SELECT id FROM t ORDER BY f DESC NULLS LAST, id LIMIT 5;
+SELECT id FROM t ORDER BY u, id LIMIT 5;
+SELECT id FROM t WHERE id > 5 ORDER BY id OFFSET 890;
