@@ -9,6 +9,7 @@ import cold  # noqa: E402
 import sessions  # noqa: E402
 import crash  # noqa: E402
 import differential  # noqa: E402
+import isolation  # noqa: E402
 import oracle  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
@@ -39,6 +40,7 @@ SUITES = {
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,
+    "isolation": isolation.run,
     "regress": regress.run,
 }
 

@@ -476,7 +476,7 @@ unsafe fn run<'a>(node: *mut pg_sys::CustomScanState) -> &'a mut Run {
 unsafe extern "C-unwind" fn exec(
     node: *mut pg_sys::CustomScanState,
 ) -> *mut pg_sys::TupleTableSlot {
-    callback(|| pg_sys::ExecScan(&mut (*node).ss, Some(next), Some(recheck)))
+    super::ext::direct::ExecScan(&mut (*node).ss, Some(next), Some(recheck))
 }
 
 unsafe extern "C-unwind" fn recheck(

@@ -74,13 +74,6 @@ postgres_functions! {
         lock: pg_sys::LOCKMODE,
         numparents: *mut *mut pg_sys::List,
     ) -> *mut pg_sys::List;
-    fn planstate_tree_walker(
-        state: *mut pg_sys::PlanState,
-        walker: Option<
-            unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
-        >,
-        context: *mut core::ffi::c_void,
-    ) -> bool;
 }
 
 /// Call a C function pointer so that a PostgreSQL error becomes an unwinding panic.
@@ -111,4 +104,29 @@ pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::Transaction
         return pg_sys::HeapTupleGetUpdateXid(header);
     }
     (*header).t_choice.t_heap.t_xmax
+}
+
+/// PostgreSQL functions called without a guard, from frames that own nothing: their errors pass by as
+/// C's own longjmp and keep CONTEXT and object names, which a caught error loses.
+pub mod direct {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn ExecScan(
+            node: *mut pg_sys::ScanState,
+            access: pg_sys::ExecScanAccessMtd,
+            recheck: pg_sys::ExecScanRecheckMtd,
+        ) -> *mut pg_sys::TupleTableSlot;
+        pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: core::ffi::c_int);
+        pub fn standard_ExecutorFinish(query: *mut pg_sys::QueryDesc);
+        pub fn planstate_tree_walker(
+            state: *mut pg_sys::PlanState,
+            walker: Option<
+                unsafe extern "C-unwind" fn(
+                    *mut pg_sys::PlanState,
+                    *mut core::ffi::c_void,
+                ) -> bool,
+            >,
+            context: *mut core::ffi::c_void,
+        ) -> bool;
+    }
 }

@@ -1,6 +1,6 @@
 //! Hooks into PostgreSQL, each calling the one before it.
 
-use super::ext::{callback, guarded, planstate_tree_walker};
+use super::ext::{callback, direct};
 use pgrx::pg_sys;
 
 static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
@@ -20,11 +20,11 @@ pub fn install() {
 unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags: i32) {
     match PREVIOUS_START {
         Some(f) => f(query, flags),
-        None => callback(|| pg_sys::standard_ExecutorStart(query, flags)),
+        None => direct::standard_ExecutorStart(query, flags),
     }
     let state = (*query).planstate;
     if !state.is_null() {
-        callback(|| no_prefetch(state, std::ptr::null_mut()));
+        no_prefetch(state, std::ptr::null_mut());
     }
 }
 
@@ -46,7 +46,7 @@ unsafe extern "C-unwind" fn no_prefetch(
             (*bitmap).can_skip_fetch = false;
         }
     }
-    guarded(|| planstate_tree_walker(state, Some(no_prefetch), context))
+    direct::planstate_tree_walker(state, Some(no_prefetch), context)
 }
 
 /// The rows of a statement are complete: write its stripes before AFTER triggers run.
@@ -54,7 +54,7 @@ unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
     callback(crate::write::flush_all);
     match PREVIOUS_FINISH {
         Some(f) => f(query),
-        None => callback(|| pg_sys::standard_ExecutorFinish(query)),
+        None => direct::standard_ExecutorFinish(query),
     }
     // What AFTER triggers inserted in bulk.
     callback(crate::write::flush_all);

@@ -16,9 +16,9 @@ use crate::schema::ColumnSpec;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Codec {
     None,
-    /// LZ4 blocks (Parquet's LZ4_RAW): the default, quick to read single rows from.
+    /// LZ4 blocks (Parquet's LZ4_RAW): quickest to read single rows from.
     Lz4,
-    /// Zstandard at this level.
+    /// Zstandard at this level; level 1 is the default.
     Zstd(i32),
 }
 
@@ -35,7 +35,7 @@ pub struct WriteOptions {
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        WriteOptions { codec: Codec::Lz4, page_rows: 2_048, text_page_bytes: 16_384 }
+        WriteOptions { codec: Codec::Zstd(1), page_rows: 2_048, text_page_bytes: 16_384 }
     }
 }
 
