@@ -14,6 +14,15 @@ import psycopg
 ALARMS = re.compile(r"PANIC|TRAP:|terminated by signal|could not read stripe|panicked at")
 
 
+def alive(pid):
+    """Whether a process runs (a dead one that was not waited for does not)."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Cluster:
     """One server. `conf` are lines of postgresql.conf."""
 
@@ -78,9 +87,14 @@ class Cluster:
                 os.kill(p, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        # Shared memory must be free before a new postmaster starts.
-        time.sleep(1)
-        os.unlink(os.path.join(self.data, "postmaster.pid"))
+        # Shared memory must be free before a new postmaster starts. A killed process that nobody has
+        # waited for yet still counts as alive to a new postmaster, so its lock files go by hand.
+        while any(alive(p) for p in [pid, *map(int, children)]):
+            time.sleep(0.05)
+        for lock in (os.path.join(self.data, "postmaster.pid"),
+                     os.path.join(self.root, f".s.PGSQL.{self.port}.lock")):
+            if os.path.exists(lock):
+                os.unlink(lock)
 
     def connect(self, dbname="postgres", **kw):
         kw.setdefault("autocommit", True)
