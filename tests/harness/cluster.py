@@ -72,7 +72,15 @@ class Cluster:
             f.write("\n".join(lines) + "\n")
 
     def start(self):
-        self.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start")
+        # After a kill -9, remnants may hold the old shared memory for a moment: try again.
+        for attempt in range(8):
+            try:
+                self.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start")
+                return
+            except RuntimeError:
+                if attempt == 7:
+                    raise
+                time.sleep(2)
 
     def stop(self, mode="fast"):
         self.run("pg_ctl", "-D", self.data, "-w", "-m", mode, "stop", check=False)
