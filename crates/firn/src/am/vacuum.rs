@@ -1,6 +1,6 @@
 //! Counts that the planner, VACUUM and ANALYZE need of the stripe half of a table.
 
-use crate::directory::Directory;
+use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
 use crate::pg::tableam_ddl::{index_oids, row_count, set_row_count};
 use crate::pg::{LockMode, OpenRel, Rel, Snap};
@@ -66,7 +66,13 @@ pub fn virtual_bytes(table: Rel) -> u64 {
 /// heapam's VACUUM has counted the row store only: add the stripes' rows to the table's and its
 /// indexes' counts. Done by overwriting in place, as VACUUM's transaction must not write otherwise.
 pub fn correct_statistics(table: Rel) {
-    let (rows, _) = stripe_totals(table);
+    let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
+    let snap = Snap::self_snap();
+    let mut rows = 0.0;
+    for found in directory.list(snap) {
+        let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
+        rows += f64::from(found.entry.rows - deleted.map_or(0, |d| d.count()));
+    }
     if rows == 0.0 {
         return;
     }

@@ -114,8 +114,8 @@ fn properties(
         .set_created_by(concat!("firn ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(keys))
         .set_compression(compression)
-        // A page is stored as it is where compression saves less than a tenth.
-        .set_data_page_v2_compression_ratio_threshold(0.9)
+        // A page is stored as it is where compression saves less than three hundredths.
+        .set_data_page_v2_compression_ratio_threshold(0.97)
         .set_data_page_row_count_limit(page_rows)
         .set_write_batch_size(page_rows.min(1_024))
         .set_data_page_size_limit(1 << 30)

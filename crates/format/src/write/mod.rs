@@ -18,7 +18,7 @@ pub enum Codec {
     None,
     /// LZ4 blocks (Parquet's LZ4_RAW): quickest to read single rows from.
     Lz4,
-    /// Zstandard at this level; level 1 is the default.
+    /// Zstandard at this level; level 3 is the default.
     Zstd(i32),
 }
 
@@ -35,7 +35,7 @@ pub struct WriteOptions {
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        WriteOptions { codec: Codec::Zstd(1), page_rows: 2_048, text_page_bytes: 16_384 }
+        WriteOptions { codec: Codec::Zstd(3), page_rows: 2_048, text_page_bytes: 16_384 }
     }
 }
 
