@@ -33,7 +33,10 @@ pub enum Values {
     F64(Vec<f64>),
     Bytes(ByteColumn),
     /// Positions in a dictionary; every key is below the dictionary's length (0 when it is empty).
-    Dict { keys: Vec<u32>, dict: Arc<Dictionary> },
+    Dict {
+        keys: Vec<u32>,
+        dict: Arc<Dictionary>,
+    },
 }
 
 /// Distinct values of a stripe column.
@@ -264,16 +267,18 @@ impl Column {
                 (Values::F64(v), Value::F64(x)) => v.push(x),
                 (Values::Bytes(v), Value::Bytes(x)) => v.push(x),
                 // A NULL's key into an empty dictionary.
-                (target, Value::Null) if matches!(other.values, Values::Dict { .. }) => match target {
-                    Values::Bool(v) => v.push(0),
-                    Values::I32(v) => v.push(0),
-                    Values::I64(v) => v.push(0),
-                    Values::I128(v) => v.push(0),
-                    Values::F32(v) => v.push(0.0),
-                    Values::F64(v) => v.push(0.0),
-                    Values::Bytes(v) => v.push(&[]),
-                    Values::Dict { .. } => (),
-                },
+                (target, Value::Null) if matches!(other.values, Values::Dict { .. }) => {
+                    match target {
+                        Values::Bool(v) => v.push(0),
+                        Values::I32(v) => v.push(0),
+                        Values::I64(v) => v.push(0),
+                        Values::I128(v) => v.push(0),
+                        Values::F32(v) => v.push(0.0),
+                        Values::F64(v) => v.push(0.0),
+                        Values::Bytes(v) => v.push(&[]),
+                        Values::Dict { .. } => (),
+                    }
+                }
                 _ => (),
             }
         }

@@ -13,7 +13,10 @@ pub enum ColumnKind {
     Float32,
     Float64,
     /// Fixed-point numbers; `precision` at most 38.
-    Decimal { precision: u8, scale: u8 },
+    Decimal {
+        precision: u8,
+        scale: u8,
+    },
     /// Days since 1970-01-01; `i32::MIN` and `i32::MAX` are the infinities.
     Date,
     /// Microseconds since 1970-01-01 without time zone; `i64::MIN` and `i64::MAX` are the infinities.

@@ -30,14 +30,9 @@ impl Driver {
             .on_thread_start(thread_start)
             .build()
             .map_err(|e| {
-                Error::new(
-                    ErrorKind::Other,
-                    format!("could not set up network requests: {e}"),
-                )
+                Error::new(ErrorKind::Other, format!("could not set up network requests: {e}"))
             })?;
-        Ok(Driver {
-            runtime: Some(runtime),
-        })
+        Ok(Driver { runtime: Some(runtime) })
     }
 
     /// Runs `request` to its end, or until `cancelled` answers true.
@@ -125,9 +120,7 @@ mod tests {
     fn inside_another_runtime_is_an_error_not_a_panic() {
         let driver = Driver::new(|| {}).unwrap();
         let outer = Builder::new_current_thread().build().unwrap();
-        let e = outer
-            .block_on(async { driver.run(&|| false, async { Ok(1) }) })
-            .unwrap_err();
+        let e = outer.block_on(async { driver.run(&|| false, async { Ok(1) }) }).unwrap_err();
         assert_eq!(e.kind, ErrorKind::Other);
     }
 
@@ -141,9 +134,7 @@ mod tests {
         let begun = Instant::now();
         let _ = driver.run::<()>(&|| begun.elapsed() > Duration::from_millis(50), async {
             let stuck = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(3)));
-            stuck
-                .await
-                .map_err(|e| Failure::fatal(ErrorKind::Other, e.to_string()))
+            stuck.await.map_err(|e| Failure::fatal(ErrorKind::Other, e.to_string()))
         });
         drop(driver);
         assert!(begun.elapsed() < Duration::from_secs(1));

@@ -49,13 +49,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error that concerns no single request.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error {
-            kind,
-            message: message.into(),
-            key: None,
-            store: None,
-            attempts: 0,
-        }
+        Error { kind, message: message.into(), key: None, store: None, attempts: 0 }
     }
 
     /// What kind of error this is.
@@ -96,23 +90,11 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub fn fatal(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Failure {
-            kind,
-            detail: detail.into(),
-            retry: false,
-            uncertain: false,
-            attempts: 1,
-        }
+        Failure { kind, detail: detail.into(), retry: false, uncertain: false, attempts: 1 }
     }
 
     pub fn passing(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Failure {
-            kind,
-            detail: detail.into(),
-            retry: true,
-            uncertain: true,
-            attempts: 1,
-        }
+        Failure { kind, detail: detail.into(), retry: true, uncertain: true, attempts: 1 }
     }
 
     pub fn cancelled() -> Self {
@@ -128,10 +110,9 @@ impl Failure {
         };
         let message = match self.kind {
             ErrorKind::Cancelled => format!("cancelled: {subject}"),
-            _ if self.attempts > 1 => format!(
-                "could not {subject}: {} (after {} attempts)",
-                self.detail, self.attempts
-            ),
+            _ if self.attempts > 1 => {
+                format!("could not {subject}: {} (after {} attempts)", self.detail, self.attempts)
+            }
             _ => format!("could not {subject}: {}", self.detail),
         };
         Error {

@@ -35,10 +35,9 @@ impl FileStore {
     fn check_root(&self) -> Result<()> {
         match fs::metadata(&self.root) {
             Ok(m) if m.is_dir() => Ok(()),
-            Ok(_) => Err(Failure::fatal(
-                ErrorKind::InvalidOptions,
-                "the store's folder is not a folder",
-            )),
+            Ok(_) => {
+                Err(Failure::fatal(ErrorKind::InvalidOptions, "the store's folder is not a folder"))
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failure::fatal(
                 ErrorKind::Unreachable,
                 "the store's folder does not exist (is it mounted?)",
@@ -74,10 +73,7 @@ impl FileStore {
             return Err(exists());
         }
         let temporary = Temporary::beside(&target)?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary.0)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary.0)?;
         let mut unsynced = 0;
         for step in bytes.chunks(STEP) {
             if cancelled() {
@@ -112,10 +108,8 @@ impl FileStore {
 
     /// Creates the folders down to `folder`, each one durable before anything is put into it.
     fn make_folders(&self, folder: &Path) -> Result<()> {
-        let missing: Vec<&Path> = folder
-            .ancestors()
-            .take_while(|a| *a != self.root && !a.is_dir())
-            .collect();
+        let missing: Vec<&Path> =
+            folder.ancestors().take_while(|a| *a != self.root && !a.is_dir()).collect();
         for f in missing.into_iter().rev() {
             match fs::create_dir(f) {
                 Ok(()) => {}
@@ -136,10 +130,7 @@ impl FileStore {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Bytes>> {
         let (file, length) = self.open(key)?;
-        ranges
-            .iter()
-            .map(|r| read(&file, length, r, cancelled))
-            .collect()
+        ranges.iter().map(|r| read(&file, length, r, cancelled)).collect()
     }
 
     pub fn head(&self, key: &str) -> Result<u64> {
@@ -179,11 +170,7 @@ impl FileStore {
                 let Ok(name) = entry.file_name().into_string() else {
                     continue;
                 };
-                let key = if folder.is_empty() {
-                    name
-                } else {
-                    format!("{folder}/{name}")
-                };
+                let key = if folder.is_empty() { name } else { format!("{folder}/{name}") };
                 // Temporary files and whatever else could not have been put here.
                 if crate::key::check_key(&key).is_err() {
                     continue;
@@ -243,11 +230,7 @@ impl Temporary {
     fn beside(target: &Path) -> Result<Self> {
         let mut name = OsString::from(".");
         name.push(target.file_name().unwrap_or_default());
-        name.push(format!(
-            ".{}.{:016x}.tmp",
-            std::process::id(),
-            crate::key::random_nonce()
-        ));
+        name.push(format!(".{}.{:016x}.tmp", std::process::id(), crate::key::random_nonce()));
         Ok(Temporary(target.with_file_name(name)))
     }
 }

@@ -42,16 +42,8 @@ pub fn object_key(
     generation: u32,
     nonce: u64,
 ) -> String {
-    ObjectKey {
-        system_identifier,
-        timeline,
-        database,
-        relation,
-        slot,
-        generation,
-        nonce,
-    }
-    .to_string()
+    ObjectKey { system_identifier, timeline, database, relation, slot, generation, nonce }
+        .to_string()
 }
 
 impl fmt::Display for ObjectKey {
@@ -59,12 +51,7 @@ impl fmt::Display for ObjectKey {
         write!(
             f,
             "{}{:08x}-{}-{:016x}.parquet",
-            relation_prefix(
-                self.system_identifier,
-                self.timeline,
-                self.database,
-                self.relation
-            ),
+            relation_prefix(self.system_identifier, self.timeline, self.database, self.relation),
             self.slot,
             self.generation,
             self.nonce
@@ -98,15 +85,8 @@ impl ObjectKey {
         if parts.next().is_some() || name.next().is_some() {
             return None;
         }
-        let parsed = ObjectKey {
-            system_identifier,
-            timeline,
-            database,
-            relation,
-            slot,
-            generation,
-            nonce,
-        };
+        let parsed =
+            ObjectKey { system_identifier, timeline, database, relation, slot, generation, nonce };
         // One spelling per key: "+1", leading zeros and the wrong case are not ours.
         (parsed.to_string() == key).then_some(parsed)
     }
@@ -142,11 +122,7 @@ pub(crate) fn check_key(key: &str) -> Result<()> {
     if key.len() <= 900 && key.split('/').all(part_ok) {
         Ok(())
     } else {
-        let shown: String = key
-            .chars()
-            .take(100)
-            .flat_map(char::escape_default)
-            .collect();
+        let shown: String = key.chars().take(100).flat_map(char::escape_default).collect();
         Err(Error::invalid(format!(
             "\"{shown}\" cannot be an object's key: it must have letters, digits and ._=- between single slashes"
         )))
@@ -171,9 +147,7 @@ mod tests {
 
     #[test]
     fn strange_keys_are_refused() {
-        for bad in [
-            "", "/a", "a/", "a//b", "..", "a/../b", ".tmp", "a b", "a%2fb", "ä", "a\0b",
-        ] {
+        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", ".tmp", "a b", "a%2fb", "ä", "a\0b"] {
             assert!(check_key(bad).is_err(), "{bad:?}");
         }
         for not_ours in [

@@ -100,10 +100,7 @@ pub const PUBLIC_OPTIONS: [&str; 10] = [
 impl StoreOptions {
     /// The defaults with this URL.
     pub fn new(url: impl Into<String>) -> Self {
-        StoreOptions {
-            url: url.into(),
-            ..StoreOptions::default()
-        }
+        StoreOptions { url: url.into(), ..StoreOptions::default() }
     }
 
     /// Sets the option of this name from its text form. Errors name the option, never a secret's value.
@@ -126,11 +123,7 @@ impl StoreOptions {
                 self.allow_http = Some(match value.to_ascii_lowercase().as_str() {
                     "true" | "on" | "yes" | "1" => true,
                     "false" | "off" | "no" | "0" => false,
-                    _ => {
-                        return Err(Error::invalid(
-                            "option \"allow_http\" must be true or false",
-                        ))
-                    }
+                    _ => return Err(Error::invalid("option \"allow_http\" must be true or false")),
                 });
             }
             "request_timeout_ms" => self.request_timeout_ms = number(name, value, 1, 3_600_000)?,
@@ -169,39 +162,28 @@ impl StoreOptions {
             None => false,
         };
         match (plain, self.allow_http) {
-            (true, Some(false)) => Err(Error::invalid(
-                "the endpoint begins with http:// but allow_http is off",
-            )),
+            (true, Some(false)) => {
+                Err(Error::invalid("the endpoint begins with http:// but allow_http is off"))
+            }
             (plain, allowed) => Ok(allowed.unwrap_or(plain)),
         }
     }
 
     /// Everything that must not appear in a message.
     pub(crate) fn secrets(&self) -> Vec<String> {
-        [
-            &self.secret_access_key,
-            &self.session_token,
-            &self.access_key_id,
-        ]
-        .into_iter()
-        .flatten()
-        .filter(|s| !s.is_empty())
-        .cloned()
-        .collect()
+        [&self.secret_access_key, &self.session_token, &self.access_key_id]
+            .into_iter()
+            .flatten()
+            .filter(|s| !s.is_empty())
+            .cloned()
+            .collect()
     }
 }
 
 fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64> {
-    value
-        .trim()
-        .parse::<u64>()
-        .ok()
-        .filter(|n| (least..=most).contains(n))
-        .ok_or_else(|| {
-            Error::invalid(format!(
-                "option \"{name}\" must be a whole number from {least} to {most}"
-            ))
-        })
+    value.trim().parse::<u64>().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| {
+        Error::invalid(format!("option \"{name}\" must be a whole number from {least} to {most}"))
+    })
 }
 
 /// A store's URL, taken apart.
@@ -223,19 +205,13 @@ pub(crate) fn parse_url(url: &str) -> Result<Location> {
         // What stands before an "@" may be a password: such a URL is never repeated in a message.
         let authority = rest.split('/').next().unwrap_or("");
         if authority.contains('@') {
-            return Err(Error::invalid(
-                "a store's url must not hold a user or password",
-            ));
+            return Err(Error::invalid("a store's url must not hold a user or password"));
         }
         if rest.contains(['?', '#']) {
-            return Err(Error::invalid(
-                "a store's url must not have a query or a fragment",
-            ));
+            return Err(Error::invalid("a store's url must not have a query or a fragment"));
         }
         if rest.contains(|c: char| c.is_control()) {
-            return Err(Error::invalid(
-                "a store's url must not hold control characters",
-            ));
+            return Err(Error::invalid("a store's url must not hold control characters"));
         }
         return match scheme {
             "file" => file_location(rest, form),
@@ -284,10 +260,7 @@ fn s3_location(rest: &str, form: &str) -> Result<Location> {
             ))
         })?;
     }
-    Ok(Location::S3 {
-        bucket: bucket.to_string(),
-        prefix: prefix.to_string(),
-    })
+    Ok(Location::S3 { bucket: bucket.to_string(), prefix: prefix.to_string() })
 }
 
 /// Checks an endpoint and says whether it is plain HTTP.
@@ -348,16 +321,11 @@ mod tests {
         }
         assert_eq!(
             parse_url("file:///srv/with%20space/").unwrap(),
-            Location::File {
-                root: "/srv/with space/".into()
-            }
+            Location::File { root: "/srv/with space/".into() }
         );
         assert_eq!(
             parse_url("s3://bucket/a/b/").unwrap(),
-            Location::S3 {
-                bucket: "bucket".into(),
-                prefix: "a/b".into()
-            }
+            Location::S3 { bucket: "bucket".into(), prefix: "a/b".into() }
         );
     }
 

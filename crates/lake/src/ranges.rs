@@ -85,10 +85,7 @@ mod tests {
 
     #[test]
     fn near_ranges_share_a_request_and_large_ones_are_divided() {
-        assert_eq!(
-            requests(&[0..10, 15..20, 40..50], 5, 100),
-            vec![0..20, 40..50]
-        );
+        assert_eq!(requests(&[0..10, 15..20, 40..50], 5, 100), vec![0..20, 40..50]);
         assert_eq!(requests(&[0..10], 0, 4), vec![0..4, 4..8, 8..10]);
         assert_eq!(requests(&[7..7], 0, 4), Vec::<Range<u64>>::new());
         assert_eq!(
@@ -99,10 +96,7 @@ mod tests {
 
     #[test]
     fn what_was_not_fetched_is_not_invented() {
-        let fetched = [
-            (0..4, Bytes::from_static(b"abcd")),
-            (8..9, Bytes::from_static(b"i")),
-        ];
+        let fetched = [(0..4, Bytes::from_static(b"abcd")), (8..9, Bytes::from_static(b"i"))];
         assert_eq!(cut(&[0..6], &fetched), None);
         assert_eq!(cut(&[8..12], &fetched), None);
         assert_eq!(cut(&[0..4], &[(0..4, Bytes::from_static(b"ab"))]), None);

@@ -86,10 +86,7 @@ mod tests {
     use super::*;
 
     fn run<T>(policy: &Policy, results: Vec<Result<T, Failure>>) -> Result<T, Failure> {
-        let rt = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
+        let rt = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let mut results = results.into_iter();
         rt.block_on(policy.run(|| {
             let next = results.next().expect("no more attempts were planned");
@@ -98,20 +95,13 @@ mod tests {
     }
 
     fn policy(max_retries: u32) -> Policy {
-        Policy {
-            max_retries,
-            window: Duration::from_secs(60),
-            attempt: Duration::from_secs(1),
-        }
+        Policy { max_retries, window: Duration::from_secs(60), attempt: Duration::from_secs(1) }
     }
 
     #[test]
     fn only_passing_failures_are_retried() {
         let passing = || Err(Failure::passing(ErrorKind::Unreachable, "busy"));
-        assert_eq!(
-            run(&policy(2), vec![passing(), passing(), Ok(1)]).unwrap(),
-            1
-        );
+        assert_eq!(run(&policy(2), vec![passing(), passing(), Ok(1)]).unwrap(), 1);
         let e = run::<i32>(&policy(1), vec![passing(), passing()]).unwrap_err();
         assert_eq!((e.attempts, e.uncertain), (2, true));
         let fatal = Err(Failure::fatal(ErrorKind::PermissionDenied, "no"));

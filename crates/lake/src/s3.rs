@@ -68,9 +68,7 @@ impl S3Store {
             // TLS protects a body already; hashing it once more would cost time in which nobody can cancel.
             .with_unsigned_payload(!http)
             .with_client_options(client_options)
-            .with_http_connector(Connector {
-                conditional: Arc::clone(&conditional),
-            })
+            .with_http_connector(Connector { conditional: Arc::clone(&conditional) })
             .with_retry(RetryConfig {
                 max_retries: 0,
                 retry_timeout: Duration::ZERO,
@@ -103,11 +101,7 @@ impl S3Store {
         })?;
         Ok(S3Store {
             client,
-            prefix: if prefix.is_empty() {
-                String::new()
-            } else {
-                format!("{prefix}/")
-            },
+            prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
             policy: Policy::of(options),
             parallel: options.parallel(),
             part_bytes: options.part_bytes.clamp(5 << 20, LARGEST_PART),
@@ -167,9 +161,7 @@ impl S3Store {
                     }
                 }
                 self.refuse_existing(path).await?;
-                self.put_once(path, bytes, PutMode::Overwrite)
-                    .await
-                    .map_err(|e| self.fail(e))
+                self.put_once(path, bytes, PutMode::Overwrite).await.map_err(|e| self.fail(e))
             })
             .await
     }
@@ -181,19 +173,15 @@ impl S3Store {
         mode: PutMode,
     ) -> object_store::Result<()> {
         let payload = PutPayload::from_bytes(bytes.clone());
-        self.client
-            .put_opts(path, payload, PutOptions::from(mode))
-            .await
-            .map(|_| ())
+        self.client.put_opts(path, payload, PutOptions::from(mode)).await.map(|_| ())
     }
 
     /// For servers without conditional requests; the key's nonce closes what gap remains.
     async fn refuse_existing(&self, path: &Path) -> Result<()> {
         match self.head_once(path).await {
-            Ok(_) => Err(Failure::fatal(
-                ErrorKind::AlreadyExists,
-                "an object with this key exists",
-            )),
+            Ok(_) => {
+                Err(Failure::fatal(ErrorKind::AlreadyExists, "an object with this key exists"))
+            }
             Err(f) if f.kind == ErrorKind::NotFound => Ok(()),
             Err(f) => Err(f),
         }
@@ -203,27 +191,14 @@ impl S3Store {
         let length = bytes.len() as u64;
         let part = self.part_bytes.max(length.div_ceil(MOST_PARTS));
         if part > LARGEST_PART {
-            return Err(Failure::fatal(
-                ErrorKind::InvalidOptions,
-                "the object is too large",
-            ));
+            return Err(Failure::fatal(ErrorKind::InvalidOptions, "the object is too large"));
         }
         let id = self
             .policy
-            .run(|| async {
-                self.client
-                    .create_multipart(path)
-                    .await
-                    .map_err(|e| self.fail(e))
-            })
+            .run(|| async { self.client.create_multipart(path).await.map_err(|e| self.fail(e)) })
             .await
             .map_err(certain)?;
-        let mut upload = Upload {
-            client: self.client.clone(),
-            path: path.clone(),
-            id,
-            open: true,
-        };
+        let mut upload = Upload { client: self.client.clone(), path: path.clone(), id, open: true };
         let result = self.fill(&upload, bytes, part).await;
         if result.is_err() {
             let abort = self.client.abort_multipart(path, &upload.id);
@@ -246,10 +221,7 @@ impl S3Store {
             .await
             .map_err(certain)?;
         if !self.conditional.load(Ordering::Relaxed) {
-            self.policy
-                .run(|| self.refuse_existing(&upload.path))
-                .await
-                .map_err(certain)?;
+            self.policy.run(|| self.refuse_existing(&upload.path)).await.map_err(certain)?;
         }
         self.policy
             .run(|| async {
@@ -314,22 +286,13 @@ impl S3Store {
     }
 
     async fn get_once(&self, path: &Path, range: &Range<u64>) -> Result<Bytes> {
-        let options = GetOptions {
-            range: Some(GetRange::Bounded(range.clone())),
-            ..GetOptions::default()
-        };
-        let result = self
-            .client
-            .get_opts(path, options)
-            .await
-            .map_err(|e| self.fail(e))?;
+        let options =
+            GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+        let result = self.client.get_opts(path, options).await.map_err(|e| self.fail(e))?;
         if result.range != *range {
             return Err(Failure::fatal(
                 ErrorKind::Corrupt,
-                format!(
-                    "it has {} bytes where {} are needed",
-                    result.meta.size, range.end
-                ),
+                format!("it has {} bytes where {} are needed", result.meta.size, range.end),
             ));
         }
         let bytes = result.bytes().await.map_err(|e| self.fail(e))?;
@@ -349,10 +312,7 @@ impl S3Store {
     }
 
     async fn head_once(&self, path: &Path) -> Result<u64> {
-        let options = GetOptions {
-            head: true,
-            ..GetOptions::default()
-        };
+        let options = GetOptions { head: true, ..GetOptions::default() };
         match self.client.get_opts(path, options).await {
             Ok(result) => Ok(result.meta.size),
             Err(e) => {
@@ -378,9 +338,7 @@ impl S3Store {
         let crc = stream::iter(requests)
             .map(|r| self.get(path, r))
             .buffered(self.parallel.min(4))
-            .try_fold(0, |crc, bytes| async move {
-                Ok(crc32c::crc32c_append(crc, &bytes))
-            })
+            .try_fold(0, |crc, bytes| async move { Ok(crc32c::crc32c_append(crc, &bytes)) })
             .await?;
         Ok((length, crc))
     }

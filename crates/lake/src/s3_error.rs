@@ -24,9 +24,7 @@ impl Judge {
 
     /// The text without the store's secrets (servers repeat the access key in their errors).
     pub fn clean(&self, text: &str) -> String {
-        self.secrets
-            .iter()
-            .fold(text.to_string(), |t, s| t.replace(s.as_str(), "<hidden>"))
+        self.secrets.iter().fold(text.to_string(), |t, s| t.replace(s.as_str(), "<hidden>"))
     }
 
     pub fn failure(&self, e: &object_store::Error) -> Failure {
@@ -141,11 +139,7 @@ mod tests {
     use super::*;
 
     fn judged(status: u16, code: &str) -> Failure {
-        let answer = Answer {
-            status,
-            code: code.into(),
-            message: "key AKID is wrong".into(),
-        };
+        let answer = Answer { status, code: code.into(), message: "key AKID is wrong".into() };
         let e = object_store::Error::Generic {
             store: "S3",
             source: Box::new(HttpError::new(HttpErrorKind::Unknown, answer)),

@@ -37,11 +37,7 @@ impl Answer {
                 .take(LONGEST_ERROR_MESSAGE)
                 .collect()
         };
-        Answer {
-            status,
-            code: clean("Code"),
-            message: clean("Message"),
-        }
+        Answer { status, code: clean("Code"), message: clean("Message") }
     }
 }
 
@@ -101,9 +97,7 @@ impl HttpService for Service {
                 .is_some_and(|q| q.split('&').any(|p| p.starts_with("uploadId=")));
         if completion && self.conditional.load(Ordering::Relaxed) {
             // Not among the signed headers; S3 asks only for its own x-amz-* ones to be.
-            request
-                .headers_mut()
-                .insert("if-none-match", HeaderValue::from_static("*"));
+            request.headers_mut().insert("if-none-match", HeaderValue::from_static("*"));
         }
         let response = self.inner.execute(request).await?;
         let status = response.status();
@@ -118,10 +112,7 @@ impl HttpService for Service {
         let (parts, body) = response.into_parts();
         let body = body.bytes().await?;
         if element(&String::from_utf8_lossy(&body), "Code").is_empty() {
-            return Ok(HttpResponse::from_parts(
-                parts,
-                HttpResponseBody::from(body),
-            ));
+            return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
         }
         let mut answer = Answer::new(500, &body);
         if answer.code == "PreconditionFailed" {
@@ -163,10 +154,7 @@ mod tests {
             a.to_string(),
             "the server answered 403 SignatureDoesNotMatch: The request signature"
         );
-        assert_eq!(
-            Answer::new(502, b"<html>Bad gateway").to_string(),
-            "the server answered 502"
-        );
+        assert_eq!(Answer::new(502, b"<html>Bad gateway").to_string(), "the server answered 502");
         assert_eq!(Answer::new(500, b"<Code>").code, "");
         assert_eq!(Answer::new(500, &[0xff, b'<', b'C']).code, "");
     }

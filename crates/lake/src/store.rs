@@ -42,10 +42,7 @@ impl Store {
                 store: Box::new(S3Store::new(options, &bucket, &prefix)?),
             },
         };
-        Ok(Store {
-            url: options.url.clone(),
-            place,
-        })
+        Ok(Store { url: options.url.clone(), place })
     }
 
     /// The URL the store was opened by. It holds no secret.
@@ -78,8 +75,7 @@ impl Store {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Bytes> {
         let mut all = self.get_ranges(key, &[range], cancelled)?;
-        all.pop()
-            .ok_or_else(|| Error::new(ErrorKind::Other, "a read returned nothing"))
+        all.pop().ok_or_else(|| Error::new(ErrorKind::Other, "a read returned nothing"))
     }
 
     /// Reads several ranges of an object, in parallel; ranges close to each other share a request, large ones

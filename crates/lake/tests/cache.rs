@@ -20,12 +20,7 @@ const MIB: u64 = 1 << 20;
 /// An object whose bytes are known without keeping them.
 fn object(n: u64, length: u64) -> Vec<u8> {
     (0..length)
-        .map(|i| {
-            (i.wrapping_mul(31)
-                .wrapping_add(i >> 13)
-                .wrapping_add(n * 97)
-                % 251) as u8
-        })
+        .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 13).wrapping_add(n * 97) % 251) as u8)
         .collect()
 }
 
@@ -37,10 +32,7 @@ struct Objects {
 impl Objects {
     fn new(name: &str, lengths: &[u64]) -> Objects {
         let folder = Folder::new(name);
-        let objects = Objects {
-            folder,
-            lengths: lengths.to_vec(),
-        };
+        let objects = Objects { folder, lengths: lengths.to_vec() };
         let store = objects.store();
         for (n, length) in lengths.iter().enumerate() {
             let bytes = Bytes::from(object(n as u64, *length));
@@ -55,9 +47,7 @@ impl Objects {
 
     fn read(&self, cache: &Cache, store: &Store, n: usize, ranges: &[Range<u64>]) -> Vec<Bytes> {
         let key = format!("o/{n}");
-        cache
-            .read_many(store, "s", &key, self.lengths[n], ranges, &go_on)
-            .unwrap()
+        cache.read_many(store, "s", &key, self.lengths[n], ranges, &go_on).unwrap()
     }
 }
 
@@ -82,16 +72,7 @@ fn held(dir: &Path) -> u64 {
 #[test]
 fn against_a_model() {
     let mut random = Random::new("against_a_model");
-    let lengths = [
-        0,
-        1,
-        65_536,
-        300_000,
-        MIB,
-        MIB + 1,
-        3 * MIB + 77,
-        9 * MIB - 5,
-    ];
+    let lengths = [0, 1, 65_536, 300_000, MIB, MIB + 1, 3 * MIB + 77, 9 * MIB - 5];
     let objects = Objects::new("cache-model", &lengths);
     let whole: Vec<Vec<u8>> = (0..).zip(lengths).map(|(n, l)| object(n, l)).collect();
     let folder = Folder::new("cache-model-dir");
@@ -129,10 +110,9 @@ fn against_a_model() {
                     damaged += 1;
                 }
             }
-            5 if random.below(4) == 0 => drop(fs::write(
-                folder.path().join("v1/usage"),
-                vec![7; random.usize_below(40)],
-            )),
+            5 if random.below(4) == 0 => {
+                drop(fs::write(folder.path().join("v1/usage"), vec![7; random.usize_below(40)]))
+            }
             6 if random.below(20) == 0 => fs::remove_dir_all(folder.path().join("v1")).unwrap(),
             _ => {
                 let n = random.below(lengths.len() as u64) as usize;
@@ -172,17 +152,11 @@ fn what_is_cached_needs_no_store() {
     let cache = Cache::open(folder.path(), 100 * MIB).unwrap();
     let length = bytes.len() as u64;
     let read = |cache: &Cache, r: Range<u64>| {
-        let got = cache
-            .read(&store, "s", "a", length, r.clone(), &go_on)
-            .unwrap();
+        let got = cache.read(&store, "s", "a", length, r.clone(), &go_on).unwrap();
         assert!(got[..] == bytes[r.start as usize..r.end as usize], "{r:?}");
     };
     read(&cache, MIB - 10..MIB + 10);
-    assert_eq!(
-        server.log().len(),
-        1,
-        "two neighbouring pieces share a request"
-    );
+    assert_eq!(server.log().len(), 1, "two neighbouring pieces share a request");
     assert_eq!((cache.stats().misses, cache.stats().hits), (2, 0));
     read(&cache, 0..2 * MIB);
     read(&cache, 5..9);
@@ -219,13 +193,8 @@ fn errors_of_the_store_are_passed_on() {
     let read = |key: &str, length, range| cache.read(&store, "s", key, length, range, &go_on);
     assert_eq!(read("b", 100, 0..1).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(read("a", 101, 0..1).unwrap_err().kind, ErrorKind::Corrupt);
-    assert_eq!(
-        read("a", 100, 0..101).unwrap_err().kind,
-        ErrorKind::InvalidOptions
-    );
-    let e = cache
-        .read(&store, "s", "a", 100, 0..1, &|| true)
-        .unwrap_err();
+    assert_eq!(read("a", 100, 0..101).unwrap_err().kind, ErrorKind::InvalidOptions);
+    let e = cache.read(&store, "s", "a", 100, 0..1, &|| true).unwrap_err();
     assert_eq!(e.kind, ErrorKind::Cancelled);
     assert_eq!(files(folder.path()), vec![]);
     assert_eq!(read("a", 100, 10..11).unwrap()[..], object(1, 100)[10..11]);
@@ -245,12 +214,7 @@ fn the_least_recently_used_goes_first() {
     // All are old, and 0 and 2 are used again.
     let old = SystemTime::now() - Duration::from_secs(3600);
     for (path, _) in files(folder.path()) {
-        File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .set_modified(old)
-            .unwrap();
+        File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
     }
     read(0);
     read(2);
@@ -398,16 +362,8 @@ fn child() {
         let n = random.usize_below(2);
         let start = random.below(lengths[n]);
         let r = start..start + random.below(lengths[n] - start) + 1;
-        let got = cache
-            .read(
-                &store,
-                "s",
-                &format!("o/{n}"),
-                lengths[n],
-                r.clone(),
-                &go_on,
-            )
-            .unwrap();
+        let got =
+            cache.read(&store, "s", &format!("o/{n}"), lengths[n], r.clone(), &go_on).unwrap();
         assert!(got[..] == whole[n][r.start as usize..r.end as usize]);
     }
     println!("{:?}", cache.stats());
@@ -420,11 +376,7 @@ fn processes_share_a_cache_and_some_are_killed() {
     let folder = Folder::new("cache-processes-dir");
     let most = 5 * MIB;
     let start = |seed: u64| {
-        let job = format!(
-            "{},{},{most},{seed}",
-            objects.folder.url(),
-            folder.path().display()
-        );
+        let job = format!("{},{},{most},{seed}", objects.folder.url(), folder.path().display());
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture"])
             .env(CHILD, job)
@@ -471,12 +423,7 @@ fn leftovers_of_killed_processes_are_removed_in_time() {
     let leftover = piece.with_file_name(".1.0.0000000000000000.tmp");
     fs::write(&leftover, vec![0; 1000]).unwrap();
     let old = SystemTime::now() - Duration::from_secs(3600);
-    File::options()
-        .write(true)
-        .open(&leftover)
-        .unwrap()
-        .set_modified(old)
-        .unwrap();
+    File::options().write(true).open(&leftover).unwrap().set_modified(old).unwrap();
     objects.read(&cache, &store, 0, &[0..4 * MIB]);
     assert!(!leftover.exists());
     assert!(held(folder.path()) <= most);

@@ -59,46 +59,19 @@ fn lasting_faults_end_in_an_error_that_says_which_store_and_key() {
         (Fault::HalfBody, ErrorKind::Unreachable, 2),
         (Fault::ShortBody, ErrorKind::Unreachable, 2),
         (Fault::Reset, ErrorKind::Unreachable, 2),
-        (
-            Fault::Silence(Duration::from_secs(1)),
-            ErrorKind::Unreachable,
-            2,
-        ),
-        (
-            Fault::Slow(Duration::from_millis(20)),
-            ErrorKind::Unreachable,
-            2,
-        ),
-        (
-            Fault::Status(403, "InvalidAccessKeyId"),
-            ErrorKind::PermissionDenied,
-            1,
-        ),
-        (
-            Fault::Status(403, "SignatureDoesNotMatch"),
-            ErrorKind::PermissionDenied,
-            1,
-        ),
-        (
-            Fault::Status(400, "ExpiredToken"),
-            ErrorKind::PermissionDenied,
-            1,
-        ),
+        (Fault::Silence(Duration::from_secs(1)), ErrorKind::Unreachable, 2),
+        (Fault::Slow(Duration::from_millis(20)), ErrorKind::Unreachable, 2),
+        (Fault::Status(403, "InvalidAccessKeyId"), ErrorKind::PermissionDenied, 1),
+        (Fault::Status(403, "SignatureDoesNotMatch"), ErrorKind::PermissionDenied, 1),
+        (Fault::Status(400, "ExpiredToken"), ErrorKind::PermissionDenied, 1),
         (Fault::Status(404, "NoSuchKey"), ErrorKind::NotFound, 1),
-        (
-            Fault::Status(301, "PermanentRedirect"),
-            ErrorKind::InvalidOptions,
-            1,
-        ),
+        (Fault::Status(301, "PermanentRedirect"), ErrorKind::InvalidOptions, 1),
         (Fault::Status(507, ""), ErrorKind::Full, 1),
     ] {
         server.always(Some(fault.clone()));
         let e = store.get_range("a", 0..1000, &go_on).unwrap_err();
         assert_eq!((e.kind, e.attempts), (kind, attempts), "{fault:?}: {e}");
-        assert!(
-            e.message.contains("\"a\"") && e.message.contains("s3://bucket/pre"),
-            "{e}"
-        );
+        assert!(e.message.contains("\"a\"") && e.message.contains("s3://bucket/pre"), "{e}");
         assert_no_secret(&format!("{e} {e:?}"));
     }
 }
@@ -144,9 +117,7 @@ fn writes_whose_answer_is_lost_are_recognised_as_ours() {
     server.set("b", b"other");
     for faults in [vec![], vec![Fault::ResetAfter]] {
         server.faults(&faults);
-        let e = store
-            .put("b", Bytes::from_static(b"mine"), &go_on)
-            .unwrap_err();
+        let e = store.put("b", Bytes::from_static(b"mine"), &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::AlreadyExists, "{e}");
         assert_eq!(server.get("b").unwrap(), b"other");
     }
@@ -172,23 +143,12 @@ fn large_objects_go_in_parts_that_are_retried_one_by_one() {
     let server = Server::start();
     let object = Bytes::from(Random::new("large_objects_go_in_parts").bytes((16 << 20) + 1));
     let store = open(&server.options());
-    server.faults(&[
-        Fault::None,
-        Fault::Status(503, "SlowDown"),
-        Fault::Reset,
-        Fault::ResetAfter,
-    ]);
+    server.faults(&[Fault::None, Fault::Status(503, "SlowDown"), Fault::Reset, Fault::ResetAfter]);
     store.put("a", object.clone(), &go_on).unwrap();
     assert!(server.get("a").unwrap() == object);
     // The completion fails inside a success, then its answer is lost.
     for fault in [Fault::ErrorInSuccess("InternalError"), Fault::ResetAfter] {
-        server.faults(&[
-            Fault::None,
-            Fault::None,
-            Fault::None,
-            Fault::None,
-            fault.clone(),
-        ]);
+        server.faults(&[Fault::None, Fault::None, Fault::None, Fault::None, fault.clone()]);
         let key = format!("{}", server.log().len());
         store.put(&key, object.clone(), &go_on).unwrap();
         assert!(server.get(&key).unwrap() == object, "{fault:?}");
@@ -216,14 +176,8 @@ fn cancel_ends_every_call_at_once() {
         server.always(Some(fault.clone()));
         type Call<'a> = Box<dyn Fn(&dyn Fn() -> bool) -> firn_lake::Result<()> + 'a>;
         let calls: [(&str, Call); 6] = [
-            (
-                "get",
-                Box::new(|c| store.get_range("a", 0..1000, c).map(|_| ())),
-            ),
-            (
-                "put",
-                Box::new(|c| store.put("new", Bytes::from_static(b"x"), c)),
-            ),
+            ("get", Box::new(|c| store.get_range("a", 0..1000, c).map(|_| ()))),
+            ("put", Box::new(|c| store.put("new", Bytes::from_static(b"x"), c))),
             ("put large", Box::new(|c| store.put("big", big.clone(), c))),
             ("head", Box::new(|c| store.head("a", c).map(|_| ()))),
             ("list", Box::new(|c| store.list("", c).map(|_| ()))),
@@ -237,10 +191,7 @@ fn cancel_ends_every_call_at_once() {
             let e = call(&|| begun.elapsed() > Duration::from_millis(80)).unwrap_err();
             let took = begun.elapsed();
             assert_eq!(e.kind, ErrorKind::Cancelled, "{name} {fault:?}: {e}");
-            assert!(
-                took < Duration::from_millis(400),
-                "{name} {fault:?}: {took:?}"
-            );
+            assert!(took < Duration::from_millis(400), "{name} {fault:?}: {took:?}");
         }
     }
     server.always(None);
@@ -273,11 +224,7 @@ fn a_cancelled_upload_is_given_up_when_the_store_is_next_used() {
 fn nobody_listens() {
     let mut options = Server::start().options();
     // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     options.endpoint = Some(format!("http://127.0.0.1:{port}"));
     options.max_retries = 1;
     let e = open(&options).head("a", &go_on).unwrap_err();

@@ -39,17 +39,11 @@ fn objects_come_back_as_they_went() {
         store.verify(&key, size as u64, crc, &go_on).unwrap();
         let e = store.verify(&key, size as u64, !crc, &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
-        let got = store
-            .get_ranges(&key, &[0..size as u64, 0..0], &go_on)
-            .unwrap();
+        let got = store.get_ranges(&key, &[0..size as u64, 0..0], &go_on).unwrap();
         assert!(got[0] == object && got[1].is_empty());
-        let e = store
-            .get_range(&key, 0..size as u64 + 1, &go_on)
-            .unwrap_err();
+        let e = store.get_range(&key, 0..size as u64 + 1, &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
-        let e = store
-            .put(&key, Bytes::from_static(b"other"), &go_on)
-            .unwrap_err();
+        let e = store.put(&key, Bytes::from_static(b"other"), &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::AlreadyExists, "{e}");
         store.verify(&key, size as u64, crc, &go_on).unwrap();
     }
@@ -66,22 +60,15 @@ fn a_cancelled_or_crashed_write_leaves_no_object() {
     let store = open(&folder);
     let asked = AtomicU32::new(0);
     let e = store
-        .put("a/x", Bytes::from(vec![1; 20 << 20]), &|| {
-            asked.fetch_add(1, Ordering::Relaxed) == 9
-        })
+        .put("a/x", Bytes::from(vec![1; 20 << 20]), &|| asked.fetch_add(1, Ordering::Relaxed) == 9)
         .unwrap_err();
     assert_eq!(e.kind, ErrorKind::Cancelled);
     assert_eq!(leftovers(folder.path()), 0);
     // What a crash leaves behind is not listed and not in the way.
     std::fs::write(folder.path().join("a/.x.1.0000000000000000.tmp"), b"torn").unwrap();
     assert_eq!(store.list("", &go_on).unwrap(), vec![]);
-    store
-        .put("a/x", Bytes::from_static(b"whole"), &go_on)
-        .unwrap();
-    assert_eq!(
-        store.list("", &go_on).unwrap(),
-        vec![("a/x".to_string(), 5)]
-    );
+    store.put("a/x", Bytes::from_static(b"whole"), &go_on).unwrap();
+    assert_eq!(store.list("", &go_on).unwrap(), vec![("a/x".to_string(), 5)]);
 }
 
 #[test]
@@ -105,10 +92,7 @@ fn of_many_writers_of_a_key_one_wins() {
                     })
                 })
                 .collect();
-            writers
-                .into_iter()
-                .filter_map(|w| w.join().unwrap())
-                .collect()
+            writers.into_iter().filter_map(|w| w.join().unwrap()).collect()
         });
         assert_eq!(wins.len(), 1);
         let bytes = open(&folder).get_range(&key, 0..100_000, &go_on).unwrap();
@@ -126,9 +110,7 @@ fn a_folder_that_is_away_is_not_an_empty_store() {
     for e in [
         store.head("missing", &go_on).unwrap_err(),
         store.list("", &go_on).unwrap_err(),
-        store
-            .put("a", Bytes::from_static(b"x"), &go_on)
-            .unwrap_err(),
+        store.put("a", Bytes::from_static(b"x"), &go_on).unwrap_err(),
     ] {
         assert_eq!(e.kind, ErrorKind::Unreachable, "{e}");
         assert!(e.message.contains("mounted"), "{e}");
@@ -140,18 +122,8 @@ fn a_folder_that_is_away_is_not_an_empty_store() {
 fn keys_do_not_leave_the_folder() {
     let folder = Folder::new("file-keys");
     let store = open(&folder);
-    for key in [
-        "../x",
-        "/etc/passwd",
-        "a/../../x",
-        "",
-        "a//b",
-        ".hidden",
-        "a\0b",
-    ] {
-        let e = store
-            .put(key, Bytes::from_static(b"x"), &go_on)
-            .unwrap_err();
+    for key in ["../x", "/etc/passwd", "a/../../x", "", "a//b", ".hidden", "a\0b"] {
+        let e = store.put(key, Bytes::from_static(b"x"), &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::InvalidOptions, "{key:?}");
         let e = store.get_range(key, 0..1, &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::InvalidOptions, "{key:?}");
@@ -162,8 +134,5 @@ fn keys_do_not_leave_the_folder() {
     }
     // A folder is not an object.
     store.put("a/b", Bytes::from_static(b"x"), &go_on).unwrap();
-    assert_eq!(
-        store.head("a", &go_on).unwrap_err().kind,
-        ErrorKind::NotFound
-    );
+    assert_eq!(store.head("a", &go_on).unwrap_err().kind, ErrorKind::NotFound);
 }

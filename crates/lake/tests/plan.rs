@@ -11,12 +11,7 @@ use firn_lake::plan::{
 use firn_lake::{random_nonce, ErrorKind, Store, StoreOptions};
 use std::collections::BTreeMap;
 
-const TABLE: Table = Table {
-    system_identifier: 7,
-    timeline: 1,
-    database: 5,
-    relation: 16384,
-};
+const TABLE: Table = Table { system_identifier: 7, timeline: 1, database: 5, relation: 16384 };
 
 /// What survives a crash: the directory, the intents, the chunks, and the store.
 #[derive(Clone, Default)]
@@ -57,26 +52,17 @@ impl Durable {
         let stripe = &self.directory[&slot];
         match &stripe.state {
             State::Local => self.chunks[&slot].clone(),
-            State::Cold { key, .. } => store
-                .get_range(key, 0..stripe.bytes, &go_on)
-                .unwrap()
-                .to_vec(),
+            State::Cold { key, .. } => {
+                store.get_range(key, 0..stripe.bytes, &go_on).unwrap().to_vec()
+            }
         }
     }
 
     fn carry_out(&mut self, step: &Step, store: &Store) {
         match step {
-            Step::RecordIntent {
-                slot,
-                generation,
-                key,
-            } => {
-                let intent = Intent {
-                    slot: *slot,
-                    generation: *generation,
-                    key: key.clone(),
-                    live: false,
-                };
+            Step::RecordIntent { slot, generation, key } => {
+                let intent =
+                    Intent { slot: *slot, generation: *generation, key: key.clone(), live: false };
                 assert!(self.intents.insert(*slot, intent).is_none());
             }
             Step::Upload { slot, key, .. } => {
@@ -87,20 +73,10 @@ impl Durable {
                 let crc = crc32c::crc32c(&self.chunks[slot]);
                 store.verify(key, *bytes, crc, &go_on).unwrap();
             }
-            Step::Flip {
-                slot,
-                generation,
-                key,
-            } => {
+            Step::Flip { slot, generation, key } => {
                 let stripe = self.directory.get_mut(slot).unwrap();
-                assert_eq!(
-                    (&stripe.state, stripe.generation),
-                    (&State::Local, *generation)
-                );
-                stripe.state = State::Cold {
-                    key: key.clone(),
-                    local_copy: true,
-                };
+                assert_eq!((&stripe.state, stripe.generation), (&State::Local, *generation));
+                stripe.state = State::Cold { key: key.clone(), local_copy: true };
                 assert_eq!(&self.intents.remove(slot).unwrap().key, key);
             }
             Step::FreeLocal { slot, .. } => {
@@ -119,13 +95,7 @@ impl Durable {
     }
 
     fn offload(&mut self, store: &Store, steps: usize) -> usize {
-        let plan = plan_offload(
-            &TABLE,
-            &self.stripes(),
-            &self.intents(),
-            None,
-            &mut random_nonce,
-        );
+        let plan = plan_offload(&TABLE, &self.stripes(), &self.intents(), None, &mut random_nonce);
         let plan = plan.unwrap();
         for step in plan.steps.iter().take(steps) {
             self.carry_out(step, store);
@@ -195,11 +165,7 @@ fn killed_at_every_step_nothing_is_lost() {
             d.offload(&store, usize::MAX);
             check(&d, &store, "in the end");
             assert!(d.intents.is_empty() && d.chunks.is_empty());
-            assert_eq!(
-                d.offload(&store, usize::MAX),
-                0,
-                "there was something left to do"
-            );
+            assert_eq!(d.offload(&store, usize::MAX), 0, "there was something left to do");
             // Every object is either named or listed as unneeded.
             let listed = store.list(&TABLE.prefix(), &go_on).unwrap();
             let spare = unneeded(&TABLE, &listed, &d.stripes(), &d.intents());
@@ -223,13 +189,7 @@ fn back_and_forth_with_kills_at_random() {
             d.offload(&store, steps);
         } else {
             // The executor frees what is left to free before it loads.
-            let plan = plan_offload(
-                &TABLE,
-                &d.stripes(),
-                &d.intents(),
-                Some(0),
-                &mut random_nonce,
-            );
+            let plan = plan_offload(&TABLE, &d.stripes(), &d.intents(), Some(0), &mut random_nonce);
             for step in plan.unwrap().steps {
                 d.carry_out(&step, &store);
             }
@@ -247,19 +207,11 @@ fn back_and_forth_with_kills_at_random() {
 }
 
 fn stripe(slot: u32, bytes: u64, state: State) -> Stripe {
-    Stripe {
-        slot,
-        bytes,
-        state,
-        generation: 2,
-    }
+    Stripe { slot, bytes, state, generation: 2 }
 }
 
 fn cold(key: &str, local_copy: bool) -> State {
-    State::Cold {
-        key: key.into(),
-        local_copy,
-    }
+    State::Cold { key: key.into(), local_copy }
 }
 
 #[test]
@@ -271,12 +223,7 @@ fn the_plan_as_a_dry_run_prints_it() {
         stripe(0x8000_0020, 300, cold("l", false)),
         stripe(0x8000_0040, 50, State::Local),
     ];
-    let intent = |slot, live| Intent {
-        slot,
-        generation: 1,
-        key: format!("old-{slot:08x}"),
-        live,
-    };
+    let intent = |slot, live| Intent { slot, generation: 1, key: format!("old-{slot:08x}"), live };
     let intents = [intent(0x8000_0000, false), intent(0x8000_0040, true)];
     let plan = plan_offload(&TABLE, &stripes, &intents, Some(450), &mut || 0xab).unwrap();
     assert_eq!(
@@ -306,21 +253,12 @@ fn the_plan_as_a_dry_run_prints_it() {
 #[test]
 fn a_key_is_never_chosen_twice() {
     let key = |nonce| firn_lake::object_key(7, 1, 5, 16384, 0x8000_0000, 2, nonce);
-    let stripes = [
-        stripe(0x8000_0000, 1, State::Local),
-        stripe(0x8000_0010, 1, cold(&key(2), false)),
-    ];
-    let intents = [Intent {
-        slot: 0x8000_0000,
-        generation: 2,
-        key: key(1),
-        live: false,
-    }];
+    let stripes =
+        [stripe(0x8000_0000, 1, State::Local), stripe(0x8000_0010, 1, cold(&key(2), false))];
+    let intents = [Intent { slot: 0x8000_0000, generation: 2, key: key(1), live: false }];
     // A generator that repeats itself meets the crashed run's key and another stripe's.
     let mut nonces = [1, 2, 2, 3].into_iter();
-    let plan = plan_offload(&TABLE, &stripes, &intents, None, &mut || {
-        nonces.next().unwrap()
-    });
+    let plan = plan_offload(&TABLE, &stripes, &intents, None, &mut || nonces.next().unwrap());
     let chosen: Vec<String> = plan
         .unwrap()
         .steps
@@ -340,10 +278,7 @@ fn limits_and_nonsense() {
     assert_eq!(plan(None).uploads, 4);
     assert_eq!(plan(Some(25)).upload_bytes, 20);
     assert_eq!(plan(Some(9)).steps, vec![]);
-    assert!(plan(Some(9))
-        .skipped
-        .iter()
-        .all(|s| s.why == SkipReason::Limit));
+    assert!(plan(Some(9)).skipped.iter().all(|s| s.why == SkipReason::Limit));
     let twice = [stripes[0].clone(), stripes[0].clone()];
     let e = plan_offload(&TABLE, &twice, &[], None, &mut random_nonce).unwrap_err();
     assert_eq!(e.kind, ErrorKind::InvalidOptions);
@@ -374,16 +309,9 @@ fn what_is_in_doubt_is_not_called_unneeded() {
         stripe(0x20, 9, State::Local),
         stripe(0x40, 9, State::Local),
     ];
-    let intents = [Intent {
-        slot: 0x40,
-        generation: 1,
-        key: listed[4].0.clone(),
-        live: true,
-    }];
-    let found: Vec<(String, Why)> = unneeded(&TABLE, &listed, &stripes, &intents)
-        .into_iter()
-        .map(|u| (u.key, u.why))
-        .collect();
+    let intents = [Intent { slot: 0x40, generation: 1, key: listed[4].0.clone(), live: true }];
+    let found: Vec<(String, Why)> =
+        unneeded(&TABLE, &listed, &stripes, &intents).into_iter().map(|u| (u.key, u.why)).collect();
     assert_eq!(
         found,
         vec![

@@ -29,9 +29,7 @@ fn objects_come_back_as_they_went() {
         assert_eq!(store.head(&key, &go_on).unwrap(), size as u64);
         let crc = crc32c::crc32c(&object);
         store.verify(&key, size as u64, crc, &go_on).unwrap();
-        let e = store
-            .verify(&key, size as u64, crc ^ 1, &go_on)
-            .unwrap_err();
+        let e = store.verify(&key, size as u64, crc ^ 1, &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
         let ranges: Vec<_> = (0..20)
             .map(|_| {
@@ -41,37 +39,19 @@ fn objects_come_back_as_they_went() {
             .collect();
         let got = store.get_ranges(&key, &ranges, &go_on).unwrap();
         for (r, g) in ranges.iter().zip(&got) {
-            assert!(
-                g[..] == object[r.start as usize..r.end as usize],
-                "{size} {r:?}"
-            );
+            assert!(g[..] == object[r.start as usize..r.end as usize], "{size} {r:?}");
         }
         // Never overwritten.
-        let e = store
-            .put(&key, Bytes::from(random.bytes(size)), &go_on)
-            .unwrap_err();
+        let e = store.put(&key, Bytes::from(random.bytes(size)), &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::AlreadyExists, "{size}: {e}");
         store.verify(&key, size as u64, crc, &go_on).unwrap();
-        let e = store
-            .get_range(&key, size as u64..size as u64 + 1, &go_on)
-            .unwrap_err();
+        let e = store.get_range(&key, size as u64..size as u64 + 1, &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
     }
     assert_eq!(store.list("firn/1/", &go_on).unwrap().len(), 6);
     // The prefix is a wall: the same key elsewhere is another object.
-    assert_eq!(
-        open(&gateway.options("some"))
-            .list("firn/", &go_on)
-            .unwrap(),
-        vec![]
-    );
-    assert_eq!(
-        open(&gateway.options(""))
-            .list("some/prefix/firn/", &go_on)
-            .unwrap()
-            .len(),
-        6
-    );
+    assert_eq!(open(&gateway.options("some")).list("firn/", &go_on).unwrap(), vec![]);
+    assert_eq!(open(&gateway.options("")).list("some/prefix/firn/", &go_on).unwrap().len(), 6);
 }
 
 #[test]
@@ -92,12 +72,8 @@ fn what_is_not_there() {
     let store = open(&options);
     for e in [
         store.head("missing", &go_on).unwrap_err(),
-        store
-            .put("new", Bytes::from_static(b"x"), &go_on)
-            .unwrap_err(),
-        store
-            .put("big", Bytes::from(vec![0; 20 << 20]), &go_on)
-            .unwrap_err(),
+        store.put("new", Bytes::from_static(b"x"), &go_on).unwrap_err(),
+        store.put("big", Bytes::from(vec![0; 20 << 20]), &go_on).unwrap_err(),
         store.list("", &go_on).unwrap_err(),
     ] {
         assert_eq!(e.kind, ErrorKind::NotFound, "{e}");
@@ -110,9 +86,7 @@ fn wrong_credentials() {
     let Some(gateway) = Gateway::start("wrong_credentials") else {
         return;
     };
-    open(&gateway.options("p"))
-        .put("a", Bytes::from_static(b"x"), &go_on)
-        .unwrap();
+    open(&gateway.options("p")).put("a", Bytes::from_static(b"x"), &go_on).unwrap();
     let mut wrong_secret = gateway.options("p");
     wrong_secret.secret_access_key = Some("not-the-secret".into());
     let mut wrong_user = gateway.options("p");
@@ -124,12 +98,8 @@ fn wrong_credentials() {
         for e in [
             store.head("a", &go_on).unwrap_err(),
             store.get_range("a", 0..1, &go_on).unwrap_err(),
-            store
-                .put("new", Bytes::from_static(b"x"), &go_on)
-                .unwrap_err(),
-            store
-                .put("big", Bytes::from(vec![0; 20 << 20]), &go_on)
-                .unwrap_err(),
+            store.put("new", Bytes::from_static(b"x"), &go_on).unwrap_err(),
+            store.put("big", Bytes::from(vec![0; 20 << 20]), &go_on).unwrap_err(),
             store.list("", &go_on).unwrap_err(),
             store.verify("a", 1, 0, &go_on).unwrap_err(),
         ] {
@@ -152,9 +122,7 @@ fn long_listings() {
     let store = open(&gateway.options(""));
     for n in 0..1203 {
         let key = format!("t/{}/{n:05}.parquet", n % 3);
-        store
-            .put(&key, Bytes::from(vec![0; n % 7]), &go_on)
-            .unwrap();
+        store.put(&key, Bytes::from(vec![0; n % 7]), &go_on).unwrap();
     }
     let all = store.list("t/", &go_on).unwrap();
     assert_eq!(all.len(), 1203);

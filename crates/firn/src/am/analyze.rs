@@ -95,7 +95,8 @@ impl Sampler {
     pub fn begin_block(&mut self, block: u32) -> bool {
         let unit = u64::from(block - self.heap_blocks);
         let at = self.stripes.partition_point(|(first, _)| *first <= unit);
-        let Some((first, found)) = at.checked_sub(1).and_then(|i| self.stripes.get(i)).cloned() else {
+        let Some((first, found)) = at.checked_sub(1).and_then(|i| self.stripes.get(i)).cloned()
+        else {
             return false;
         };
         let first_row = (unit - first) as u32 * ROWS_PER_BLOCK;
@@ -134,10 +135,7 @@ impl Sampler {
             self.deleted = Some((stripe.0, vector));
         }
         let gone = |row: u32| {
-            self.deleted
-                .as_ref()
-                .and_then(|(_, v)| v.as_ref())
-                .is_some_and(|v| v.contains(row))
+            self.deleted.as_ref().and_then(|(_, v)| v.as_ref()).is_some_and(|v| v.contains(row))
         };
         if !block.counted {
             block.counted = true;
@@ -154,7 +152,13 @@ impl Sampler {
             let all = |_: usize| true;
             stripe_row(&self.layout, &directory.toast, &handle, row, all, &mut self.buffer);
             let tid = Tid::of(stripe, row);
-            slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, block.found.xmin);
+            slot.store_row(
+                self.table,
+                &self.buffer.values,
+                &self.buffer.nulls,
+                tid,
+                block.found.xmin,
+            );
             return Some(true);
         }
         slot.clear();

@@ -40,9 +40,8 @@ pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
         None => match kind {
             SnapKind::Dirty => written(directory, tid, snap)?,
             // The newest version of the directory row is the one whose bytes are surely there.
-            SnapKind::Any | SnapKind::NonVacuumable => {
-                written(directory, tid, Snap::self_snap()).or_else(|| written(directory, tid, snap))?
-            }
+            SnapKind::Any | SnapKind::NonVacuumable => written(directory, tid, Snap::self_snap())
+                .or_else(|| written(directory, tid, snap))?,
             _ => written(directory, tid, snap)?,
         },
     };
@@ -130,17 +129,9 @@ impl Fetcher {
         match &at.place {
             Place::Stripe(found) => {
                 let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
-                stripe_row(&self.layout,
-                    &directory.toast,
-                    &handle,
-                    at.row,
-                    all,
-                    &mut self.buffer,
-                );
+                stripe_row(&self.layout, &directory.toast, &handle, at.row, all, &mut self.buffer);
             }
-            Place::Pending(p) => {
-                pending_row(&self.layout, &p.writer, at.row, &mut self.buffer)
-            }
+            Place::Pending(p) => pending_row(&self.layout, &p.writer, at.row, &mut self.buffer),
             Place::Reserved => {
                 let n = self.layout.columns.len();
                 self.buffer.values = vec![0; n];

@@ -5,8 +5,8 @@ use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
 use crate::pg::{xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
-    column_datums, handle_for, layout, layout_of, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
-    Rows,
+    column_datums, handle_for, layout, layout_of, pending_row, Batch, BatchReader, Datums, Layout,
+    RowBuffer, Rows,
 };
 use crate::write::{pending_of, PendingRef};
 use firn_format::{DeleteVector, Tid};
@@ -59,7 +59,8 @@ impl StripeRows {
         let directory = Directory::open(table, LockMode::AccessShare);
         let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
         // Parallel workers cannot see what their leader has in memory; the leader reads it.
-        let pending = if xact::is_parallel_worker() { Vec::new() } else { visible_pending(table, snap) };
+        let pending =
+            if xact::is_parallel_worker() { Vec::new() } else { visible_pending(table, snap) };
         StripeRows {
             table,
             snap,
@@ -258,7 +259,8 @@ fn load_batch(
     let meta = handle.meta(&directory.toast);
     let rows = batch.rows.len();
     let column = |(i, column): (usize, &Option<crate::pg::datum::ColumnType>)| {
-        let Some(column) = column.as_ref().filter(|_| wanted.get(i).copied().unwrap_or(true)) else {
+        let Some(column) = column.as_ref().filter(|_| wanted.get(i).copied().unwrap_or(true))
+        else {
             return Datums::constant(0, true, rows);
         };
         let number = column.attribute.number;
@@ -277,4 +279,3 @@ fn load_batch(
     };
     layout.columns.iter().enumerate().map(column).collect()
 }
-

@@ -93,8 +93,7 @@ fn gone(stone: &tombstones::Stone, tid: Tid, cid: u32) -> Locked {
     };
     if xact::is_ours(stone.xmin) {
         failure.cmax = stone.cmin;
-        let outcome =
-            if stone.cmin >= cid { Outcome::SelfModified } else { Outcome::Invisible };
+        let outcome = if stone.cmin >= cid { Outcome::SelfModified } else { Outcome::Invisible };
         return Locked::Not(outcome, failure);
     }
     let outcome = if successor.is_some() { Outcome::Updated } else { Outcome::Deleted };

@@ -80,7 +80,10 @@ pub fn correct_statistics(table: Rel) {
     set_row_count(table, heap_rows + rows);
     for oid in index_oids(table) {
         let index = OpenRel::any_kind(oid, LockMode::AccessShare);
-        if !index.rel().has_predicate() && row_count(oid) >= 0.0 && row_count(oid) < heap_rows + rows {
+        if !index.rel().has_predicate()
+            && row_count(oid) >= 0.0
+            && row_count(oid) < heap_rows + rows
+        {
             set_row_count(index.rel(), heap_rows + rows);
         }
     }

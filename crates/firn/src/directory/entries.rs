@@ -71,9 +71,11 @@ impl Directory {
     fn remember(&self, slot: Slot, place: Tid, xmin: u32, data: &[u8]) -> Found {
         let id = (self.toast.storage(), slot.0);
         let known = SEEN.with_borrow(|seen| {
-            seen.get(&id)
-                .filter(|r| r.bytes == data)
-                .map(|r| Found { place, xmin, ..r.found.clone() })
+            seen.get(&id).filter(|r| r.bytes == data).map(|r| Found {
+                place,
+                xmin,
+                ..r.found.clone()
+            })
         });
         if let Some(found) = known {
             return found;
@@ -97,8 +99,7 @@ impl Directory {
             return list;
         }
         self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
-            let found =
-                self.remember(Slot(key.seq as u32), row.place(), row.xmin(), row.data());
+            let found = self.remember(Slot(key.seq as u32), row.place(), row.xmin(), row.data());
             if found.entry.state == EntryState::Live {
                 list.push(found);
             }

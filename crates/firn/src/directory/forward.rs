@@ -36,13 +36,8 @@ pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory
     let mut wanted = [0u8; ENTRY];
     wanted[..4].copy_from_slice(&origin.block.to_le_bytes());
     wanted[4..].copy_from_slice(&origin.offset.to_le_bytes());
-    let hit = toast.scan(
-        keys::FORWARDING,
-        i32::MIN,
-        i32::MAX,
-        Snap::self_snap(),
-        true,
-        |key, row| {
+    let hit =
+        toast.scan(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), true, |key, row| {
             if row.raw_xmin() != mover {
                 return ControlFlow::Continue(());
             }
@@ -50,8 +45,7 @@ pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory
                 Some(at) => ControlFlow::Break((key.seq as u32, at)),
                 None => ControlFlow::Continue(()),
             }
-        },
-    )?;
+        })?;
     let (block, at) = hit;
     // The list part begins at a row whose virtual block it is filed under; which row of the stripe
     // that is follows from the stripe's slot.

@@ -160,10 +160,8 @@ pub fn servers_of(table: u32) -> Vec<String> {
     let mut names = Vec::new();
     // SAFETY: a catalog scan with keys on the stack; results are copied.
     unsafe {
-        let depend = pg_sys::table_open(
-            pg_sys::Oid::from(DEPENDENCIES),
-            pg_sys::AccessShareLock as i32,
-        );
+        let depend =
+            pg_sys::table_open(pg_sys::Oid::from(DEPENDENCIES), pg_sys::AccessShareLock as i32);
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
         for (i, (column, value)) in
             [(1, u32::from(pg_sys::RelationRelationId)), (2, table)].into_iter().enumerate()
@@ -190,11 +188,9 @@ pub fn servers_of(table: u32) -> Vec<String> {
                 break;
             }
             let header = (*tuple).t_data;
-            let form = (header as *const u8).add(usize::from((*header).t_hoff))
-                as *const DependRow;
+            let form = (header as *const u8).add(usize::from((*header).t_hoff)) as *const DependRow;
             if (*form).referenced_class == u32::from(pg_sys::ForeignServerRelationId) {
-                let server =
-                    pg_sys::GetForeignServer(pg_sys::Oid::from((*form).referenced_object));
+                let server = pg_sys::GetForeignServer(pg_sys::Oid::from((*form).referenced_object));
                 names.push(CStr::from_ptr((*server).servername).to_string_lossy().into_owned());
             }
         }

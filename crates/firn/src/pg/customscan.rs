@@ -93,8 +93,7 @@ unsafe fn applies(
     // Rows of UPDATE, DELETE and FOR UPDATE are re-checked in heap slots: PostgreSQL's own scan
     // gives those.
     let parse = (*root).parse;
-    if !(*root).rowMarks.is_null()
-        || !matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
+    if !(*root).rowMarks.is_null() || !matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
     {
         return false;
     }
@@ -241,11 +240,8 @@ unsafe extern "C-unwind" fn plan_path(
                 (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, number);
             }
             // One expression per condition; tests for NULL get a constant.
-            let operand = if operand.is_null() {
-                pg_sys::makeBoolConst(true, false)
-            } else {
-                operand
-            };
+            let operand =
+                if operand.is_null() { pg_sys::makeBoolConst(true, false) } else { operand };
             (*scan).custom_exprs = pg_sys::lappend((*scan).custom_exprs, operand.cast());
         }
         scan as *mut pg_sys::Plan
@@ -282,14 +278,13 @@ unsafe fn translate(
                 return None;
             }
             let operand = operand_code(pg_sys::exprType(other))?;
-            let class = pg_sys::GetDefaultOpClass(
-                (*var).vartype,
-                pg_sys::Oid::from(pg_sys::BTREE_AM_OID),
-            );
+            let class =
+                pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::Oid::from(pg_sys::BTREE_AM_OID));
             if class == pg_sys::InvalidOid {
                 return None;
             }
-            let strategy = pg_sys::get_op_opfamily_strategy(opno, pg_sys::get_opclass_family(class));
+            let strategy =
+                pg_sys::get_op_opfamily_strategy(opno, pg_sys::get_opclass_family(class));
             if !(1..=5).contains(&strategy) {
                 return None;
             }
@@ -540,9 +535,8 @@ unsafe fn next_in_row_store(run: &mut Run, slot: *mut pg_sys::TupleTableSlot) ->
     }
     let values = (*run.heap_slot).tts_values;
     let nulls = (*run.heap_slot).tts_isnull;
-    Slot::of(slot).fill(
-        run.wanted.iter().map(|i| (*i, ((*values.add(*i)).value(), *nulls.add(*i)))),
-    );
+    Slot::of(slot)
+        .fill(run.wanted.iter().map(|i| (*i, ((*values.add(*i)).value(), *nulls.add(*i)))));
     (*slot).tts_tid = (*run.heap_slot).tts_tid;
     (*slot).tts_tableOid = (*run.heap_slot).tts_tableOid;
     true

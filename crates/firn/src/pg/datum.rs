@@ -25,7 +25,9 @@ pub enum Conversion {
     /// Microseconds; epochs as for dates.
     Timestamp,
     /// numeric(p, s) as an integer scaled by 10^s.
-    Numeric { scale: u8 },
+    Numeric {
+        scale: u8,
+    },
     /// The payload of a varlena.
     Varlena,
     /// jsonb, kept as its text so that any reader understands it.
@@ -56,7 +58,8 @@ impl ColumnType {
         let mut typmod = attribute.typmod;
         // SAFETY: plain catalog look-ups.
         let (base, type_name, utf8) = unsafe {
-            let base = pg_sys::getBaseTypeAndTypmod(pg_sys::Oid::from(attribute.type_oid), &mut typmod);
+            let base =
+                pg_sys::getBaseTypeAndTypmod(pg_sys::Oid::from(attribute.type_oid), &mut typmod);
             let name = pg_sys::format_type_extended(
                 pg_sys::Oid::from(attribute.type_oid),
                 attribute.typmod,
@@ -295,16 +298,16 @@ pub fn parse_numeric(bytes: &[u8], scale: u8) -> Option<i128> {
         Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
     };
     let header = word(0)?;
-    let (negative, display_scale, weight, digits_at) = if header & NUMERIC_SPECIAL == NUMERIC_SPECIAL
-    {
-        return None;
-    } else if header & NUMERIC_SHORT != 0 {
-        let magnitude = i32::from(header & 0x3f);
-        let weight = if header & 0x40 != 0 { magnitude - 64 } else { magnitude };
-        (header & 0x2000 != 0, (header & 0x1f80) >> 7, weight, 2)
-    } else {
-        (header & 0xC000 == 0x4000, header & 0x3fff, i32::from(word(2)? as i16), 4)
-    };
+    let (negative, display_scale, weight, digits_at) =
+        if header & NUMERIC_SPECIAL == NUMERIC_SPECIAL {
+            return None;
+        } else if header & NUMERIC_SHORT != 0 {
+            let magnitude = i32::from(header & 0x3f);
+            let weight = if header & 0x40 != 0 { magnitude - 64 } else { magnitude };
+            (header & 0x2000 != 0, (header & 0x1f80) >> 7, weight, 2)
+        } else {
+            (header & 0xC000 == 0x4000, header & 0x3fff, i32::from(word(2)? as i16), 4)
+        };
     if display_scale != u16::from(scale) {
         return None;
     }
@@ -403,7 +406,11 @@ mod tests {
             for value in &values {
                 let mut bytes = Vec::new();
                 form_numeric(*value, scale, &mut bytes);
-                assert_eq!(parse_numeric(&bytes[4..], scale), Some(*value), "{value} scale {scale}");
+                assert_eq!(
+                    parse_numeric(&bytes[4..], scale),
+                    Some(*value),
+                    "{value} scale {scale}"
+                );
             }
         }
     }

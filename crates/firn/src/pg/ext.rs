@@ -121,10 +121,7 @@ pub mod direct {
         pub fn planstate_tree_walker(
             state: *mut pg_sys::PlanState,
             walker: Option<
-                unsafe extern "C-unwind" fn(
-                    *mut pg_sys::PlanState,
-                    *mut core::ffi::c_void,
-                ) -> bool,
+                unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
             >,
             context: *mut core::ffi::c_void,
         ) -> bool;

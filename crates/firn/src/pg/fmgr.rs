@@ -61,9 +61,8 @@ impl Args {
         self.raw(n).map(|d| d as u8 != 0)
     }
     pub fn text(self, n: usize) -> Option<String> {
-        self.raw(n).map(|d| {
-            super::datum::with_varlena(d, |b| String::from_utf8_lossy(b).into_owned())
-        })
+        self.raw(n)
+            .map(|d| super::datum::with_varlena(d, |b| String::from_utf8_lossy(b).into_owned()))
     }
     /// A `name` argument.
     pub fn name(self, n: usize) -> Option<String> {

@@ -103,7 +103,14 @@ impl Builder {
 
     /// Hand one stripe row to the index build. `alive` is false for a row that only older
     /// snapshots see.
-    pub fn offer(&mut self, tid: Tid, xmin: u32, values: &[Datum], nulls: &[bool], alive: bool) -> bool {
+    pub fn offer(
+        &mut self,
+        tid: Tid,
+        xmin: u32,
+        values: &[Datum],
+        nulls: &[bool],
+        alive: bool,
+    ) -> bool {
         // The row's bytes must outlive the call only: the index copies what it needs.
         super::slot::Slot::of(self.slot).store_row(self.table(), values, nulls, tid, xmin);
         self.offer_slot(raw_tid(tid), alive)
@@ -201,15 +208,14 @@ impl Builder {
             let header = (*tuple).t_data;
             let xmin = (*header).t_choice.t_heap.t_xmin;
             let xmax = super::ext::update_xid(header);
-            let invalid_xmax =
-                (*header).t_infomask as u32 & pg_sys::HEAP_XMAX_INVALID != 0;
+            let invalid_xmax = (*header).t_infomask as u32 & pg_sys::HEAP_XMAX_INVALID != 0;
             let hot_updated = (*header).t_infomask2 as u32 & pg_sys::HEAP_HOT_UPDATED != 0
                 && !invalid_xmax
                 && (*header).t_infomask as u32 & pg_sys::HEAP_XMIN_FROZEN
                     != pg_sys::HEAP_XMIN_INVALID;
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-            let unique = (*self.request.info).ii_Unique
-                || !(*self.request.info).ii_ExclusionOps.is_null();
+            let unique =
+                (*self.request.info).ii_Unique || !(*self.request.info).ii_ExclusionOps.is_null();
             let superseded = |builder: &mut Builder| {
                 // A heap-only successor is indexed under this row's root; older snapshots must not
                 // use the index then.
@@ -480,7 +486,9 @@ impl Indexes {
                     let state = (*info).ii_PredicateState;
                     let mut null = false;
                     let pass = match (*state).evalfunc {
-                        Some(f) => super::ext::guarded(|| f(state, econtext, &mut null)).value() as u8,
+                        Some(f) => {
+                            super::ext::guarded(|| f(state, econtext, &mut null)).value() as u8
+                        }
                         None => 0,
                     };
                     if pass == 0 {
@@ -488,7 +496,8 @@ impl Indexes {
                         continue;
                     }
                 }
-                let mut index_values = [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
+                let mut index_values =
+                    [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
                 let mut index_nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
                 pg_sys::FormIndexDatum(
                     info,
@@ -550,10 +559,7 @@ pub fn entries_of(table: Rel, index: Rel, visit: &mut dyn FnMut(Tid)) {
         pg_sys::index_rescan(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
         loop {
             super::xact::check_for_interrupts();
-            let tid = pg_sys::index_getnext_tid(
-                scan,
-                pg_sys::ScanDirection::ForwardScanDirection,
-            );
+            let tid = pg_sys::index_getnext_tid(scan, pg_sys::ScanDirection::ForwardScanDirection);
             if tid.is_null() {
                 break;
             }

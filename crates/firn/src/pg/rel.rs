@@ -107,9 +107,8 @@ impl Rel {
     /// Blocks of the row store (the main fork), without any addition for stripes.
     pub fn heap_blocks(self) -> u32 {
         // SAFETY: an open relation with storage.
-        let bytes = unsafe {
-            pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM)
-        };
+        let bytes =
+            unsafe { pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM) };
         (bytes / u64::from(pg_sys::BLCKSZ)) as u32
     }
     /// This index is partial.

@@ -25,7 +25,9 @@ impl ScanDesc {
         let desc = scan as *mut ScanDesc;
         match &mut *(*desc).state {
             Some(state) => state,
-            None => super::error(super::Kind::Internal, "a firn scan was used after its end").raise(),
+            None => {
+                super::error(super::Kind::Internal, "a firn scan was used after its end").raise()
+            }
         }
     }
     /// Drop what the scan holds.

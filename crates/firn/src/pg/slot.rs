@@ -42,7 +42,8 @@ impl Slot {
         let (mine, its) = (attributes_of(desc), table.attributes());
         let same = mine.len() == its.len()
             && mine.iter().zip(&its).all(|(a, b)| {
-                a.dropped == b.dropped && (a.dropped || (a.type_oid, a.typmod) == (b.type_oid, b.typmod))
+                a.dropped == b.dropped
+                    && (a.dropped || (a.type_oid, a.typmod) == (b.type_oid, b.typmod))
             });
         (!same).then_some(mine)
     }
@@ -67,7 +68,9 @@ impl Slot {
             }
             let tuple = (*(self.0 as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
             let header = tuple.as_ref()?.t_data;
-            if u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN {
+            if u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN
+                == pg_sys::HEAP_XMIN_FROZEN
+            {
                 return Some(super::toast::FROZEN_XID);
             }
             Some((*header).t_choice.t_heap.t_xmin.into_inner())

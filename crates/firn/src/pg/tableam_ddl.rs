@@ -224,7 +224,10 @@ fn keep_defaults(old: Rel, new_toast: u32) {
         if bytes.len() > super::toast::CHUNK_BYTES {
             super::error(
                 super::Kind::Limit,
-                format!("default of column \"{}\" is too large to rewrite the table", attribute.name),
+                format!(
+                    "default of column \"{}\" is too large to rewrite the table",
+                    attribute.name
+                ),
             )
             .hint("Rewrite the table with ALTER TABLE ... SET ACCESS METHOD heap and back.")
             .raise()
@@ -284,7 +287,8 @@ pub fn index_oids(table: Rel) -> Vec<u32> {
         if list.is_null() {
             return Vec::new();
         }
-        let all = (0..(*list).length as usize).map(|i| (*(*list).elements.add(i)).oid_value.to_u32());
+        let all =
+            (0..(*list).length as usize).map(|i| (*(*list).elements.add(i)).oid_value.to_u32());
         let all = all.collect();
         pg_sys::list_free(list);
         all

@@ -144,9 +144,8 @@ pub(super) unsafe extern "C-unwind" fn bitmap_next_block(
         return heap!(scan_bitmap_next_block(scan, tbm));
     }
     callback(|| {
-        let offsets = ((*tbm).ntuples >= 0).then(|| {
-            std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize)
-        });
+        let offsets = ((*tbm).ntuples >= 0)
+            .then(|| std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize));
         ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets)
     })
 }

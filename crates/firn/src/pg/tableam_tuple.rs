@@ -36,9 +36,7 @@ pub(super) unsafe extern "C-unwind" fn index_fetch_begin(
     })
 }
 
-pub(super) unsafe extern "C-unwind" fn index_fetch_reset(
-    data: *mut pg_sys::IndexFetchTableData,
-) {
+pub(super) unsafe extern "C-unwind" fn index_fetch_reset(data: *mut pg_sys::IndexFetchTableData) {
     heap!(index_fetch_reset(data))
 }
 
@@ -135,9 +133,8 @@ pub(super) unsafe extern "C-unwind" fn index_delete_tuples(
     state: *mut pg_sys::TM_IndexDeleteOp,
 ) -> pg_sys::TransactionId {
     let all = std::slice::from_raw_parts_mut((*state).deltids, (*state).ndeltids as usize);
-    let is_stripe = |d: &pg_sys::TM_IndexDelete| {
-        d.tid.ip_blkid.bi_hi >= (VIRTUAL_BASE >> 16) as u16
-    };
+    let is_stripe =
+        |d: &pg_sys::TM_IndexDelete| d.tid.ip_blkid.bi_hi >= (VIRTUAL_BASE >> 16) as u16;
     // Row store entries first; the order within each half stays.
     let mut heap_count = 0;
     for i in 0..all.len() {
@@ -240,9 +237,7 @@ pub(super) unsafe extern "C-unwind" fn delete(
             None => return result,
         }
     }
-    callback(|| {
-        report(rows::delete(Rel::of(rel), target, cid, optional(crosscheck), wait), tmfd)
-    })
+    callback(|| report(rows::delete(Rel::of(rel), target, cid, optional(crosscheck), wait), tmfd))
 }
 
 pub(super) unsafe extern "C-unwind" fn update(
@@ -303,7 +298,8 @@ pub(super) unsafe extern "C-unwind" fn lock(
         if !target.is_virtual() {
             // First without following: a row that a move took away would raise an error there.
             let plain = flags & !(pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8);
-            let result = heap!(tuple_lock(rel, tid, snapshot, slot, cid, mode, policy, plain, tmfd));
+            let result =
+                heap!(tuple_lock(rel, tid, snapshot, slot, cid, mode, policy, plain, tmfd));
             if let Some(place) = moved(rel, target, result, tmfd) {
                 *tid = raw_tid(place);
                 continue;

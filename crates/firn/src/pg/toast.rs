@@ -252,10 +252,8 @@ impl Toast {
     fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
         // SAFETY: indexes are open; values match their columns.
         unsafe {
-            let mut values = [
-                pg_sys::Datum::from(pg_sys::Oid::from(key.id)),
-                pg_sys::Datum::from(key.seq),
-            ];
+            let mut values =
+                [pg_sys::Datum::from(pg_sys::Oid::from(key.id)), pg_sys::Datum::from(key.seq)];
             let mut nulls = [false; 2];
             for i in 0..self.index_count as usize {
                 let index = *self.indexes.add(i);
@@ -357,7 +355,10 @@ impl Toast {
             if result != pg_sys::TM_Result::TM_Ok {
                 super::error(
                     super::Kind::Internal,
-                    format!("row {key:?} of TOAST relation {} changed meanwhile ({result})", self.rel.oid()),
+                    format!(
+                        "row {key:?} of TOAST relation {} changed meanwhile ({result})",
+                        self.rel.oid()
+                    ),
                 )
                 .raise();
             }
@@ -389,7 +390,10 @@ impl Toast {
             if result != pg_sys::TM_Result::TM_Ok {
                 super::error(
                     super::Kind::Internal,
-                    format!("row of TOAST relation {} changed meanwhile ({result})", self.rel.oid()),
+                    format!(
+                        "row of TOAST relation {} changed meanwhile ({result})",
+                        self.rel.oid()
+                    ),
                 )
                 .raise();
             }
@@ -523,7 +527,10 @@ impl RowView {
     pub fn key(&self) -> ChunkKey {
         let (bytes, at) = self.user_data();
         let word = |i: usize| {
-            bytes.get(at + i..at + i + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+            bytes
+                .get(at + i..at + i + 4)
+                .and_then(|b| b.try_into().ok())
+                .map_or(0, u32::from_le_bytes)
         };
         ChunkKey { id: word(0), seq: word(4) as i32 }
     }

@@ -35,9 +35,7 @@ pub fn xid() -> u32 {
 /// `xid` is this transaction or one of its live subtransactions.
 pub fn is_ours(xid: u32) -> bool {
     // SAFETY: plain call.
-    unsafe {
-        pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid))
-    }
+    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
 }
 
 pub fn is_in_progress(xid: u32) -> bool {

@@ -88,10 +88,10 @@ fn constant(operand: Operand, value: Datum, kind: ColumnKind) -> Option<Constant
                 Constant::I128(scaled)
             }
         }
-        Operand::Text if kind == K::Text => {
-            Constant::Bytes(with_varlena(value, |b| b.to_vec()))
+        Operand::Text if kind == K::Text => Constant::Bytes(with_varlena(value, |b| b.to_vec())),
+        Operand::Uuid if kind == K::Uuid => {
+            Constant::Bytes(crate::pg::datum::fixed_bytes(value, 16))
         }
-        Operand::Uuid if kind == K::Uuid => Constant::Bytes(crate::pg::datum::fixed_bytes(value, 16)),
         _ => return None,
     })
 }

@@ -98,7 +98,12 @@ fn describe_zones(table: Rel, zones: &[(i32, ZoneMap)]) -> String {
             .find(|a| i32::from(a.number) == *id && !a.dropped)
             .map(|a| a.name.clone());
         let Some(name) = name else { continue };
-        parts.push(format!("{name}: {}..{} nulls {}", show(&zone.min), show(&zone.max), zone.nulls));
+        parts.push(format!(
+            "{name}: {}..{} nulls {}",
+            show(&zone.min),
+            show(&zone.max),
+            zone.nulls
+        ));
     }
     parts.join(", ")
 }

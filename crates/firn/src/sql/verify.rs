@@ -26,26 +26,30 @@ pub fn check_table(oid: u32, report: Report<'_>) {
         }
         end_of_last = u64::from(found.slot.0) + u64::from(found.entry.blocks);
         check_stripe(table, &directory, found, &name, report);
-        tombstones::each(&directory.toast, found.slot, found.entry.blocks * 291, snap, |row, stone| {
-            if row >= found.entry.rows {
-                report("error", &name, &format!("there is a tombstone of row {row}, which it has not"));
-            }
-            if stone.tombstone.successor.is_some_and(Tid::is_virtual) {
-                report("error", &name, &format!("the successor of row {row} is a stripe row"));
-            }
-        });
+        tombstones::each(
+            &directory.toast,
+            found.slot,
+            found.entry.blocks * 291,
+            snap,
+            |row, stone| {
+                if row >= found.entry.rows {
+                    report(
+                        "error",
+                        &name,
+                        &format!("there is a tombstone of row {row}, which it has not"),
+                    );
+                }
+                if stone.tombstone.successor.is_some_and(Tid::is_virtual) {
+                    report("error", &name, &format!("the successor of row {row} is a stripe row"));
+                }
+            },
+        );
     }
     check_indexes(table, &directory, &stripes, report);
 }
 
 /// Bytes, checksum, metadata, every page.
-fn check_stripe(
-    table: Rel,
-    directory: &Directory,
-    found: &Found,
-    name: &str,
-    report: Report<'_>,
-) {
+fn check_stripe(table: Rel, directory: &Directory, found: &Found, name: &str, report: Report<'_>) {
     let entry = &found.entry;
     let mut bytes = Vec::new();
     let read = match &entry.location {
@@ -100,9 +104,7 @@ fn check_column(
             .ok_or_else(|| firn_format::Error::corrupt("a page lies outside the stripe"))
     };
     let dictionary = match meta.dictionary(column) {
-        Some((offset, len)) => {
-            Some(decoder.decode_dictionary(meta, column, part(offset, len)?)?)
-        }
+        Some((offset, len)) => Some(decoder.decode_dictionary(meta, column, part(offset, len)?)?),
         None => None,
     };
     let mut rows = 0;
@@ -150,7 +152,11 @@ fn check_indexes(table: Rel, directory: &Directory, stripes: &[Found], report: R
                     && *linear >= first_of(f) + u64::from(f.entry.rows)
             });
             if covered {
-                report("error", &name, &format!("an entry points to row {linear}, past its stripe"));
+                report(
+                    "error",
+                    &name,
+                    &format!("an entry points to row {linear}, past its stripe"),
+                );
             }
         }
         if kind.is_partial {
@@ -158,8 +164,7 @@ fn check_indexes(table: Rel, directory: &Directory, stripes: &[Found], report: R
         }
         for found in stripes {
             xact::check_for_interrupts();
-            let deleted =
-                tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
+            let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
             let base = first_of(found);
             let missing = (0..found.entry.rows)
                 .filter(|r| !deleted.as_ref().is_some_and(|d| d.contains(*r)))

@@ -88,10 +88,9 @@ impl BatchReader {
         self.handle.read(toast, place.offset, place.len as usize, &mut self.bytes);
         self.pages_read += 1;
         self.bytes_read += u64::from(place.len);
-        let column = with_decoder(|d| {
-            d.decode_page(meta, stored, number, &self.bytes, dictionary.as_ref())
-        })
-        .unwrap_or_else(|e| self.handle.raise(e));
+        let column =
+            with_decoder(|d| d.decode_page(meta, stored, number, &self.bytes, dictionary.as_ref()))
+                .unwrap_or_else(|e| self.handle.raise(e));
         let column = Rc::new(column);
         self.current[stored] = Some((number, column.clone()));
         column

@@ -51,7 +51,12 @@ pub(super) fn with_decoder<T>(f: impl FnOnce(&mut Decoder) -> T) -> T {
 }
 
 /// The handle of the stripe that `entry` describes.
-pub fn handle_for(table: Rel, toast: &Toast, slot: Slot, entry: &Rc<DirectoryEntry>) -> Rc<StripeHandle> {
+pub fn handle_for(
+    table: Rel,
+    toast: &Toast,
+    slot: Slot,
+    entry: &Rc<DirectoryEntry>,
+) -> Rc<StripeHandle> {
     let key = Key {
         storage: toast.storage(),
         slot: slot.0,
@@ -107,7 +112,10 @@ impl StripeHandle {
                 if !toast.read_run(id, first, offset, out, len, &self.first_chunk) {
                     error(
                         Kind::Corrupt,
-                        format!("stripe {} of table \"{}\" misses a chunk", self.slot.0, self.table),
+                        format!(
+                            "stripe {} of table \"{}\" misses a chunk",
+                            self.slot.0, self.table
+                        ),
                     )
                     .detail(format!("Bytes {offset} to {} could not be read.", offset + len as u64))
                     .hint("Run firn.check() on the table.")

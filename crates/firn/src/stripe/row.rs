@@ -96,12 +96,7 @@ pub fn stripe_row(
 }
 
 /// Read row `row` of a stripe that is still being collected by this session.
-pub fn pending_row(
-    layout: &Layout,
-    writer: &StripeWriter,
-    row: u32,
-    out: &mut RowBuffer,
-) {
+pub fn pending_row(layout: &Layout, writer: &StripeWriter, row: u32, out: &mut RowBuffer) {
     out.start(layout.columns.len());
     for (i, column) in layout.columns.iter().enumerate() {
         let Some(column) = column.as_ref() else { continue };

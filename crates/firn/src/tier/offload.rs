@@ -34,8 +34,11 @@ pub fn offload_table(oid: u32, server: &str) -> i64 {
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
     if table.is_temporary() {
-        error(Kind::Unsupported, format!("temporary table \"{}\" cannot be offloaded", table.name()))
-            .raise()
+        error(
+            Kind::Unsupported,
+            format!("temporary table \"{}\" cannot be offloaded", table.name()),
+        )
+        .raise()
     }
     if !table.is_permanent() {
         error(Kind::Unsupported, format!("unlogged table \"{}\" cannot be offloaded", table.name()))
@@ -56,7 +59,8 @@ pub fn offload_table(oid: u32, server: &str) -> i64 {
     if plan.uploads > 0 {
         catalog::depend_on_server(table.oid(), store.server);
     }
-    let mut run = Run { directory, table, server, store: &store, stripes, noted, bytes: Vec::new() };
+    let mut run =
+        Run { directory, table, server, store: &store, stripes, noted, bytes: Vec::new() };
     for step in &plan.steps {
         xact::check_for_interrupts();
         run.step(step);
@@ -109,10 +113,7 @@ impl Run<'_> {
             }
             Step::Verify { slot, key, bytes } => {
                 let crc = self.found(*slot).entry.crc32c;
-                self.store
-                    .store
-                    .verify(key, *bytes, crc, &cancelled)
-                    .unwrap_or_else(|e| raise(e));
+                self.store.store.verify(key, *bytes, crc, &cancelled).unwrap_or_else(|e| raise(e));
                 guc::crash_point("offload-verified");
             }
             Step::Flip { slot, key, .. } => {
@@ -197,15 +198,13 @@ pub fn unneeded(oid: u32) -> Vec<(String, String, String)> {
     let opened = OpenRel::open(oid, LockMode::AccessShare);
     let table = opened.rel();
     let Some(directory) = open_directory(table) else { return Vec::new() };
-    let stripes: Vec<Stripe> =
-        directory.list(Snap::self_snap()).iter().map(describe).collect();
+    let stripes: Vec<Stripe> = directory.list(Snap::self_snap()).iter().map(describe).collect();
     let known: Vec<_> = intents::list(&directory).into_iter().map(|n| n.intent).collect();
     let identity = identity(table);
     let mut result = Vec::new();
     for server in catalog::servers_of(table.oid()) {
         let open = stores::open(&server, table.owner());
-        let listed =
-            open.store.list(&identity.prefix(), &cancelled).unwrap_or_else(|e| raise(e));
+        let listed = open.store.list(&identity.prefix(), &cancelled).unwrap_or_else(|e| raise(e));
         for u in plan::unneeded(&identity, &listed, &stripes, &known) {
             result.push((server.clone(), u.key.clone(), u.to_string()));
         }

@@ -41,15 +41,19 @@ pub fn raise(e: firn_lake::Error) -> ! {
             Kind::StoreDenied,
             "Check access_key_id and secret_access_key of the user mapping of the table's owner.",
         ),
-        ErrorKind::Unreachable => {
-            (Kind::StoreUnreachable, "Check the server's url and endpoint, and that the store answers.")
-        }
+        ErrorKind::Unreachable => (
+            Kind::StoreUnreachable,
+            "Check the server's url and endpoint, and that the store answers.",
+        ),
         ErrorKind::Corrupt => (Kind::Corrupt, "Run firn.check() on the table."),
         ErrorKind::Full => (Kind::Full, "Free space in the store and try again."),
         ErrorKind::InvalidOptions => (Kind::Invalid, "Check the options of the foreign server."),
         _ => (Kind::StoreUnreachable, "Try again; the table is unchanged."),
     };
-    error(kind, "could not reach the object of a cold stripe").detail(e.to_string()).hint(hint).raise()
+    error(kind, "could not reach the object of a cold stripe")
+        .detail(e.to_string())
+        .hint(hint)
+        .raise()
 }
 
 /// The store behind a foreign server, with the credentials of `role`.
@@ -127,7 +131,8 @@ pub fn validate(options: &[(String, String)], of_user_mapping: bool) {
     let mut probe = StoreOptions::default();
     for (name, value) in options {
         let n = name.as_str();
-        let fits = if of_user_mapping { SECRET_OPTIONS.contains(&n) } else { PUBLIC_OPTIONS.contains(&n) };
+        let fits =
+            if of_user_mapping { SECRET_OPTIONS.contains(&n) } else { PUBLIC_OPTIONS.contains(&n) };
         if !fits {
             let (valid, hint) = if of_user_mapping {
                 (SECRET_OPTIONS.join(", "), "Other options belong to the server.")

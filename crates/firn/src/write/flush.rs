@@ -41,11 +41,9 @@ pub(super) fn begin_encoding(table: Rel) {
     for done in pending::take(|p| p.table == oid && p.encoding.is_some()) {
         write(table, done);
     }
-    for mut full in pending::take(|p| {
-        p.table == oid
-            && p.encoding.is_none()
-            && p.sub == xact::subtransaction()
-    }) {
+    for mut full in
+        pending::take(|p| p.table == oid && p.encoding.is_none() && p.sub == xact::subtransaction())
+    {
         full.encoding = Some(encode_apart(&full.writer));
         pending::put(full);
     }

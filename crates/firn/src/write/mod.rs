@@ -4,10 +4,10 @@
 mod flush;
 mod pending;
 
-pub use flush::{flush_all, flush_table};
 pub(crate) use flush::{encode_now, store, store_bytes};
-pub(crate) use pending::{push_row, write_options};
+pub use flush::{flush_all, flush_table};
 pub use pending::{insert, insert_many, pending_at, pending_of, PendingRef};
+pub(crate) use pending::{push_row, write_options};
 
 use crate::pg::xact::{self, Event};
 

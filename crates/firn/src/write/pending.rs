@@ -110,8 +110,8 @@ fn append(table: Rel, slots: &[TupleSlot], cid: u32) {
         let (values, nulls) = slot.values();
         push_row(writer, &pending.layout, values, nulls);
         slot.set_tid(table.oid(), Tid::of(pending.slot, row));
-        let full = pending.writer.rows() >= pending.capacity
-            || pending.writer.raw_bytes() >= STRIPE_BYTES;
+        let full =
+            pending.writer.rows() >= pending.capacity || pending.writer.raw_bytes() >= STRIPE_BYTES;
         STATE.with_borrow_mut(|state| state.pending.push(pending));
         if full {
             flush::begin_encoding(table);
@@ -232,8 +232,7 @@ pub fn pending_at(table: Rel, tid: Tid) -> Option<PendingRef> {
             .pending
             .iter()
             .find(|p| {
-                p.table == table.oid()
-                    && tid.row_in(p.slot).is_some_and(|r| r < p.writer.rows())
+                p.table == table.oid() && tid.row_in(p.slot).is_some_and(|r| r < p.writer.rows())
             })
             .map(reference)
     })

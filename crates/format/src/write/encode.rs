@@ -167,8 +167,8 @@ pub(super) fn encode(
     let schema = Type::group_type_builder("firn").with_fields(fields).build().map_err(failed)?;
     let properties = properties(&named, &choices, options)?;
     let mut sink: Vec<u8> = Vec::with_capacity(raw_bytes / 4 + 4_096);
-    let mut file =
-        SerializedFileWriter::new(&mut sink, Arc::new(schema), Arc::new(properties)).map_err(failed)?;
+    let mut file = SerializedFileWriter::new(&mut sink, Arc::new(schema), Arc::new(properties))
+        .map_err(failed)?;
     let mut group = file.next_row_group().map_err(failed)?;
     for ((spec, builder), choice) in named.iter().zip(builders).zip(&choices) {
         write_column(&mut group, spec, builder, *choice, options)?;

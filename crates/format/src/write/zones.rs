@@ -56,8 +56,7 @@ pub(super) fn zone_map(kind: ColumnKind, builder: &ColumnBuilder) -> ZoneMap {
                 });
             }
             if let Some((min, max)) = range {
-                zone.exact =
-                    min.len() <= ZoneMap::MAX_BYTES && max.len() <= ZoneMap::MAX_BYTES;
+                zone.exact = min.len() <= ZoneMap::MAX_BYTES && max.len() <= ZoneMap::MAX_BYTES;
                 zone.min = Some(Bound::Bytes(min[..min.len().min(ZoneMap::MAX_BYTES)].to_vec()));
                 zone.max = round_up(max).map(Bound::Bytes);
             }

@@ -24,12 +24,7 @@ struct Block {
 impl Memory {
     /// Holds up to `most` bytes.
     pub fn new(most: usize) -> Self {
-        Memory {
-            most,
-            used: 0,
-            clock: 0,
-            blocks: HashMap::new(),
-        }
+        Memory { most, used: 0, clock: 0, blocks: HashMap::new() }
     }
 
     pub fn get(&mut self, piece: u128, block: u32, identity: &str) -> Option<Bytes> {
@@ -48,11 +43,7 @@ impl Memory {
         }
         self.clock += 1;
         self.used += bytes.len();
-        let new = Block {
-            identity: Arc::clone(identity),
-            bytes,
-            used_at: self.clock,
-        };
+        let new = Block { identity: Arc::clone(identity), bytes, used_at: self.clock };
         if let Some(old) = self.blocks.insert((piece, block), new) {
             self.used -= old.bytes.len();
         }

@@ -100,8 +100,7 @@ impl Cache {
     ) -> Result<Bytes> {
         let ranges = [range];
         let mut all = self.read_many(store, store_id, key, object_len, &ranges, cancelled)?;
-        all.pop()
-            .ok_or_else(|| Error::new(ErrorKind::Other, "a read returned nothing"))
+        all.pop().ok_or_else(|| Error::new(ErrorKind::Other, "a read returned nothing"))
     }
 
     /// Reads several ranges; what the cache lacks is fetched in parallel. They may overlap and come in any order;
@@ -115,10 +114,7 @@ impl Cache {
         ranges: &[Range<u64>],
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Bytes>> {
-        if let Some(r) = ranges
-            .iter()
-            .find(|r| r.start > r.end || r.end > object_len)
-        {
+        if let Some(r) = ranges.iter().find(|r| r.start > r.end || r.end > object_len) {
             return Err(Error::invalid(format!(
                 "bytes {} to {} of object \"{key}\" cannot be read: it has {object_len}",
                 r.start, r.end
@@ -157,8 +153,7 @@ impl Cache {
             return;
         };
         let object = Object::new(store_id, key, object_len);
-        self.memory()
-            .forget(&format!("{store_id}\n{key}\n{object_len}"));
+        self.memory().forget(&format!("{store_id}\n{key}\n{object_len}"));
         for number in pieces_of(&(0..object_len)) {
             remove(space, &object, number);
         }
@@ -166,11 +161,7 @@ impl Cache {
 
     /// What the cache holds and how it has served.
     pub fn stats(&self) -> CacheStats {
-        let usage = self
-            .space
-            .as_ref()
-            .and_then(Space::usage)
-            .unwrap_or_default();
+        let usage = self.space.as_ref().and_then(Space::usage).unwrap_or_default();
         CacheStats {
             bytes: usage.bytes,
             pieces: usage.pieces,
@@ -259,10 +250,7 @@ struct Call<'a> {
 impl Call<'_> {
     fn check_cancelled(&self) -> Result<()> {
         if (self.cancelled)() {
-            return Err(Error {
-                key: Some(self.object.key.to_string()),
-                ..Error::cancelled()
-            });
+            return Err(Error { key: Some(self.object.key.to_string()), ..Error::cancelled() });
         }
         Ok(())
     }
@@ -380,10 +368,7 @@ impl Call<'_> {
 
     /// Fetches pieces, gives the reads their shares, and keeps the pieces.
     fn fetch(&self, store: &Store, numbers: &[u64], reads: &mut [Read]) -> Result<()> {
-        let ranges: Vec<Range<u64>> = numbers
-            .iter()
-            .map(|n| self.object.piece_range(*n))
-            .collect();
+        let ranges: Vec<Range<u64>> = numbers.iter().map(|n| self.object.piece_range(*n)).collect();
         let fetched = store.get_ranges(self.object.key, &ranges, self.cancelled)?;
         let misses = numbers.len() as u64;
         self.cache.misses.fetch_add(misses, Ordering::Relaxed);
@@ -435,13 +420,8 @@ impl Call<'_> {
         let temporary = Temporary(
             path.with_file_name(format!(".{}.{serial}.{nonce:016x}.tmp", std::process::id())),
         );
-        let create = || {
-            OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&temporary.0)
-        };
+        let create =
+            || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary.0);
         let mut file = create().or_else(|e| match (e.kind(), path.parent()) {
             (io::ErrorKind::NotFound, Some(folder)) => {
                 space::make_folder(folder)?;

@@ -50,12 +50,7 @@ impl<'a> Object<'a> {
             hash = fnv(hash, part);
         }
         hash = fnv(hash, &length.to_le_bytes());
-        Object {
-            store_id,
-            key,
-            length,
-            hash,
-        }
+        Object { store_id, key, length, hash }
     }
 
     /// A number that stands for one piece. Two pieces may share one: whoever uses it compares identities as well.
@@ -206,12 +201,7 @@ mod tests {
         static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("firn-piece-{}-{n}", std::process::id()));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let _ = std::fs::remove_file(&path);
         file.unwrap()
     }
@@ -267,10 +257,7 @@ mod tests {
         for length in [0, 100, 4096, 50_000, 104_095] {
             file.set_len(length).unwrap();
             let result = read(&file, &object, 0, 0..100_000, &mut out);
-            assert!(
-                matches!(result, Err(Unusable::Damaged)),
-                "{length} {result:?}"
-            );
+            assert!(matches!(result, Err(Unusable::Damaged)), "{length} {result:?}");
         }
     }
 

@@ -61,20 +61,13 @@ impl Space {
 
     /// The path of a piece's file.
     pub fn path(&self, hash: u128) -> PathBuf {
-        self.dir
-            .join(format!("{:02x}", hash >> 120))
-            .join(format!("{hash:032x}"))
+        self.dir.join(format!("{:02x}", hash >> 120)).join(format!("{hash:032x}"))
     }
 
     /// The sum; `None` if the file holds none.
     pub fn usage(&self) -> Option<Usage> {
         // Unlocked: a torn read fails its checksum, so a second look is enough.
-        let read = || {
-            self.usage_file()
-                .and_then(|f| read_usage(&f))
-                .ok()
-                .flatten()
-        };
+        let read = || self.usage_file().and_then(|f| read_usage(&f)).ok().flatten();
         read().or_else(read)
     }
 
@@ -164,10 +157,8 @@ impl Space {
         }
         let before = self.usage();
         let mut files = self.files(cancelled)?;
-        let mut left = Usage {
-            bytes: files.iter().map(|f| f.bytes).sum(),
-            pieces: files.len() as u64,
-        };
+        let mut left =
+            Usage { bytes: files.iter().map(|f| f.bytes).sum(), pieces: files.len() as u64 };
         let target = (self.most - self.most / 10).min(self.most.saturating_sub(need));
         if left.bytes > target {
             files.sort_by_key(|f| f.used_at);
@@ -234,10 +225,7 @@ struct PieceFile {
 
 fn ask(n: usize, cancelled: &dyn Fn() -> bool) -> Result<()> {
     if n.is_multiple_of(64) && cancelled() {
-        return Err(Error::new(
-            ErrorKind::Cancelled,
-            "cancelled while making room in the cache",
-        ));
+        return Err(Error::new(ErrorKind::Cancelled, "cancelled while making room in the cache"));
     }
     Ok(())
 }
@@ -245,10 +233,7 @@ fn ask(n: usize, cancelled: &dyn Fn() -> bool) -> Result<()> {
 /// Creates a folder that only this user can look into: pieces are table data.
 pub(super) fn make_folder(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn lock(file: &File) -> Option<()> {
@@ -275,14 +260,9 @@ fn read_usage(file: &File) -> io::Result<Option<Usage>> {
         return Ok(None);
     }
     let number = |at: usize| {
-        body.get(at..at + 8)
-            .and_then(|s| s.try_into().ok())
-            .map_or(0, u64::from_le_bytes)
+        body.get(at..at + 8).and_then(|s| s.try_into().ok()).map_or(0, u64::from_le_bytes)
     };
-    Ok(Some(Usage {
-        bytes: number(8),
-        pieces: number(16),
-    }))
+    Ok(Some(Usage { bytes: number(8), pieces: number(16) }))
 }
 
 fn write_usage(file: &File, usage: Usage) -> io::Result<()> {

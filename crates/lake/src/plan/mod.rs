@@ -197,10 +197,7 @@ pub fn plan_offload(
     let mut by_slot: BTreeMap<u32, &Stripe> = BTreeMap::new();
     for s in stripes {
         if by_slot.insert(s.slot, s).is_some() {
-            return Err(Error::invalid(format!(
-                "two stripes of the table claim slot {}",
-                s.slot
-            )));
+            return Err(Error::invalid(format!("two stripes of the table claim slot {}", s.slot)));
         }
     }
     let live: BTreeSet<u32> = intents.iter().filter(|i| i.live).map(|i| i.slot).collect();
@@ -212,10 +209,7 @@ pub fn plan_offload(
 
     let mut plan = OffloadPlan::default();
     for i in intents.iter().filter(|i| !i.live) {
-        plan.steps.push(Step::DropIntent {
-            slot: i.slot,
-            key: i.key.clone(),
-        });
+        plan.steps.push(Step::DropIntent { slot: i.slot, key: i.key.clone() });
     }
     let mut left = limit.unwrap_or(u64::MAX);
     for s in by_slot.into_values() {
@@ -253,36 +247,17 @@ impl OffloadPlan {
         self.uploads += 1;
         self.upload_bytes = self.upload_bytes.saturating_add(bytes);
         self.steps.extend([
-            Step::RecordIntent {
-                slot,
-                generation,
-                key: key.clone(),
-            },
-            Step::Upload {
-                slot,
-                key: key.clone(),
-                bytes,
-            },
-            Step::Verify {
-                slot,
-                key: key.clone(),
-                bytes,
-            },
-            Step::Flip {
-                slot,
-                generation,
-                key,
-            },
+            Step::RecordIntent { slot, generation, key: key.clone() },
+            Step::Upload { slot, key: key.clone(), bytes },
+            Step::Verify { slot, key: key.clone(), bytes },
+            Step::Flip { slot, generation, key },
         ]);
         self.free(s);
     }
 
     fn free(&mut self, s: &Stripe) {
         self.free_bytes = self.free_bytes.saturating_add(s.bytes);
-        self.steps.push(Step::FreeLocal {
-            slot: s.slot,
-            bytes: s.bytes,
-        });
+        self.steps.push(Step::FreeLocal { slot: s.slot, bytes: s.bytes });
     }
 }
 
@@ -330,15 +305,8 @@ pub fn plan_load(stripes: &[Stripe]) -> LoadPlan {
         };
         plan.downloads += 1;
         plan.download_bytes = plan.download_bytes.saturating_add(s.bytes);
-        plan.steps.push(LoadStep::Download {
-            slot: s.slot,
-            key: key.clone(),
-            bytes: s.bytes,
-        });
-        plan.steps.push(LoadStep::FlipLocal {
-            slot: s.slot,
-            key: key.clone(),
-        });
+        plan.steps.push(LoadStep::Download { slot: s.slot, key: key.clone(), bytes: s.bytes });
+        plan.steps.push(LoadStep::FlipLocal { slot: s.slot, key: key.clone() });
     }
     plan
 }
@@ -362,10 +330,7 @@ impl fmt::Display for Step {
                 write!(f, "stripe {slot:08x}: free {bytes} bytes in the table")
             }
             Step::DropIntent { slot, key } => {
-                write!(
-                    f,
-                    "stripe {slot:08x}: drop the unfinished intent to use {key}"
-                )
+                write!(f, "stripe {slot:08x}: drop the unfinished intent to use {key}")
             }
         }
     }
@@ -417,11 +382,7 @@ impl fmt::Display for OffloadPlan {
 
 impl fmt::Display for LoadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "download {} stripes of {} bytes",
-            self.downloads, self.download_bytes
-        )?;
+        writeln!(f, "download {} stripes of {} bytes", self.downloads, self.download_bytes)?;
         for s in &self.steps {
             writeln!(f, "{s}")?;
         }

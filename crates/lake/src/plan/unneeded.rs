@@ -79,11 +79,7 @@ pub fn unneeded(
                 Some(State::Cold { .. }) => Why::StripeIsElsewhere,
                 None => Why::StripeIsGone,
             };
-            Some(Unneeded {
-                key: key.clone(),
-                bytes: *bytes,
-                why,
-            })
+            Some(Unneeded { key: key.clone(), bytes: *bytes, why })
         })
         .collect();
     found.sort_by(|a, b| a.key.cmp(&b.key));

@@ -61,10 +61,7 @@ impl Server {
     pub fn start() -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let state = Arc::new(Mutex::new(State {
-            page: 1000,
-            ..State::default()
-        }));
+        let state = Arc::new(Mutex::new(State { page: 1000, ..State::default() }));
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -142,10 +139,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
                 request.key,
                 request.headers.get("range").map_or("", String::as_str)
             ));
-            s.faults
-                .pop_front()
-                .or_else(|| s.always.clone())
-                .unwrap_or(Fault::None)
+            s.faults.pop_front().or_else(|| s.always.clone()).unwrap_or(Fault::None)
         };
         match fault {
             Fault::Reset => break,
@@ -219,10 +213,7 @@ fn read_request(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
         };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_string());
     }
-    let length = headers
-        .get("content-length")
-        .and_then(|l| l.parse().ok())
-        .unwrap_or(0);
+    let length = headers.get("content-length").and_then(|l| l.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
@@ -234,18 +225,8 @@ fn read_request(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
             (k.to_string(), v.replace("%2F", "/"))
         })
         .collect();
-    let key = path
-        .strip_prefix("/bucket")
-        .unwrap_or(path)
-        .trim_start_matches('/')
-        .to_string();
-    Ok(Some(Request {
-        method,
-        key,
-        query,
-        headers,
-        body,
-    }))
+    let key = path.strip_prefix("/bucket").unwrap_or(path).trim_start_matches('/').to_string();
+    Ok(Some(Request { method, key, query, headers, body }))
 }
 
 fn act(r: &Request, s: &mut State) -> Answer {
@@ -260,10 +241,7 @@ fn act(r: &Request, s: &mut State) -> Answer {
                 status: 200,
                 headers: vec![
                     ("ETag".into(), "\"e\"".into()),
-                    (
-                        "Last-Modified".into(),
-                        "Tue, 01 Jan 2030 00:00:00 GMT".into(),
-                    ),
+                    ("Last-Modified".into(), "Tue, 01 Jan 2030 00:00:00 GMT".into()),
                 ],
                 body: object.clone(),
             };
@@ -277,10 +255,9 @@ fn act(r: &Request, s: &mut State) -> Answer {
                 }
                 let b = b.min(object.len() - 1);
                 answer.status = 206;
-                answer.headers.push((
-                    "Content-Range".into(),
-                    format!("bytes {a}-{b}/{}", object.len()),
-                ));
+                answer
+                    .headers
+                    .push(("Content-Range".into(), format!("bytes {a}-{b}/{}", object.len())));
                 answer.body = object[a..=b].to_vec();
             }
             answer
@@ -321,20 +298,14 @@ fn act(r: &Request, s: &mut State) -> Answer {
             let Some(parts) = s.uploads.remove(&r.query["uploadId"]) else {
                 return error(404, "NoSuchUpload");
             };
-            s.objects
-                .insert(r.key.clone(), parts.into_values().flatten().collect());
-            xml(
-                "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
-                    .into(),
-            )
+            s.objects.insert(r.key.clone(), parts.into_values().flatten().collect());
+            xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
+                .into())
         }
         "DELETE" if r.query.contains_key("uploadId") => {
             s.uploads.remove(&r.query["uploadId"]);
             s.aborted.push(r.query["uploadId"].clone());
-            Answer {
-                status: 204,
-                ..done()
-            }
+            Answer { status: 204, ..done() }
         }
         _ => error(405, "MethodNotAllowed"),
     }
@@ -348,10 +319,7 @@ fn list(r: &Request, s: &State) -> Answer {
         .or_else(|| r.query.get("start-after"))
         .cloned()
         .unwrap_or_default();
-    let mut matching = s
-        .objects
-        .iter()
-        .filter(|(k, _)| k.starts_with(&prefix) && **k > after);
+    let mut matching = s.objects.iter().filter(|(k, _)| k.starts_with(&prefix) && **k > after);
     let mut body = String::from("<ListBucketResult>");
     let mut last = None;
     for (k, v) in matching.by_ref().take(s.page) {
@@ -368,29 +336,18 @@ fn list(r: &Request, s: &State) -> Answer {
 }
 
 fn done() -> Answer {
-    Answer {
-        status: 200,
-        headers: vec![("ETag".into(), "\"e\"".into())],
-        body: Vec::new(),
-    }
+    Answer { status: 200, headers: vec![("ETag".into(), "\"e\"".into())], body: Vec::new() }
 }
 
 fn xml(body: String) -> Answer {
-    Answer {
-        body: body.into_bytes(),
-        ..done()
-    }
+    Answer { body: body.into_bytes(), ..done() }
 }
 
 fn error(status: u16, code: &str) -> Answer {
     let body = format!(
         "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>about AKIDFLAKY</Message></Error>"
     );
-    Answer {
-        status,
-        headers: Vec::new(),
-        body: body.into_bytes(),
-    }
+    Answer { status, headers: Vec::new(), body: body.into_bytes() }
 }
 
 fn write_head(out: &mut TcpStream, a: &Answer, length: Option<usize>) -> std::io::Result<()> {

@@ -26,11 +26,7 @@ impl Gateway {
         let folder = Folder::new("gateway");
         std::fs::create_dir_all(folder.path().join("data").join(BUCKET)).unwrap();
         std::fs::create_dir_all(folder.path().join("meta")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
         let child = Command::new(program)
             .args(["--port", &address, "--access", ACCESS, "--secret", SECRET])
@@ -41,17 +37,10 @@ impl Gateway {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let gateway = Gateway {
-            child,
-            endpoint: format!("http://{address}"),
-            _folder: folder,
-        };
+        let gateway = Gateway { child, endpoint: format!("http://{address}"), _folder: folder };
         let begun = Instant::now();
         while TcpStream::connect(&address).is_err() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "versitygw did not start"
-            );
+            assert!(begun.elapsed() < Duration::from_secs(20), "versitygw did not start");
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(gateway)
