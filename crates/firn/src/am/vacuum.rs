@@ -58,6 +58,12 @@ pub fn stripe_totals(table: Rel) -> (f64, u32) {
     (t.rows, (t.bytes / 8192.0).ceil() as u32)
 }
 
+/// Rows in stripes, and the number of stripes, as of late.
+pub fn stripe_counts(table: Rel) -> (f64, f64) {
+    let t = totals(table);
+    (t.rows, t.stripes as f64)
+}
+
 /// What ANALYZE is told as the stripes' size: one block per virtual block.
 pub fn virtual_bytes(table: Rel) -> u64 {
     totals(table).virtual_blocks * 8192

@@ -267,6 +267,31 @@ pub fn with_varlena<T>(value: Datum, f: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
+/// The elements of an array that are not NULL. By-reference ones live in the current memory context.
+pub fn array_elements(array: Datum) -> Vec<Datum> {
+    // SAFETY: a live array datum; deconstruct_array fills both arrays with `count` elements.
+    unsafe {
+        let array = pg_sys::pg_detoast_datum(array as *mut pg_sys::varlena) as *mut pg_sys::ArrayType;
+        let (mut length, mut by_value, mut align) = (0, false, 0);
+        pg_sys::get_typlenbyvalalign((*array).elemtype, &mut length, &mut by_value, &mut align);
+        let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        pg_sys::deconstruct_array(
+            array,
+            (*array).elemtype,
+            i32::from(length),
+            by_value,
+            align,
+            &mut values,
+            &mut nulls,
+            &mut count,
+        );
+        (0..count as usize)
+            .filter(|i| !*nulls.add(*i))
+            .map(|i| (*values.add(i)).value())
+            .collect()
+    }
+}
+
 /// The datum of jsonb text, as bytes of a varlena (header included).
 pub fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
     let Ok(c_text) = std::ffi::CString::new(text) else {

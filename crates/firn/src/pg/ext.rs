@@ -111,11 +111,19 @@ pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::Transaction
 pub mod direct {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
-        pub fn ExecScan(
-            node: *mut pg_sys::ScanState,
-            access: pg_sys::ExecScanAccessMtd,
-            recheck: pg_sys::ExecScanRecheckMtd,
-        ) -> *mut pg_sys::TupleTableSlot;
+        pub fn heap_getnextslot(
+            scan: pg_sys::TableScanDesc,
+            direction: pg_sys::ScanDirection::Type,
+            slot: *mut pg_sys::TupleTableSlot,
+        ) -> bool;
+        pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, count: core::ffi::c_int);
+        pub fn MemoryContextReset(context: pg_sys::MemoryContext);
+        pub fn standard_planner(
+            parse: *mut pg_sys::Query,
+            source: *const core::ffi::c_char,
+            options: core::ffi::c_int,
+            params: pg_sys::ParamListInfo,
+        ) -> *mut pg_sys::PlannedStmt;
         pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: core::ffi::c_int);
         pub fn standard_ExecutorFinish(query: *mut pg_sys::QueryDesc);
         pub fn planstate_tree_walker(

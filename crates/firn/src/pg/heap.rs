@@ -200,3 +200,21 @@ impl Drop for RowStoreScan {
         }
     }
 }
+
+/// Rows of the row store that `snap` sees.
+pub fn count_rows(table: Rel, snap: Snap) -> u64 {
+    let scan = RowStoreScan::begin(table, snap);
+    let slot = super::slot::OwnedSlot::for_table(table);
+    let (raw_scan, raw_slot) = (scan.0, slot.slot().0);
+    // SAFETY: one guard around the whole loop, which owns nothing.
+    unsafe {
+        super::ext::guarded(|| {
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            let mut rows = 0;
+            while super::ext::direct::heap_getnextslot(raw_scan, forward, raw_slot) {
+                rows += 1;
+            }
+            rows
+        })
+    }
+}

@@ -1,8 +1,12 @@
-//! From the conditions of a query to the filter of a stripe. A filter may let rows pass that the
-//! condition refuses (the executor checks again), never the other way round.
+//! From the conditions of a query to the filter of a stripe.
 
-use crate::pg::datum::{parse_numeric_rescaled, with_varlena, Datum, EPOCH_DAYS, EPOCH_MICROS};
+use crate::pg::datum::{
+    array_elements, fixed_bytes, parse_numeric_rescaled, with_varlena, Datum, EPOCH_DAYS,
+    EPOCH_MICROS,
+};
 use firn_format::{ColumnKind, CompareOp, Constant, Filter};
+
+const MICROS_PER_DAY: i64 = 86_400_000_000;
 
 /// The type of a comparison's right-hand side, as far as filters know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +20,7 @@ pub enum Operand {
     Float8,
     Date,
     Timestamp,
+    TimestampTz,
     Time,
     Numeric,
     Text,
@@ -26,6 +31,8 @@ pub enum Operand {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
     Compare(CompareOp, Operand),
+    /// Equal to an element of an array.
+    AnyOf(Operand),
     IsNull,
     IsNotNull,
 }
@@ -38,17 +45,27 @@ pub struct Condition {
     pub test: Test,
 }
 
-/// The filter of one condition on a column stored as `kind`; None when it cannot be expressed.
+/// The filter of one condition on a column stored as `kind`; None when it cannot be expressed. The
+/// filter passes exactly the rows for which the condition is true.
 pub fn filter_of(condition: &Condition, value: Option<Datum>, kind: ColumnKind) -> Option<Filter> {
     let column = condition.column;
+    // A comparison with NULL is true for no row.
+    let never = || Some(Filter::Or(Vec::new()));
     match condition.test {
         Test::IsNull => Some(Filter::IsNull(column)),
         Test::IsNotNull => Some(Filter::IsNotNull(column)),
         Test::Compare(op, operand) => {
-            // A comparison with NULL is true for no row.
-            let Some(value) = value else { return Some(Filter::Or(Vec::new())) };
+            let Some(value) = value else { return never() };
             let value = constant(operand, value, kind)?;
             Some(Filter::Compare { column, op, value })
+        }
+        Test::AnyOf(operand) => {
+            let Some(array) = value else { return never() };
+            let values = array_elements(array)
+                .into_iter()
+                .map(|element| constant(operand, element, kind))
+                .collect::<Option<Vec<_>>>()?;
+            Some(Filter::In { column, values })
         }
     }
 }
@@ -72,12 +89,16 @@ fn constant(operand: Operand, value: Datum, kind: ColumnKind) -> Option<Constant
             d @ (i32::MIN | i32::MAX) => i64::from(d),
             d => i64::from(d) + i64::from(EPOCH_DAYS),
         }),
-        Operand::Timestamp if matches!(kind, K::Timestamp | K::TimestampTz) => {
-            Constant::I64(match value as i64 {
-                t @ (i64::MIN | i64::MAX) => t,
-                t => t.checked_add(EPOCH_MICROS)?,
-            })
-        }
+        // A day against points in time means its midnight.
+        Operand::Date if kind == K::Timestamp => Constant::I64(match value as u32 as i32 {
+            i32::MIN => i64::MIN,
+            i32::MAX => i64::MAX,
+            d => (i64::from(d) + i64::from(EPOCH_DAYS)).checked_mul(MICROS_PER_DAY)?,
+        }),
+        // Points in time with and without time zone compare by the session's zone: left to
+        // PostgreSQL.
+        Operand::Timestamp if kind == K::Timestamp => point_in_time(value)?,
+        Operand::TimestampTz if kind == K::TimestampTz => point_in_time(value)?,
         Operand::Time if kind == K::Time => Constant::I64(value as i64),
         Operand::Numeric => {
             let K::Decimal { precision, scale } = kind else { return None };
@@ -90,8 +111,15 @@ fn constant(operand: Operand, value: Datum, kind: ColumnKind) -> Option<Constant
         }
         Operand::Text if kind == K::Text => Constant::Bytes(with_varlena(value, |b| b.to_vec())),
         Operand::Uuid if kind == K::Uuid => {
-            Constant::Bytes(crate::pg::datum::fixed_bytes(value, 16))
+            Constant::Bytes(fixed_bytes(value, 16))
         }
         _ => return None,
     })
+}
+
+fn point_in_time(value: Datum) -> Option<Constant> {
+    Some(Constant::I64(match value as i64 {
+        t @ (i64::MIN | i64::MAX) => t,
+        t => t.checked_add(EPOCH_MICROS)?,
+    }))
 }

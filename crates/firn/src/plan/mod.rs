@@ -1,11 +1,13 @@
-//! The planner's side: the custom scan of firn tables. `pg::customscan` is its half inside the fence:
-//! paths, plan nodes and executor callbacks; here is what a scan does.
+//! The planner's side: the custom nodes of firn tables. `pg::customscan` is their half inside the
+//! fence: paths, plan nodes and executor callbacks; here is what a scan or a count does.
 
 mod conditions;
+mod count;
 mod scan;
 
 pub use conditions::{Condition, Operand, Test};
-pub use scan::{Counters, FirnScan};
+pub use count::count_stripe_rows;
+pub use scan::{Counters, FirnScan, Ready};
 
 /// Offer our paths. Called once at library load.
 pub fn init() {

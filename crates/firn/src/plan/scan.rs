@@ -30,22 +30,58 @@ pub struct Counters {
     pub rows_filtered: u64,
 }
 
+impl Counters {
+    /// In the order of the fields.
+    pub fn numbers(&self) -> [u64; 6] {
+        [
+            self.stripes_read,
+            self.stripes_skipped,
+            self.batches_read,
+            self.batches_skipped,
+            self.pages_read,
+            self.rows_filtered,
+        ]
+    }
+    /// Inverse of [`Counters::numbers`].
+    pub fn of(numbers: &[u64]) -> Counters {
+        let n = |i: usize| numbers.get(i).copied().unwrap_or(0);
+        Counters {
+            stripes_read: n(0),
+            stripes_skipped: n(1),
+            batches_read: n(2),
+            batches_skipped: n(3),
+            pages_read: n(4),
+            rows_filtered: n(5),
+        }
+    }
+    pub fn add(&mut self, other: &Counters) {
+        let sum: Vec<u64> =
+            self.numbers().iter().zip(other.numbers()).map(|(a, b)| a + b).collect();
+        *self = Counters::of(&sum);
+    }
+}
+
 /// The stripe at work.
 struct Current {
     reader: BatchReader,
     found: Found,
     deleted: Option<DeleteVector>,
     filter: Filter,
+    /// The filter states all conditions: rows that pass need no further look.
+    exact: bool,
     batch: u32,
     end: u32,
 }
 
-/// Rows of a batch ready to be returned.
-struct Ready {
-    columns: Vec<(usize, Datums)>,
-    tids: Vec<u32>,
-    slot: firn_format::Slot,
-    next: usize,
+/// Rows of a batch that passed the filter.
+pub struct Ready {
+    /// Table column and its values, for every wanted column.
+    pub columns: Vec<(usize, Datums)>,
+    /// Numbers of the rows in their stripe.
+    pub rows: Vec<u32>,
+    pub slot: firn_format::Slot,
+    /// All conditions of the scan hold for these rows.
+    pub exact: bool,
 }
 
 /// The stripe half of a custom scan.
@@ -110,27 +146,23 @@ impl FirnScan {
         }
     }
 
-    /// Put the next row into the (virtual) slot; false at the end.
-    pub fn next(&mut self, snap: Snap, slot: TupleSlot) -> bool {
+    /// The next rows of stripes; None when no stripe is left.
+    pub fn advance(&mut self, snap: Snap) -> Option<&Ready> {
+        self.ready = None;
         loop {
-            if let Some(ready) = &mut self.ready {
-                if let Some(row) = ready.tids.get(ready.next) {
-                    let at = ready.next;
-                    ready.next += 1;
-                    slot.fill(ready.columns.iter().map(|(i, d)| (*i, d.get(at))));
-                    slot.set_tid(self.table.oid(), Tid::of(ready.slot, *row));
-                    return true;
-                }
-                self.ready = None;
-            }
             xact::check_for_interrupts();
             if self.next_batch() {
-                continue;
+                return self.ready.as_ref();
             }
             if !self.next_stripe(snap) {
-                return self.next_pending(snap, slot);
+                return None;
             }
         }
+    }
+
+    /// The batch that [`FirnScan::advance`] returned last.
+    pub fn ready(&self) -> Option<&Ready> {
+        self.ready.as_ref()
     }
 
     /// Claim more batches; false when no stripe is left.
@@ -196,15 +228,17 @@ impl FirnScan {
         let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
         // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
         // the executor.
-        let parts = self.conditions.iter().filter_map(|(condition, value)| {
+        let filter_part = |(condition, value): &(Condition, Option<Datum>)| {
             let number = self.layout.columns.get(condition.column)?.as_ref()?.attribute.number;
             let stored = meta.column_by_field_id(i32::from(number))?;
             let kind = meta.columns().get(stored)?.kind;
             filter_of(&Condition { column: stored, ..*condition }, *value, kind)
-        });
-        let filter = Filter::And(parts.collect());
+        };
+        let parts: Vec<Filter> = self.conditions.iter().filter_map(filter_part).collect();
+        let exact = parts.len() == self.conditions.len();
+        let filter = Filter::And(parts);
         let reader = BatchReader::new(handle);
-        self.current = Some(Current { reader, found, deleted, filter, batch, end });
+        self.current = Some(Current { reader, found, deleted, filter, exact, batch, end });
     }
 
     /// Decode the next batch of the current stripe that has rows to return.
@@ -268,12 +302,13 @@ impl FirnScan {
                 columns.push((*i, datums));
             }
             let base = batch.rows.start;
-            let tids = match chosen {
+            let rows = match chosen {
                 Rows::All => batch.rows.clone().collect(),
                 Rows::Some(list) => list.iter().map(|r| base + r).collect(),
             };
-            self.counters.pages_read = current.reader.pages_read;
-            self.ready = Some(Ready { columns, tids, slot: current.found.slot, next: 0 });
+            self.counters.pages_read += std::mem::take(&mut current.reader.pages_read);
+            let (slot, exact) = (current.found.slot, current.exact);
+            self.ready = Some(Ready { columns, rows, slot, exact });
             return true;
         }
         // In a parallel scan the next part claimed may belong to the same stripe.
@@ -283,8 +318,9 @@ impl FirnScan {
         false
     }
 
-    /// Rows that this session has not written yet.
-    fn next_pending(&mut self, snap: Snap, slot: TupleSlot) -> bool {
+    /// Put the next row that this session has not written yet into the (virtual) slot; false at the
+    /// end. For after the stripes.
+    pub fn next_pending(&mut self, snap: Snap, slot: TupleSlot) -> bool {
         let Some(directory) = &self.directory else { return false };
         loop {
             let (number, row) = self.pending_at;
