@@ -85,3 +85,21 @@ SELECT t.*, t.tableoid::regclass FROM t WHERE id = 899;
 SELECT id FROM t ORDER BY f DESC NULLS LAST, id LIMIT 5;
 SELECT id FROM t ORDER BY u, id LIMIT 5;
 SELECT id FROM t WHERE id > 5 ORDER BY id OFFSET 890;
+-- Points in time with and without a zone compare by the session's zone.
+SET timezone = 'Asia/Tokyo';
+SELECT q('tz ' || op || ' ' || val) FROM
+    (VALUES ('timestamp ''2020-01-10 09:00'''), ('date ''2020-01-10'''), ('timestamptz ''2020-01-10 00:00+00'''), ('timestamp ''infinity''')) v(val),
+    (VALUES ('<'), ('='), ('>='), ('<>')) o(op);
+SELECT q('ts ' || op || ' ' || val) FROM
+    (VALUES ('timestamptz ''2020-01-10 00:00+00'''), ('date ''2020-01-10'''), ('date ''infinity'''), ('date ''-infinity'''), ('timestamp ''2020-01-10 00:00''')) v(val),
+    (VALUES ('<'), ('='), ('>='), ('<>'), ('>')) o(op);
+SELECT q('d ' || op || ' ' || val) FROM
+    (VALUES ('timestamptz ''2020-01-10 00:00+00'''), ('timestamp ''2020-01-10 12:00'''), ('timestamp ''2020-01-10''')) v(val), (VALUES ('<'), ('='), ('>='), ('<>')) o(op);
+SET timezone = 'UTC';
+-- Lists.
+SELECT q(c) FROM (VALUES ('id IN (1, 2, 899, 5000)'), ('id = ANY (''{1,NULL,7}'')'), ('id <> ALL (''{1,2}'')'), ('id > ANY (''{890,895}'')'), ('small IN (1, 99::bigint)'),
+    ('m IN (1.00, 2.333, 3)'), ('m IN (''NaN'', 5)'), ('n IN (1.1, 1.10)'), ('f IN (''NaN'', ''-0'', 5.5)'), ('s IN (''A9'', '''', ''a11'')'), ('u IN (''apfel'', ''x'')'),
+    ('v IN (''ab'', ''v7'')'), ('c IN (''ab'', ''x3'')'), ('d IN (''2020-02-01'', ''infinity'')'), ('ts IN (''2020-01-02 03:00'', ''infinity'')'),
+    ('g IN (''00000000-0000-0000-0000-000000000007'')'), ('b IN (true)'), ('b = false'), ('b <> true'), ('id IN (SELECT 5 UNION SELECT 6)'),
+    ('big IN (9223372036854775807, 0)'), ('r IN (0.3, 30)'), ('s <> ''A9'''), ('u <> ''apfel'''), ('d <> ''infinity'''), ('m <> 33.333'), ('m <> 33.33'),
+    ('id <> 7 AND s IS NOT NULL'), ('7 <> id'), ('NULL::int <> id')) v(c);

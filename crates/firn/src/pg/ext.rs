@@ -69,6 +69,20 @@ postgres_functions! {
         blkno: pg_sys::BlockNumber,
     );
     fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
+    fn find_inheritance_children(
+        parent: pg_sys::Oid,
+        lock: pg_sys::LOCKMODE,
+    ) -> *mut pg_sys::List;
+    fn expression_tree_mutator(
+        node: *mut pg_sys::Node,
+        mutator: Option<
+            unsafe extern "C-unwind" fn(
+                *mut pg_sys::Node,
+                *mut core::ffi::c_void,
+            ) -> *mut pg_sys::Node,
+        >,
+        context: *mut core::ffi::c_void,
+    ) -> *mut pg_sys::Node;
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,

@@ -8,6 +8,7 @@ static mut STRIPE_ROWS: i32 = 262_144;
 static mut WRITE_MEMORY_MB: i32 = 512;
 static mut METADATA_CACHE_MB: i32 = 64;
 static mut ENABLE_SCAN: bool = true;
+static mut ENABLE_WINDOW_GROUPING: bool = true;
 static mut CACHE_SIZE_MB: i32 = 10_240;
 static mut CACHE_DIRECTORY: *mut core::ffi::c_char = std::ptr::null_mut();
 static mut CRASH_POINT: *mut core::ffi::c_char = std::ptr::null_mut();
@@ -32,6 +33,10 @@ pub fn metadata_cache() -> usize {
 /// Offer the custom scan to the planner.
 pub fn enable_scan() -> bool {
     unsafe { ENABLE_SCAN }
+}
+/// Plan DISTINCT over whole-partition windows as GROUP BY.
+pub fn enable_window_grouping() -> bool {
+    unsafe { ENABLE_WINDOW_GROUPING }
 }
 /// Bound of the local cache of cold stripes, bytes.
 pub fn cache_size() -> u64 {
@@ -143,6 +148,18 @@ pub fn define() {
             c"Enables the planner's use of Firn Scan plans.".as_ptr(),
             std::ptr::null(),
             &raw mut ENABLE_SCAN,
+            true,
+            C::PGC_USERSET,
+            0,
+            None,
+            None,
+            None,
+        );
+        pg_sys::DefineCustomBoolVariable(
+            c"firn.enable_window_grouping".as_ptr(),
+            c"Enables planning SELECT DISTINCT over whole-partition window aggregates as GROUP BY.".as_ptr(),
+            c"Applies to queries that read firn tables.".as_ptr(),
+            &raw mut ENABLE_WINDOW_GROUPING,
             true,
             C::PGC_USERSET,
             0,

@@ -173,7 +173,9 @@ impl OpenRel {
     }
     /// Open and lock; the lock is released on close.
     pub fn brief(oid: u32, lock: LockMode) -> OpenRel {
-        OpenRel { release: lock, ..OpenRel::open(oid, lock) }
+        let mut rel = OpenRel::open(oid, lock);
+        rel.release = lock;
+        rel
     }
     /// Open any kind of relation (an index, a partitioned table).
     pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {

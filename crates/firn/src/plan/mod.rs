@@ -12,4 +12,5 @@ pub use scan::{Counters, FirnScan, Ready};
 /// Offer our paths. Called once at library load.
 pub fn init() {
     crate::pg::customscan::install();
+    crate::pg::rewrite::install();
 }
