@@ -278,8 +278,7 @@ unsafe fn translate(
                 return None;
             }
             let operand = operand_code(pg_sys::exprType(other))?;
-            let class =
-                pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::Oid::from(pg_sys::BTREE_AM_OID));
+            let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);
             if class == pg_sys::InvalidOid {
                 return None;
             }
@@ -290,8 +289,8 @@ unsafe fn translate(
             }
             if operand == Operand::Text as i32 {
                 let collation = (*op).inputcollid;
-                let bytewise = collation == pg_sys::Oid::from(pg_sys::C_COLLATION_OID)
-                    || super::ext::lc_collate_is_c(collation);
+                let bytewise =
+                    collation == pg_sys::C_COLLATION_OID || super::ext::lc_collate_is_c(collation);
                 let equality = strategy == pg_sys::BTEqualStrategyNumber as i32
                     && collation != pg_sys::InvalidOid
                     && pg_sys::get_collation_isdeterministic(collation);

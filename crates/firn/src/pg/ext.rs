@@ -56,13 +56,6 @@ postgres_functions! {
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
     ) -> bool;
-    fn PredicateLockTID(
-        relation: pg_sys::Relation,
-        tid: *mut pg_sys::ItemPointerData,
-        snapshot: pg_sys::Snapshot,
-        insert_xid: pg_sys::TransactionId,
-    );
-    fn PredicateLockRelation(relation: pg_sys::Relation, snapshot: pg_sys::Snapshot);
     fn CheckForSerializableConflictIn(
         relation: pg_sys::Relation,
         tid: *mut pg_sys::ItemPointerData,

@@ -18,11 +18,9 @@ pub struct StorageId {
 /// Lock levels we take on relations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockMode {
-    None = 0,
     AccessShare = 1,
     RowExclusive = 3,
     ShareUpdateExclusive = 4,
-    AccessExclusive = 8,
 }
 
 /// One attribute of a table.
@@ -32,11 +30,9 @@ pub struct Attribute {
     pub name: String,
     pub type_oid: u32,
     pub typmod: i32,
-    pub collation: u32,
     pub dropped: bool,
     pub length: i16,
     pub by_value: bool,
-    pub align: u8,
 }
 
 impl Rel {
@@ -116,11 +112,6 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
-    /// Tell other sessions that what they know about this relation is stale.
-    pub fn invalidate(self) {
-        // SAFETY: plain call.
-        unsafe { pg_sys::CacheInvalidateRelcache(self.0) }
-    }
     /// Count rows inserted behind heapam's back.
     pub fn count_inserts(self, n: u64) {
         // SAFETY: plain call.
@@ -157,11 +148,9 @@ impl Rel {
     }
 }
 
-/// A relation opened by us; closed on drop, its lock kept to the end of the transaction unless
-/// opened with [`OpenRel::brief`].
+/// A relation opened by us; closed on drop, its lock kept to the end of the transaction.
 pub struct OpenRel {
     rel: Rel,
-    release: LockMode,
 }
 
 impl OpenRel {
@@ -169,17 +158,13 @@ impl OpenRel {
     pub fn open(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: table_open checks the OID and raises when it is gone.
         let raw = unsafe { pg_sys::table_open(pg_sys::Oid::from(oid), lock as i32) };
-        OpenRel { rel: Rel(raw), release: LockMode::None }
-    }
-    /// Open and lock; the lock is released on close.
-    pub fn brief(oid: u32, lock: LockMode) -> OpenRel {
-        OpenRel { release: lock, ..OpenRel::open(oid, lock) }
+        OpenRel { rel: Rel(raw) }
     }
     /// Open any kind of relation (an index, a partitioned table).
     pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: as above.
         let raw = unsafe { pg_sys::relation_open(pg_sys::Oid::from(oid), lock as i32) };
-        OpenRel { rel: Rel(raw), release: LockMode::None }
+        OpenRel { rel: Rel(raw) }
     }
     pub fn rel(&self) -> Rel {
         self.rel
@@ -198,7 +183,7 @@ impl Drop for OpenRel {
         // While an error unwinds, the resource owner closes it.
         if !super::memory::resources_are_released() {
             // SAFETY: opened in the constructor.
-            unsafe { pg_sys::relation_close(self.rel.0, self.release as i32) }
+            unsafe { pg_sys::relation_close(self.rel.0, pg_sys::NoLock as i32) }
         }
     }
 }

@@ -38,40 +38,16 @@ pub fn is_ours(xid: u32) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
 }
 
-pub fn is_in_progress(xid: u32) -> bool {
-    // SAFETY: plain call.
-    unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from_inner(xid)) }
-}
-
-pub fn did_commit(xid: u32) -> bool {
-    // SAFETY: plain call.
-    unsafe {
-        xid == super::toast::FROZEN_XID
-            || pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from_inner(xid))
-    }
-}
-
 /// Number of the running command; `used` marks it as having written.
 pub fn command_id(used: bool) -> u32 {
     // SAFETY: plain call.
     unsafe { pg_sys::GetCurrentCommandId(used) }
 }
 
-/// Make what was written so far visible to what follows in this transaction.
-pub fn next_command() {
-    // SAFETY: plain call; raises in parallel mode.
-    unsafe { pg_sys::CommandCounterIncrement() }
-}
-
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
-}
-
-pub fn is_serializable() -> bool {
-    // SAFETY: variable read.
-    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
 }
 
 /// Every transaction that can still see anything began at or after this id: what it (and older
