@@ -78,11 +78,7 @@ pub unsafe fn guarded<T>(f: impl FnOnce() -> T) -> T {
     pg_sys::ffi::pg_guard_ffi_boundary(f)
 }
 
-/// Run a callback's body so that panics and errors leave it as PostgreSQL errors.
-#[inline]
-pub unsafe fn callback<R: Copy>(f: impl FnOnce() -> R) -> R {
-    pg_sys::panic::pgrx_extern_c_guard(f)
-}
+pub use super::errors::callback;
 
 /// The transaction that updated or deleted a tuple (PostgreSQL's HeapTupleHeaderGetUpdateXid).
 ///

@@ -9,6 +9,7 @@
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
+pub mod errors;
 pub mod ext;
 pub mod fmgr;
 pub mod guc;

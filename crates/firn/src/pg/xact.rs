@@ -110,7 +110,7 @@ fn handle(event: Event) {
 
 unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core::ffi::c_void) {
     use pg_sys::XactEvent as E;
-    pg_sys::panic::pgrx_extern_c_guard(|| match event {
+    super::ext::callback(|| match event {
         E::XACT_EVENT_PRE_COMMIT | E::XACT_EVENT_PRE_PREPARE => handle(Event::BeforeCommit),
         E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => handle(Event::Ended),
         _ => (),
@@ -124,7 +124,7 @@ unsafe extern "C-unwind" fn on_subxact(
     _: *mut core::ffi::c_void,
 ) {
     use pg_sys::SubXactEvent as E;
-    pg_sys::panic::pgrx_extern_c_guard(|| match event {
+    super::ext::callback(|| match event {
         E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit { sub }),
         E::SUBXACT_EVENT_ABORT_SUB => handle(Event::SubAbort { sub }),
         _ => (),
