@@ -83,7 +83,8 @@ unsafe extern "C-unwind" fn keep(node: *mut c_void) {
     {
         return;
     }
-    let kept = &mut *(&raw mut KEPT);
+    let all = &raw mut KEPT;
+    let kept = &mut *all;
     let place = &mut kept[kept.len() - 1];
     place.error = ptr::null_mut();
     if place.memory.is_null() {
@@ -119,7 +120,8 @@ unsafe fn lasting(text: *const c_char) -> *const c_char {
     if text.is_null() {
         return text;
     }
-    let known = &mut *(&raw mut KNOWN);
+    let all = &raw mut KNOWN;
+    let known = &mut *all;
     let text = CStr::from_ptr(text);
     if !known.contains(text) {
         known.insert(text.to_owned());
@@ -131,7 +133,7 @@ unsafe fn lasting(text: *const c_char) -> *const c_char {
 #[cold]
 unsafe fn raise(panic: Box<dyn Any + Send>) -> ! {
     if let Some(CaughtError::PostgresError(report)) = panic.downcast_ref() {
-        let kept = *(&raw const KEPT);
+        let kept = KEPT;
         if let Some(kept) = kept.iter().find(|k| !k.error.is_null() && is_of(&*k.error, report)) {
             drop(panic);
             raw::ThrowErrorData(kept.error)
