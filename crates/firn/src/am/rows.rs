@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub type Claim = Box<dyn FnMut() -> u32>;
 
 enum Source {
-    Stripe(Box<BatchReader>, Found),
+    Stripe(Box<BatchReader>),
     Pending(PendingRef),
 }
 
@@ -123,7 +123,7 @@ impl StripeRows {
             Some(found) => {
                 let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
                 let reader = Box::new(BatchReader::new(handle));
-                (Source::Stripe(reader, found.clone()), found.slot, found.entry.rows, found.xmin)
+                (Source::Stripe(reader), found.slot, found.entry.rows, found.xmin)
             }
             None => match self.pending.get(number - self.list.len()) {
                 Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, xact::xid()),
@@ -147,7 +147,7 @@ impl StripeRows {
                 self.values.clone_from(&self.buffer.values);
                 self.nulls.clone_from(&self.buffer.nulls);
             }
-            Source::Stripe(reader, _) => {
+            Source::Stripe(reader) => {
                 let covered = current.batch.as_ref().is_some_and(|(b, _)| b.rows.contains(&row));
                 if !covered {
                     let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);

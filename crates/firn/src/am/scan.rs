@@ -2,6 +2,7 @@
 
 use super::fetch::Fetcher;
 use super::rows::{Claim, StripeRows};
+use crate::pg::scandesc::Shared;
 use crate::pg::{Rel, Snap, TupleSlot};
 use firn_format::{Tid, ROWS_PER_BLOCK};
 
@@ -27,7 +28,7 @@ struct BitmapBlock {
 }
 
 impl Scan {
-    pub fn new(table: Rel, snap: Snap, shared: Option<(usize, fn(usize) -> u32)>) -> Scan {
+    pub fn new(table: Rel, snap: Snap, shared: Option<Shared>) -> Scan {
         Scan {
             table,
             snap,

@@ -162,17 +162,6 @@ impl Directory {
         let bytes = frame(entry, reserved_bytes(self.table.column_count()));
         self.toast.update(found.place, key(found.slot), &bytes, cid)
     }
-
-    /// Remove a stripe from the directory; its rows are gone for later snapshots.
-    pub fn remove(&self, found: &Found, cid: u32) {
-        self.toast.delete(found.place, cid);
-    }
-
-    /// The present row of a stripe, as committed or done by this transaction.
-    pub fn current(&self, slot: Slot) -> Option<Found> {
-        let row = self.toast.find(key(slot), Snap::self_snap())?;
-        Some(self.remember(slot, row.place, row.xmin, &row.data))
-    }
 }
 
 thread_local! {

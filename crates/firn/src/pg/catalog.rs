@@ -3,13 +3,6 @@
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 
-/// OID of the firn access method; None while the extension is not installed here.
-pub fn access_method() -> Option<u32> {
-    // SAFETY: plain look-up, missing_ok.
-    let oid = unsafe { pg_sys::get_table_am_oid(c"firn".as_ptr(), true) };
-    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
-}
-
 /// OIDs of all partitions and children of a relation, itself included, locked in the given mode.
 pub fn inheritance_tree(oid: u32, lock: super::LockMode) -> Vec<u32> {
     // SAFETY: the list is a copy in the current context.
@@ -34,7 +27,6 @@ pub fn is_owner(oid: u32) -> bool {
 /// A foreign server with its options and, if the current role has one, its user mapping's.
 pub struct Server {
     pub oid: u32,
-    pub name: String,
     pub wrapper: String,
     pub options: Vec<(String, String)>,
     pub secrets: Vec<(String, String)>,
@@ -84,7 +76,6 @@ pub fn server(name: &str, role: u32) -> Option<Server> {
         };
         Some(Server {
             oid: (*server).serverid.to_u32(),
-            name: name.to_owned(),
             wrapper: CStr::from_ptr((*wrapper).fdwname).to_string_lossy().into_owned(),
             options: options_of((*server).options),
             secrets,
@@ -109,12 +100,12 @@ pub fn depend_on_server(table: u32, server: u32) {
     // SAFETY: recordDependencyOn copies both addresses.
     unsafe {
         let from = pg_sys::ObjectAddress {
-            classId: pg_sys::Oid::from(pg_sys::RelationRelationId),
+            classId: pg_sys::RelationRelationId,
             objectId: pg_sys::Oid::from(table),
             objectSubId: 0,
         };
         let to = pg_sys::ObjectAddress {
-            classId: pg_sys::Oid::from(pg_sys::ForeignServerRelationId),
+            classId: pg_sys::ForeignServerRelationId,
             objectId: pg_sys::Oid::from(server),
             objectSubId: 0,
         };

@@ -271,7 +271,8 @@ pub fn with_varlena<T>(value: Datum, f: impl FnOnce(&[u8]) -> T) -> T {
 pub fn array_elements(array: Datum) -> Vec<Datum> {
     // SAFETY: a live array datum; deconstruct_array fills both arrays with `count` elements.
     unsafe {
-        let array = pg_sys::pg_detoast_datum(array as *mut pg_sys::varlena) as *mut pg_sys::ArrayType;
+        let array =
+            pg_sys::pg_detoast_datum(array as *mut pg_sys::varlena) as *mut pg_sys::ArrayType;
         let (mut length, mut by_value, mut align) = (0, false, 0);
         pg_sys::get_typlenbyvalalign((*array).elemtype, &mut length, &mut by_value, &mut align);
         let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
@@ -285,10 +286,7 @@ pub fn array_elements(array: Datum) -> Vec<Datum> {
             &mut nulls,
             &mut count,
         );
-        (0..count as usize)
-            .filter(|i| !*nulls.add(*i))
-            .map(|i| (*values.add(i)).value())
-            .collect()
+        (0..count as usize).filter(|i| !*nulls.add(*i)).map(|i| (*values.add(i)).value()).collect()
     }
 }
 

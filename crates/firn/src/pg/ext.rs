@@ -56,13 +56,6 @@ postgres_functions! {
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
     ) -> bool;
-    fn PredicateLockTID(
-        relation: pg_sys::Relation,
-        tid: *mut pg_sys::ItemPointerData,
-        snapshot: pg_sys::Snapshot,
-        insert_xid: pg_sys::TransactionId,
-    );
-    fn PredicateLockRelation(relation: pg_sys::Relation, snapshot: pg_sys::Snapshot);
     fn CheckForSerializableConflictIn(
         relation: pg_sys::Relation,
         tid: *mut pg_sys::ItemPointerData,
@@ -99,11 +92,7 @@ pub unsafe fn guarded<T>(f: impl FnOnce() -> T) -> T {
     pg_sys::ffi::pg_guard_ffi_boundary(f)
 }
 
-/// Run a callback's body so that panics and errors leave it as PostgreSQL errors.
-#[inline]
-pub unsafe fn callback<R: Copy>(f: impl FnOnce() -> R) -> R {
-    pg_sys::panic::pgrx_extern_c_guard(f)
-}
+pub use super::errors::callback;
 
 /// The transaction that updated or deleted a tuple (PostgreSQL's HeapTupleHeaderGetUpdateXid).
 ///

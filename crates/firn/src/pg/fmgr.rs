@@ -57,13 +57,6 @@ impl Args {
     pub fn int8(self, n: usize) -> Option<i64> {
         self.raw(n).map(|d| d as i64)
     }
-    pub fn bool(self, n: usize) -> Option<bool> {
-        self.raw(n).map(|d| d as u8 != 0)
-    }
-    pub fn text(self, n: usize) -> Option<String> {
-        self.raw(n)
-            .map(|d| super::datum::with_varlena(d, |b| String::from_utf8_lossy(b).into_owned()))
-    }
     /// A `name` argument.
     pub fn name(self, n: usize) -> Option<String> {
         self.raw(n).map(|d| {
@@ -96,8 +89,11 @@ fn single(info: pg_sys::FunctionCallInfo, body: fn(Args) -> Out) -> pg_sys::Datu
     }
 }
 
-/// Return a set of rows, materialised. The body calls the sink per row.
-fn set(info: pg_sys::FunctionCallInfo, body: fn(Args, &mut dyn FnMut(&[Out]))) -> pg_sys::Datum {
+/// A function that returns a set: it calls the sink once per row.
+type SetBody = fn(Args, &mut dyn FnMut(&[Out]));
+
+/// Return a set of rows, materialised.
+fn set(info: pg_sys::FunctionCallInfo, body: SetBody) -> pg_sys::Datum {
     // SAFETY: as single(); InitMaterializedSRF checks the context and sets up the tuplestore.
     unsafe {
         super::ext::callback(|| {

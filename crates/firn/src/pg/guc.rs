@@ -157,7 +157,8 @@ pub fn define() {
         );
         pg_sys::DefineCustomBoolVariable(
             c"firn.enable_window_grouping".as_ptr(),
-            c"Enables planning SELECT DISTINCT over whole-partition window aggregates as GROUP BY.".as_ptr(),
+            c"Enables planning SELECT DISTINCT over whole-partition window aggregates as GROUP BY."
+                .as_ptr(),
             c"Applies to queries that read firn tables.".as_ptr(),
             &raw mut ENABLE_WINDOW_GROUPING,
             true,

@@ -2,6 +2,7 @@
 //! does not insist on heap's access method.
 
 use super::datum::Datum;
+use super::scandesc::Shared;
 use super::snapshot::Snap;
 use super::toast::{raw_tid, tid_of};
 use super::Rel;
@@ -15,8 +16,6 @@ pub struct Build {
     pub(super) info: *mut pg_sys::IndexInfo,
     pub(super) allow_sync: bool,
     pub(super) anyvisible: bool,
-    pub(super) start: u32,
-    pub(super) count: u32,
     pub(super) call: pg_sys::IndexBuildCallback,
     pub(super) state: *mut core::ffi::c_void,
     pub(super) scan: pg_sys::TableScanDesc,
@@ -49,17 +48,10 @@ impl Builder {
     }
     pub fn is_brin(&self) -> bool {
         // SAFETY: the index is open.
-        unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::Oid::from(pg_sys::BRIN_AM_OID) }
-    }
-    pub fn index_name(&self) -> String {
-        Rel::of(self.request.index).name()
-    }
-    /// A whole-table build (BRIN alone asks for block ranges).
-    pub fn is_whole(&self) -> bool {
-        self.request.start == 0 && self.request.count == pg_sys::InvalidBlockNumber
+        unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::BRIN_AM_OID }
     }
     /// Address of the shared state of a parallel build.
-    pub fn shared(&self) -> Option<(usize, fn(usize) -> u32)> {
+    pub fn shared(&self) -> Option<Shared> {
         let scan = self.request.scan;
         // SAFETY: a scan given by PostgreSQL is live.
         let parallel = unsafe { scan.as_ref().map(|s| s.rs_parallel) }?;
@@ -370,8 +362,6 @@ pub(super) unsafe fn validate(
         info,
         allow_sync: false,
         anyvisible: false,
-        start: 0,
-        count: pg_sys::InvalidBlockNumber,
         call: Some(insert_missing),
         state: (&raw mut missing).cast(),
         scan: std::ptr::null_mut(),

@@ -78,9 +78,3 @@ pub fn check_serializable_write(table: Rel, tid: Tid) {
     // SAFETY: plain call.
     unsafe { super::ext::CheckForSerializableConflictIn(table.raw(), &mut raw, tid.block) }
 }
-
-/// Serializable isolation: this transaction read the whole table under `snap`.
-pub fn predicate_lock_table(table: Rel, snap: super::Snap) {
-    // SAFETY: plain call.
-    unsafe { super::ext::PredicateLockRelation(table.raw(), snap.0) }
-}

@@ -4,11 +4,12 @@
 //! own pointers; who holds one upholds PostgreSQL's rules for it (a relation is open and locked, a
 //! slot belongs to a running executor node, a snapshot is registered or active). PostgreSQL errors
 //! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
-//! callback returns to C.
+//! callback returns to C (see `errors`).
 
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
+pub mod errors;
 pub mod ext;
 pub mod fmgr;
 pub mod guc;

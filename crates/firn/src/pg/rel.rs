@@ -22,7 +22,6 @@ pub enum LockMode {
     AccessShare = 1,
     RowExclusive = 3,
     ShareUpdateExclusive = 4,
-    AccessExclusive = 8,
 }
 
 /// One attribute of a table.
@@ -32,11 +31,9 @@ pub struct Attribute {
     pub name: String,
     pub type_oid: u32,
     pub typmod: i32,
-    pub collation: u32,
     pub dropped: bool,
     pub length: i16,
     pub by_value: bool,
-    pub align: u8,
 }
 
 impl Rel {
@@ -116,11 +113,6 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
-    /// Tell other sessions that what they know about this relation is stale.
-    pub fn invalidate(self) {
-        // SAFETY: plain call.
-        unsafe { pg_sys::CacheInvalidateRelcache(self.0) }
-    }
     /// Count rows inserted behind heapam's back.
     pub fn count_inserts(self, n: u64) {
         // SAFETY: plain call.
@@ -157,8 +149,8 @@ impl Rel {
     }
 }
 
-/// A relation opened by us; closed on drop, its lock kept to the end of the transaction unless
-/// opened with [`OpenRel::brief`].
+/// A relation opened by us; closed on drop, its lock kept to the end of the transaction unless opened
+/// with [`OpenRel::brief`].
 pub struct OpenRel {
     rel: Rel,
     release: LockMode,

@@ -32,8 +32,6 @@ pub enum Kind {
     Undefined,
     /// Somebody else holds the lock (NOWAIT).
     LockNotAvailable,
-    /// The state of the session forbids it.
-    NotInState,
     /// A defect of firn.
     Internal,
 }
@@ -55,7 +53,6 @@ impl Kind {
             Kind::WrongObject => C::ERRCODE_WRONG_OBJECT_TYPE,
             Kind::Undefined => C::ERRCODE_UNDEFINED_OBJECT,
             Kind::LockNotAvailable => C::ERRCODE_LOCK_NOT_AVAILABLE,
-            Kind::NotInState => C::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Kind::Internal => C::ERRCODE_INTERNAL_ERROR,
         }
     }
@@ -86,10 +83,6 @@ impl Report {
     pub fn raise(self) -> ! {
         self.report.report(PgLogLevel::ERROR);
         unreachable!("ERROR does not return")
-    }
-    /// Log it as WARNING and go on.
-    pub fn warn(self) {
-        self.report.report(PgLogLevel::WARNING);
     }
 }
 

@@ -182,7 +182,9 @@ unsafe extern "C-unwind" fn replace(
                 }
             },
             // A column that is no key; whether one of an outer query could be let pass is not asked.
-            pg_sys::NodeTag::T_Var | pg_sys::NodeTag::T_Aggref | pg_sys::NodeTag::T_GroupingFunc => {
+            pg_sys::NodeTag::T_Var
+            | pg_sys::NodeTag::T_Aggref
+            | pg_sys::NodeTag::T_GroupingFunc => {
                 search.refused = true;
                 node
             }

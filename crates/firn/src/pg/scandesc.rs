@@ -75,6 +75,9 @@ pub(super) struct ParallelDesc {
     pub next: AtomicU32,
 }
 
+/// Address of the shared state of a parallel scan, and what claims the next stripe number there.
+pub type Shared = (usize, fn(usize) -> u32);
+
 /// Claim the next stripe number of the parallel scan at `address`.
 pub(super) fn claim(address: usize) -> u32 {
     // SAFETY: the address of a ParallelDesc in shared memory that outlives the scan.

@@ -169,11 +169,9 @@ pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
                     name: CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned(),
                     type_oid: a.atttypid.to_u32(),
                     typmod: a.atttypmod,
-                    collation: a.attcollation.to_u32(),
                     dropped: a.attisdropped,
                     length: a.attlen,
                     by_value: a.attbyval,
-                    align: a.attalign as u8,
                 }
             })
             .collect()

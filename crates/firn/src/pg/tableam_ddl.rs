@@ -17,15 +17,15 @@ pub(super) unsafe extern "C-unwind" fn index_build_range_scan(
     allow_sync: bool,
     anyvisible: bool,
     _progress: bool,
-    start: pg_sys::BlockNumber,
-    count: pg_sys::BlockNumber,
+    // Ranges of blocks: only BRIN asks for them, and it is refused.
+    _start: pg_sys::BlockNumber,
+    _count: pg_sys::BlockNumber,
     call: pg_sys::IndexBuildCallback,
     state: *mut core::ffi::c_void,
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
     callback(|| {
-        let build =
-            Build { table, index, info, allow_sync, anyvisible, start, count, call, state, scan };
+        let build = Build { table, index, info, allow_sync, anyvisible, call, state, scan };
         let mut builder = Builder::new(build);
         let rows = index_build::build(&mut builder);
         builder.finish();
@@ -76,7 +76,7 @@ pub(super) unsafe extern "C-unwind" fn needs_toast_table(_rel: pg_sys::Relation)
 
 /// The TOAST relation of a firn table is a heap.
 pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> pg_sys::Oid {
-    pg_sys::Oid::from(pg_sys::HEAP_TABLE_AM_OID)
+    pg_sys::HEAP_TABLE_AM_OID
 }
 
 pub(super) unsafe extern "C-unwind" fn estimate_size(

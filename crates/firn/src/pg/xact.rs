@@ -38,40 +38,16 @@ pub fn is_ours(xid: u32) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
 }
 
-pub fn is_in_progress(xid: u32) -> bool {
-    // SAFETY: plain call.
-    unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from_inner(xid)) }
-}
-
-pub fn did_commit(xid: u32) -> bool {
-    // SAFETY: plain call.
-    unsafe {
-        xid == super::toast::FROZEN_XID
-            || pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from_inner(xid))
-    }
-}
-
 /// Number of the running command; `used` marks it as having written.
 pub fn command_id(used: bool) -> u32 {
     // SAFETY: plain call.
     unsafe { pg_sys::GetCurrentCommandId(used) }
 }
 
-/// Make what was written so far visible to what follows in this transaction.
-pub fn next_command() {
-    // SAFETY: plain call; raises in parallel mode.
-    unsafe { pg_sys::CommandCounterIncrement() }
-}
-
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
-}
-
-pub fn is_serializable() -> bool {
-    // SAFETY: variable read.
-    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
 }
 
 /// Every transaction that can still see anything began at or after this id: what it (and older
@@ -134,7 +110,7 @@ fn handle(event: Event) {
 
 unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core::ffi::c_void) {
     use pg_sys::XactEvent as E;
-    pg_sys::panic::pgrx_extern_c_guard(|| match event {
+    super::ext::callback(|| match event {
         E::XACT_EVENT_PRE_COMMIT | E::XACT_EVENT_PRE_PREPARE => handle(Event::BeforeCommit),
         E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => handle(Event::Ended),
         _ => (),
@@ -148,7 +124,7 @@ unsafe extern "C-unwind" fn on_subxact(
     _: *mut core::ffi::c_void,
 ) {
     use pg_sys::SubXactEvent as E;
-    pg_sys::panic::pgrx_extern_c_guard(|| match event {
+    super::ext::callback(|| match event {
         E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit { sub }),
         E::SUBXACT_EVENT_ABORT_SUB => handle(Event::SubAbort { sub }),
         _ => (),

@@ -110,9 +110,7 @@ fn constant(operand: Operand, value: Datum, kind: ColumnKind) -> Option<Constant
             }
         }
         Operand::Text if kind == K::Text => Constant::Bytes(with_varlena(value, |b| b.to_vec())),
-        Operand::Uuid if kind == K::Uuid => {
-            Constant::Bytes(fixed_bytes(value, 16))
-        }
+        Operand::Uuid if kind == K::Uuid => Constant::Bytes(fixed_bytes(value, 16)),
         _ => return None,
     })
 }

@@ -7,7 +7,7 @@ mod scan;
 
 pub use conditions::{Condition, Operand, Test};
 pub use count::count_stripe_rows;
-pub use scan::{Counters, FirnScan, Ready};
+pub use scan::{Counters, FirnScan};
 
 /// Offer our paths. Called once at library load.
 pub fn init() {

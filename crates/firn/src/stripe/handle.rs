@@ -24,6 +24,9 @@ struct Key {
     cold: bool,
 }
 
+/// A dictionary's values as datums, and the conversion that made them.
+type Converted = (Conversion, Rc<Datums>);
+
 /// An open stripe.
 pub struct StripeHandle {
     pub slot: Slot,
@@ -33,7 +36,7 @@ pub struct StripeHandle {
     owner: u32,
     meta: OnceCell<StripeMeta>,
     dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,
-    dictionary_datums: RefCell<Vec<Option<(Conversion, Rc<Datums>)>>>,
+    dictionary_datums: RefCell<Vec<Option<Converted>>>,
     /// Place of the first chunk, a guess to be verified.
     first_chunk: Cell<Option<Tid>>,
     weight: Cell<usize>,

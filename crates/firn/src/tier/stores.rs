@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 type Options = Vec<(String, String)>;
+type ServerAndRole = (String, u32);
 
 /// An open store and the name its objects have in the cache.
 pub struct Open {
@@ -18,7 +19,7 @@ pub struct Open {
 
 thread_local! {
     /// Open stores by server and role; reopened when their options change.
-    static STORES: RefCell<HashMap<(String, u32), (Options, Rc<Open>)>> = RefCell::default();
+    static STORES: RefCell<HashMap<ServerAndRole, (Options, Rc<Open>)>> = RefCell::default();
     static CACHE: RefCell<Option<(String, u64, Rc<Cache>)>> = const { RefCell::new(None) };
 }
 

@@ -78,12 +78,7 @@ pub(super) unsafe fn translate(clause: *mut pg_sys::Node, relid: pg_sys::Index) 
     }
 }
 
-unsafe fn known(
-    var: *mut pg_sys::Var,
-    test: i32,
-    operand: i32,
-    value: *mut pg_sys::Node,
-) -> Known {
+unsafe fn known(var: *mut pg_sys::Var, test: i32, operand: i32, value: *mut pg_sys::Node) -> Known {
     Known { column: i32::from((*var).varattno) - 1, test, operand, value }
 }
 
@@ -101,7 +96,7 @@ unsafe fn comparison(
     {
         return None;
     }
-    let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::Oid::from(pg_sys::BTREE_AM_OID));
+    let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);
     if class == pg_sys::InvalidOid {
         return None;
     }
@@ -118,7 +113,7 @@ unsafe fn comparison(
 /// Text is compared by its bytes: right for every comparison in collation C, for equality in every
 /// deterministic one.
 unsafe fn collation_allows(collation: pg_sys::Oid, test: i32) -> bool {
-    let bytewise = collation == pg_sys::Oid::from(pg_sys::C_COLLATION_OID)
+    let bytewise = collation == pg_sys::C_COLLATION_OID
         || (collation != pg_sys::InvalidOid && ext::lc_collate_is_c(collation));
     let equality = (test == EQUAL || test == TEST_NE)
         && collation != pg_sys::InvalidOid

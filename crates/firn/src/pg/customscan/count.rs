@@ -288,14 +288,8 @@ unsafe fn count(oid: pg_sys::Oid, snapshot: pg_sys::Snapshot, counted: &mut Coun
 /// Count the rows of a table of another access method.
 unsafe fn plain_count(table: Rel, snapshot: pg_sys::Snapshot) -> u64 {
     let slot = pg_sys::table_slot_create(table.raw(), std::ptr::null_mut());
-    let scan = pg_sys::table_beginscan_strat(
-        table.raw(),
-        snapshot,
-        0,
-        std::ptr::null_mut(),
-        true,
-        true,
-    );
+    let scan =
+        pg_sys::table_beginscan_strat(table.raw(), snapshot, 0, std::ptr::null_mut(), true, true);
     let mut rows = 0;
     while pg_sys::table_scan_getnextslot(scan, pg_sys::ScanDirection::ForwardScanDirection, slot) {
         rows += 1;

@@ -35,11 +35,7 @@ pub(super) unsafe fn number(es: *mut pg_sys::ExplainState, label: &std::ffi::CSt
     pg_sys::ExplainPropertyInteger(label.as_ptr(), std::ptr::null(), value as i64, es)
 }
 
-unsafe fn columns(
-    node: *mut pg_sys::CustomScanState,
-    run: &Run,
-    es: *mut pg_sys::ExplainState,
-) {
+unsafe fn columns(node: *mut pg_sys::CustomScanState, run: &Run, es: *mut pg_sys::ExplainState) {
     let names = Rel::of((*node).ss.ss_currentRelation).attributes();
     let list: Vec<&str> =
         run.wanted.iter().filter_map(|i| names.get(*i)).map(|a| a.name.as_str()).collect();
