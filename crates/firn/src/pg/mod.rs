@@ -19,6 +19,7 @@ pub mod lock;
 pub mod memory;
 pub mod rel;
 pub mod report;
+pub mod rowlock;
 pub mod sampling;
 pub mod scandesc;
 pub mod slot;
