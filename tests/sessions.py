@@ -68,6 +68,60 @@ SPECS = {
     "foreign key: non-key update of the parent does not wait": [
         ("a", "BEGIN"), ("a", "INSERT INTO child VALUES (8)"),
         ("b", "SELECT id FROM t WHERE id = 8 FOR NO KEY UPDATE NOWAIT"), ("a", "COMMIT")],
+    "foreign key: children inserted, two updates of the parent": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "INSERT INTO child VALUES (8)"), ("b", "INSERT INTO child VALUES (8)"),
+        ("a", "UPDATE t SET n = 80 WHERE id = 8"), ("b", "UPDATE t SET n = n + 1 WHERE id = 8 RETURNING n"),
+        ("a", "COMMIT"), ("b", "COMMIT")],
+    "foreign key: parent updated, child does not wait": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 80 WHERE id = 8"), ("b", "INSERT INTO child VALUES (8)"), ("a", "COMMIT")],
+    "foreign key: parent updated after the child, deleted by others": [
+        ("a", "BEGIN"), ("a", "INSERT INTO child VALUES (8)"), ("b", "UPDATE t SET n = 80 WHERE id = 8"),
+        ("b", "DELETE FROM t WHERE id = 8"), ("a", "COMMIT"), ("b", "SELECT count(*) FROM t")],
+    "foreign key: parent updated before the child, deleted by others": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "UPDATE t SET n = 80 WHERE id = 8"), ("b", "INSERT INTO child VALUES (8)"),
+        ("a", "COMMIT"), ("a", "DELETE FROM t WHERE id = 8"), ("b", "COMMIT"), ("a", "SELECT count(*) FROM t")],
+    "foreign key: the updater itself deletes the parent": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "UPDATE t SET n = 80 WHERE id = 8"), ("b", "INSERT INTO child VALUES (8)"),
+        ("a", "DELETE FROM t WHERE id = 8"), ("b", "COMMIT"), ("a", "COMMIT"), ("a", "SELECT count(*) FROM t")],
+    "foreign key: the child locks all versions of one transaction": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "UPDATE t SET n = 80 WHERE id = 8"), ("a", "SAVEPOINT s"),
+        ("a", "UPDATE t SET n = 81 WHERE id = 8"), ("a", "UPDATE t SET n = 82 WHERE id = 8"),
+        ("b", "INSERT INTO child VALUES (8)"), ("a", "COMMIT"), ("c", "DELETE FROM t WHERE id = 8"), ("b", "COMMIT"),
+        ("c", "SELECT n FROM t WHERE id = 8")],
+    "foreign key: the lock outlives an update rolled back": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "UPDATE t SET n = 80 WHERE id = 8"), ("b", "INSERT INTO child VALUES (8)"),
+        ("a", "ROLLBACK"), ("c", "DELETE FROM t WHERE id = 8"), ("b", "COMMIT"), ("c", "SELECT n FROM t WHERE id = 8")],
+    "foreign key: the lock outlives an update rolled back to a savepoint": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "SAVEPOINT s"), ("a", "UPDATE t SET n = 80 WHERE id = 8"),
+        ("b", "INSERT INTO child VALUES (8)"), ("a", "ROLLBACK TO s"), ("a", "UPDATE t SET n = 90 WHERE id = 8"),
+        ("a", "COMMIT"), ("c", "UPDATE t SET id = 800 WHERE id = 8"), ("b", "COMMIT"), ("c", "SELECT n FROM t WHERE id = 8")],
+    "foreign key: several children, the parent updated and deleted": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "INSERT INTO child VALUES (8)"), ("b", "INSERT INTO child VALUES (8)"),
+        ("c", "UPDATE t SET n = 80 WHERE id = 8"), ("c", "DELETE FROM t WHERE id = 8"), ("a", "ROLLBACK"),
+        ("b", "ROLLBACK"), ("c", "SELECT count(*) FROM t")],
+    "key share sees the old version of a row updated since": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT n FROM t WHERE id = 3"),
+        ("a", "UPDATE t SET n = 100 WHERE id = 3"), ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"),
+        ("a", "DELETE FROM t WHERE id = 3"), ("b", "COMMIT"), ("a", "SELECT count(*) FROM t")],
+    "key share of a row whose key has changed since": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT n FROM t WHERE id = 3"),
+        ("a", "UPDATE t SET id = 300 WHERE id = 3"), ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"), ("b", "ROLLBACK")],
+    "key share of a row updated and then deleted since": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT n FROM t WHERE id = 3"),
+        ("a", "UPDATE t SET n = 100 WHERE id = 3"), ("a", "DELETE FROM t WHERE id = 3"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"), ("b", "ROLLBACK")],
+    "share waits for an update of no key": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 100 WHERE id = 3"), ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR SHARE NOWAIT"), ("b", "SELECT n FROM t WHERE id = 3 FOR SHARE"),
+        ("a", "COMMIT")],
+    "key share waits for an update of the key": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET id = 300 WHERE id = 3"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE NOWAIT"),
+        ("b", "SELECT n FROM t WHERE id IN (2, 3) ORDER BY id FOR KEY SHARE SKIP LOCKED"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"), ("a", "ROLLBACK")],
+    "a key set to what it was is not changed": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET id = 3, n = 4 WHERE id = 3"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE NOWAIT"), ("a", "COMMIT")],
     "snapshot outlives delete": [
         ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT count(*) FROM t"),
         ("a", "DELETE FROM t WHERE id < 10"), ("a", "INSERT INTO t SELECT i, i FROM generate_series(2000, 2050) i"),

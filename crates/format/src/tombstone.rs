@@ -1,8 +1,8 @@
 //! Tombstones and anchors: the eight bytes that say what became of a stripe row; and the delete
 //! vector, tombstones as a bitmap.
 //!
-//! Layout: byte 0 `L` (anchor) or `D` (deleted); byte 1 is 1 when a successor follows; bytes 2..6 its
-//! block, 6..8 its offset, little-endian.
+//! Layout: byte 0 `L` (anchor) or `D` (deleted); byte 1 is 1 when a successor follows, 3 when it has
+//! the same key; bytes 2..6 its block, 6..8 its offset, little-endian.
 
 use crate::address::Tid;
 use crate::error::{Error, Result};
@@ -22,9 +22,24 @@ pub struct Tombstone {
     pub state: TombstoneState,
     /// Where the row's next version is.
     pub successor: Option<Tid>,
+    /// The update changed no key column: whoever asks for the key alone may hold this version.
+    pub same_key: bool,
 }
 
 impl Tombstone {
+    /// What carries the locks of a living row.
+    pub fn anchor() -> Tombstone {
+        Tombstone { state: TombstoneState::Anchor, successor: None, same_key: false }
+    }
+    /// The row is deleted.
+    pub fn deleted() -> Tombstone {
+        Tombstone { state: TombstoneState::Deleted, successor: None, same_key: false }
+    }
+    /// The row is updated: its next version is at `successor`.
+    pub fn updated(successor: Tid, same_key: bool) -> Tombstone {
+        Tombstone { state: TombstoneState::Deleted, successor: Some(successor), same_key }
+    }
+
     pub fn encode(self) -> [u8; 8] {
         let mut out = [0u8; 8];
         out[0] = match self.state {
@@ -32,7 +47,7 @@ impl Tombstone {
             TombstoneState::Deleted => b'D',
         };
         if let Some(tid) = self.successor {
-            out[1] = 1;
+            out[1] = if self.same_key { 3 } else { 1 };
             out[2..6].copy_from_slice(&tid.block.to_le_bytes());
             out[6..8].copy_from_slice(&tid.offset.to_le_bytes());
         }
@@ -49,13 +64,13 @@ impl Tombstone {
         };
         let successor = match bytes[1] {
             0 => None,
-            1 => Some(Tid {
+            1 | 3 => Some(Tid {
                 block: u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]),
                 offset: u16::from_le_bytes([bytes[6], bytes[7]]),
             }),
             other => return Err(Error::corrupt(format!("unknown tombstone flags {other}"))),
         };
-        Ok(Tombstone { state, successor })
+        Ok(Tombstone { state, successor, same_key: bytes[1] == 3 })
     }
 }
 
@@ -104,9 +119,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tombstones_round_trip(deleted: bool, block: u32, offset: u16, has: bool) {
-            let state = if deleted { TombstoneState::Deleted } else { TombstoneState::Anchor };
-            let t = Tombstone { state, successor: has.then_some(Tid { block, offset }) };
+        fn tombstones_round_trip(kind in 0u8..3, block: u32, offset: u16, same_key: bool) {
+            let t = match kind {
+                0 => Tombstone::anchor(),
+                1 => Tombstone::deleted(),
+                _ => Tombstone::updated(Tid { block, offset }, same_key),
+            };
             prop_assert_eq!(Tombstone::decode(&t.encode()).unwrap(), t);
         }
         #[test]

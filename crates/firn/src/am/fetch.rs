@@ -1,6 +1,7 @@
 //! Rows of stripes by TID: which of them a snapshot sees, and their values.
 
 use crate::directory::{tombstones, Directory};
+use crate::pg::datum::Datum;
 use crate::pg::{LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer};
 use crate::write::{pending_at, PendingRef};
@@ -118,18 +119,31 @@ impl Fetcher {
         }
         let Some(directory) = &self.directory else { return false };
         let Some(at) = locate(directory, tid, snap) else { return false };
-        self.load(&at);
+        self.load(&at, |_| true);
         slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
         true
     }
 
-    fn load(&mut self, at: &RowAt) {
+    /// Some columns (by attribute number) of the row at `tid`, whoever sees it; the others are NULL.
+    pub fn columns(&mut self, tid: Tid, numbers: &[i16]) -> Option<(&[Datum], &[bool])> {
+        let at = locate(self.directory.as_ref()?, tid, Snap::any())?;
+        self.load(&at, |i| numbers.contains(&(i as i16 + 1)));
+        Some((&self.buffer.values, &self.buffer.nulls))
+    }
+
+    fn load(&mut self, at: &RowAt, wanted: impl Fn(usize) -> bool) {
         let Some(directory) = &self.directory else { return };
-        let all = |_: usize| true;
         match &at.place {
             Place::Stripe(found) => {
                 let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
-                stripe_row(&self.layout, &directory.toast, &handle, at.row, all, &mut self.buffer);
+                stripe_row(
+                    &self.layout,
+                    &directory.toast,
+                    &handle,
+                    at.row,
+                    wanted,
+                    &mut self.buffer,
+                );
             }
             Place::Pending(p) => pending_row(&self.layout, &p.writer, at.row, &mut self.buffer),
             Place::Reserved => {

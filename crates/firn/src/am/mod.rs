@@ -5,6 +5,7 @@
 pub mod analyze;
 pub mod fetch;
 pub mod index_build;
+pub mod row_lock;
 pub mod rows;
 pub mod sample;
 pub mod scan;

@@ -1,119 +1,13 @@
-//! Changing and locking stripe rows. A row is deleted by a tombstone; its locks are held on an
-//! anchor, a small tuple of the TOAST relation that heapam locks natively and that becomes the
-//! tombstone when the row is changed. See directory/README.md.
+//! Changing and locking stripe rows. A row is deleted by a tombstone, updated by one that names the
+//! new version in the row store.
 
 use super::fetch::{locate, Fetcher};
+use super::row_lock::{bury, lock_row, release, Locked, Unanchored};
 use crate::directory::{forward, tombstones, Directory};
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::{self, Wait};
-use crate::pg::{error, xact, Kind, LockMode, Rel, Snap, TupleSlot};
-use firn_format::{Tid, Tombstone, TombstoneState};
-
-/// What a lock attempt gave.
-enum Locked {
-    /// No anchor exists: the short row lock is held, the caller writes a tombstone and releases it.
-    Bare,
-    /// The anchor at this place is locked by this transaction.
-    Anchor(Tid),
-    /// Not locked, and why.
-    Not(Outcome, Failure),
-}
-
-fn not_available(table: Rel) -> ! {
-    error(
-        Kind::LockNotAvailable,
-        format!("could not obtain lock on row in relation \"{}\"", table.name()),
-    )
-    .raise()
-}
-
-/// Lock a stripe row. With `bare_suffices`, a row without an anchor is not given one.
-fn lock_row(
-    directory: &Directory,
-    tid: Tid,
-    cid: u32,
-    mode: RowLock,
-    wait: Wait,
-    bare_suffices: bool,
-) -> Locked {
-    let table = directory.table;
-    loop {
-        if !lock::lock_row(table, tid, wait == Wait::Block) {
-            if wait == Wait::Error {
-                not_available(table)
-            }
-            return Locked::Not(Outcome::WouldBlock, Failure::default());
-        }
-        let mut dirty = crate::pg::snapshot::DirtySnap::new();
-        let stone = tombstones::find(&directory.toast, tid, dirty.snap());
-        let (writer, _) = dirty.snap().dirty_found();
-        let place = match &stone {
-            Some(stone) if stone.tombstone.state == TombstoneState::Anchor => stone.place,
-            Some(stone) => {
-                lock::unlock_row(table, tid);
-                if writer != 0 {
-                    if !lock::wait_for(writer, table, tid, wait == Wait::Block) {
-                        if wait == Wait::Error {
-                            not_available(table)
-                        }
-                        return Locked::Not(Outcome::WouldBlock, Failure::default());
-                    }
-                    continue;
-                }
-                return gone(stone, tid, cid);
-            }
-            None if bare_suffices => return Locked::Bare,
-            None => {
-                let anchor = Tombstone { state: TombstoneState::Anchor, successor: None };
-                // Frozen from birth: an anchor belongs to no transaction, its locks do.
-                directory.toast.insert(tombstones::key_of(tid), &anchor.encode(), cid, true)
-            }
-        };
-        lock::unlock_row(table, tid);
-        let (outcome, failure) = heap::lock_tuple(directory.toast.rel(), place, cid, mode, wait);
-        match outcome {
-            Outcome::Ok => return Locked::Anchor(place),
-            // It became a tombstone meanwhile.
-            Outcome::Updated | Outcome::Deleted => continue,
-            other => {
-                return Locked::Not(other, Failure { successor: Some(tid), ..failure });
-            }
-        }
-    }
-}
-
-/// The row is deleted by a committed transaction or by this one.
-fn gone(stone: &tombstones::Stone, tid: Tid, cid: u32) -> Locked {
-    let successor = stone.tombstone.successor;
-    let mut failure = Failure {
-        successor: Some(successor.unwrap_or(tid)),
-        xmax: stone.xmin,
-        cmax: u32::MAX,
-        traversed: false,
-    };
-    if xact::is_ours(stone.xmin) {
-        failure.cmax = stone.cmin;
-        let outcome = if stone.cmin >= cid { Outcome::SelfModified } else { Outcome::Invisible };
-        return Locked::Not(outcome, failure);
-    }
-    let outcome = if successor.is_some() { Outcome::Updated } else { Outcome::Deleted };
-    Locked::Not(outcome, failure)
-}
-
-/// Write the tombstone of a row that [`lock_row`] has locked.
-fn bury(directory: &Directory, tid: Tid, locked: &Locked, successor: Option<Tid>, cid: u32) {
-    let tombstone = Tombstone { state: TombstoneState::Deleted, successor };
-    let key = tombstones::key_of(tid);
-    match locked {
-        Locked::Anchor(place) => {
-            directory.toast.update(*place, key, &tombstone.encode(), cid);
-        }
-        _ => {
-            directory.toast.insert(key, &tombstone.encode(), cid, false);
-            lock::unlock_row(directory.table, tid);
-        }
-    }
-}
+use crate::pg::{error, Kind, LockMode, Rel, Snap, TupleSlot};
+use firn_format::{Tid, Tombstone};
 
 fn open(table: Rel) -> Directory {
     Directory::open(table, LockMode::RowExclusive).unwrap_or_else(|| {
@@ -154,22 +48,34 @@ pub fn delete(
 ) -> (Outcome, Failure) {
     let directory = open(table);
     lock::check_serializable_write(table, tid);
-    let locked = lock_row(&directory, tid, cid, RowLock::Exclusive, wait_mode(wait), true);
+    let mode = RowLock::Exclusive;
+    let locked = lock_row(&directory, tid, cid, mode, wait_mode(wait), Unanchored::Bare);
     if let Locked::Not(outcome, failure) = locked {
         return (not_waited(outcome, wait), failure);
     }
     if crosscheck_fails(&directory, tid, crosscheck) {
-        if matches!(locked, Locked::Bare) {
-            lock::unlock_row(table, tid);
-        }
+        release(&directory, tid, &locked);
         return (Outcome::Updated, Failure { successor: Some(tid), ..Failure::default() });
     }
-    bury(&directory, tid, &locked, None, cid);
+    bury(&directory, tid, &locked, Tombstone::deleted(), cid);
     table.count_delete();
     (Outcome::Ok, Failure::default())
 }
 
-/// Update the stripe row at `tid`: the slot's row goes to the row store and gets its TID there.
+/// The row in the slot has the same values as the stripe row at `tid` in all columns of the table's
+/// keys, those that a foreign key could refer to.
+fn has_same_key(table: Rel, tid: Tid, slot: TupleSlot) -> bool {
+    let Some(key) = table.key_columns() else { return false };
+    if key.is_empty() {
+        return true;
+    }
+    let mut fetcher = Fetcher::new(table);
+    let Some((values, nulls)) = fetcher.columns(tid, &key) else { return false };
+    slot.has_same(table, &key, values, nulls)
+}
+
+/// Update the stripe row at `tid`: the slot's row goes to the row store and gets its TID there. Told
+/// back with the outcome: how strong a lock the update needs.
 pub fn update(
     table: Rel,
     tid: Tid,
@@ -177,23 +83,28 @@ pub fn update(
     cid: u32,
     crosscheck: Option<Snap>,
     wait: bool,
-) -> (Outcome, Failure) {
+) -> (Outcome, Failure, RowLock) {
     let directory = open(table);
     lock::check_serializable_write(table, tid);
-    let locked = lock_row(&directory, tid, cid, RowLock::Exclusive, wait_mode(wait), true);
+    let same_key = has_same_key(table, tid, slot);
+    // Whoever wants to share the key while this update runs must find an anchor to lock.
+    let (mode, unanchored) = if same_key {
+        (RowLock::NoKeyExclusive, Unanchored::Fresh)
+    } else {
+        (RowLock::Exclusive, Unanchored::Bare)
+    };
+    let locked = lock_row(&directory, tid, cid, mode, wait_mode(wait), unanchored);
     if let Locked::Not(outcome, failure) = locked {
-        return (not_waited(outcome, wait), failure);
+        return (not_waited(outcome, wait), failure, mode);
     }
     if crosscheck_fails(&directory, tid, crosscheck) {
-        if matches!(locked, Locked::Bare) {
-            lock::unlock_row(table, tid);
-        }
-        return (Outcome::Updated, Failure { successor: Some(tid), ..Failure::default() });
+        release(&directory, tid, &locked);
+        return (Outcome::Updated, Failure { successor: Some(tid), ..Failure::default() }, mode);
     }
     heap::insert(table, slot, cid);
-    bury(&directory, tid, &locked, Some(slot.tid()), cid);
+    bury(&directory, tid, &locked, Tombstone::updated(slot.tid(), same_key), cid);
     table.count_update_not_insert();
-    (Outcome::Ok, Failure::default())
+    (Outcome::Ok, Failure::default(), mode)
 }
 
 /// The next version of a stripe row that `snap` sees as deleted by an update.
@@ -221,7 +132,7 @@ pub fn lock(
     find_last_version: bool,
 ) -> LockResult {
     let directory = open(table);
-    let (outcome, failure) = match lock_row(&directory, tid, cid, mode, wait, false) {
+    let (outcome, failure) = match lock_row(&directory, tid, cid, mode, wait, Unanchored::Anchor) {
         Locked::Not(outcome, failure) => (outcome, failure),
         _ => (Outcome::Ok, Failure::default()),
     };

@@ -2,7 +2,8 @@
 //! computed from its TID, so that those of a stripe are neighbours.
 
 use super::keys;
-use crate::pg::toast::{seq_of, unsigned_of};
+use crate::pg::snapshot::DirtySnap;
+use crate::pg::toast::{seq_of, unsigned_of, RowView};
 use crate::pg::{ChunkKey, Snap, Toast};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
 use std::ops::ControlFlow;
@@ -10,7 +11,10 @@ use std::ops::ControlFlow;
 /// A tombstone or anchor row.
 pub struct Stone {
     pub place: Tid,
+    /// The transaction that wrote it; 2 when frozen.
     pub xmin: u32,
+    /// The transaction that wrote it, frozen or not.
+    pub raw_xmin: u32,
     pub cmin: u32,
     pub tombstone: Tombstone,
 }
@@ -29,14 +33,49 @@ pub fn key_of(tid: Tid) -> ChunkKey {
 pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
     let key = key_of(tid);
     toast.scan(key.id, key.seq, key.seq, snap, false, |_, row| {
-        Tombstone::decode(row.data()).ok().map_or(ControlFlow::Continue(()), |tombstone| {
-            ControlFlow::Break(Stone {
-                place: row.place(),
-                xmin: row.xmin(),
-                cmin: row.cmin(),
-                tombstone,
-            })
-        })
+        decode(row).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+    })
+}
+
+/// The stone of `tid` that a locker has to do with, and the running transaction that made it (0 when
+/// that is over). While a transaction turns an anchor into a tombstone, both can be found: the anchor
+/// then, as it carries the locks.
+pub fn to_lock(toast: &Toast, tid: Tid) -> Option<(Stone, u32)> {
+    let key = key_of(tid);
+    let mut dirty = DirtySnap::new();
+    let snap = dirty.snap();
+    let mut tombstone = None;
+    let anchor = toast.scan(key.id, key.seq, key.seq, snap, false, |_, row| {
+        let (writer, _) = snap.dirty_found();
+        match decode(row) {
+            Some(stone) if stone.tombstone.state == TombstoneState::Anchor => {
+                ControlFlow::Break((stone, writer))
+            }
+            Some(stone) => {
+                tombstone = Some((stone, writer));
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Continue(()),
+        }
+    });
+    anchor.or(tombstone)
+}
+
+/// The tombstone that the update of an anchor made: at `place`, by transaction `updater`.
+pub fn made_by(toast: &Toast, tid: Tid, place: Tid, updater: u32) -> Option<Tombstone> {
+    let stone = toast.at(place, key_of(tid), Snap::any(), decode)??;
+    let is_it = stone.raw_xmin == updater && stone.tombstone.state == TombstoneState::Deleted;
+    is_it.then_some(stone.tombstone)
+}
+
+fn decode(row: &RowView) -> Option<Stone> {
+    let tombstone = Tombstone::decode(row.data()).ok()?;
+    Some(Stone {
+        place: row.place(),
+        xmin: row.xmin(),
+        raw_xmin: row.raw_xmin(),
+        cmin: row.cmin(),
+        tombstone,
     })
 }
 
@@ -54,9 +93,7 @@ pub fn each(toast: &Toast, slot: Slot, rows: u32, snap: Snap, mut visit: impl Fn
         let (low, high) = (key_of_linear(from), key_of_linear(to));
         toast.scan::<()>(low.id, low.seq, high.seq, snap, false, |key, row| {
             let linear = (from >> 32 << 32) | u64::from(unsigned_of(key.seq));
-            if let Ok(tombstone) = Tombstone::decode(row.data()) {
-                let stone =
-                    Stone { place: row.place(), xmin: row.xmin(), cmin: row.cmin(), tombstone };
+            if let Some(stone) = decode(row) {
                 visit((linear - first) as u32, stone);
             }
             ControlFlow::Continue(())

@@ -61,6 +61,12 @@ postgres_functions! {
         tid: *mut pg_sys::ItemPointerData,
         blkno: pg_sys::BlockNumber,
     );
+    fn datum_image_eq(
+        value1: pg_sys::Datum,
+        value2: pg_sys::Datum,
+        type_by_value: bool,
+        type_len: core::ffi::c_int,
+    ) -> bool;
     fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
     fn find_inheritance_children(
         parent: pg_sys::Oid,

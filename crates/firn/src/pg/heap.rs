@@ -115,7 +115,7 @@ impl RowLock {
             _ => RowLock::Exclusive,
         }
     }
-    fn raw(self) -> pg_sys::LockTupleMode::Type {
+    pub(super) fn raw(self) -> pg_sys::LockTupleMode::Type {
         use pg_sys::LockTupleMode as M;
         match self {
             RowLock::KeyShare => M::LockTupleKeyShare,
@@ -126,13 +126,15 @@ impl RowLock {
     }
 }
 
-/// Lock the tuple at `place` of `rel` (a heap) natively.
+/// Lock the tuple at `place` of `rel` (a heap) natively; with `follow`, the later versions of an
+/// updated row, too.
 pub fn lock_tuple(
     rel: Rel,
     place: Tid,
     cid: u32,
     mode: RowLock,
     wait: super::lock::Wait,
+    follow: bool,
 ) -> (Outcome, Failure) {
     use super::lock::Wait;
     let policy = match wait {
@@ -153,7 +155,7 @@ pub fn lock_tuple(
             cid,
             mode.raw(),
             policy,
-            false,
+            follow,
             &mut buffer,
             &mut failure,
         );

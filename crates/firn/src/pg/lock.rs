@@ -16,18 +16,11 @@ pub enum Wait {
     Error,
 }
 
-/// Take the short lock of one row; false when it is taken and we may not wait.
-pub fn lock_row(table: Rel, tid: Tid, wait: bool) -> bool {
+/// Take the short lock of one row.
+pub fn lock_row(table: Rel, tid: Tid) {
     let mut raw = raw_tid(tid);
-    // SAFETY: plain calls on an open relation.
-    unsafe {
-        if wait {
-            pg_sys::LockTuple(table.raw(), &mut raw, EXCLUSIVE);
-            true
-        } else {
-            pg_sys::ConditionalLockTuple(table.raw(), &mut raw, EXCLUSIVE)
-        }
-    }
+    // SAFETY: plain call on an open relation.
+    unsafe { pg_sys::LockTuple(table.raw(), &mut raw, EXCLUSIVE) }
 }
 
 pub fn unlock_row(table: Rel, tid: Tid) {

@@ -108,6 +108,28 @@ impl Rel {
             unsafe { pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM) };
         (bytes / u64::from(pg_sys::BLCKSZ)) as u32
     }
+    /// Numbers of the columns that a foreign key could refer to; None when that depends on more than
+    /// columns.
+    pub fn key_columns(self) -> Option<Vec<i16>> {
+        let mut list = Vec::new();
+        // SAFETY: the set is a copy of our own.
+        unsafe {
+            let set = pg_sys::RelationGetIndexAttrBitmap(
+                self.0,
+                pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY,
+            );
+            let mut at = -1;
+            loop {
+                at = pg_sys::bms_next_member(set, at);
+                if at < 0 {
+                    break;
+                }
+                list.push((at + pg_sys::FirstLowInvalidHeapAttributeNumber) as i16);
+            }
+            pg_sys::bms_free(set);
+        }
+        list.iter().all(|n| *n > 0).then_some(list)
+    }
     /// This index is partial.
     pub fn has_predicate(self) -> bool {
         // SAFETY: an open index; the list is cached by the relcache.

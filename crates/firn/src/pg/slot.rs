@@ -31,6 +31,28 @@ impl Slot {
         }
     }
 
+    /// In these columns (attribute numbers of `table`), the slot's row has the same values as another
+    /// row, given by all its values.
+    pub fn has_same(self, table: Rel, columns: &[i16], values: &[Datum], nulls: &[bool]) -> bool {
+        let (mine, mine_null) = self.values();
+        columns.iter().all(|number| {
+            let i = *number as usize - 1;
+            if mine_null[i] || nulls[i] {
+                return mine_null[i] == nulls[i];
+            }
+            // SAFETY: the table's descriptor has this attribute; two values of its type, not null.
+            unsafe {
+                let attribute = &*(*table.tupdesc()).attrs.as_ptr().add(i);
+                super::ext::datum_image_eq(
+                    pg_sys::Datum::from(mine[i]),
+                    pg_sys::Datum::from(values[i]),
+                    attribute.attbyval,
+                    i32::from(attribute.attlen),
+                )
+            }
+        })
+    }
+
     /// The slot's columns, if they are not the table's as it is defined now: ALTER TABLE reads old
     /// rows into slots of the old definition.
     pub fn other_columns(self, table: Rel) -> Option<Vec<Attribute>> {

@@ -271,12 +271,12 @@ pub(super) unsafe extern "C-unwind" fn update(
             None => return result,
         }
     }
-    *lockmode = pg_sys::LockTupleMode::LockTupleExclusive;
     *update_indexes = true;
     callback(|| {
-        let result =
+        let (outcome, failure, mode) =
             rows::update(Rel::of(rel), target, Slot::of(slot), cid, optional(crosscheck), wait);
-        report(result, tmfd)
+        *lockmode = mode.raw();
+        report((outcome, failure), tmfd)
     })
 }
 

@@ -1,0 +1,269 @@
+//! Key-share locks carried from one version of a row to the next, where the next version is in another
+//! relation and its inserter is still running: the one case that `heap_lock_tuple` does not serve.
+//!
+//! heapam keeps the lockers of a version in its xmax and copies them to the version that an update
+//! makes. A stripe row's anchor and the new version in the row store are tuples of different
+//! relations, so the copying is done here: by the updater, for those who held the row before, and by
+//! whoever locks the old version later, as heapam does along its own chains. What is written is what
+//! heapam writes, so that it, VACUUM and standbys read it as theirs.
+
+use super::toast::{raw_tid, tid_of};
+use super::{xact, Rel};
+use firn_format::Tid;
+use pgrx::pg_sys;
+use pgrx::pg_sys::MultiXactStatus as Status;
+
+const EXCLUSIVE: i32 = pg_sys::BUFFER_LOCK_EXCLUSIVE as i32;
+const SHARED: i32 = pg_sys::BUFFER_LOCK_SHARE as i32;
+/// Line pointer state of a stored tuple.
+const NORMAL: u32 = 1;
+/// Everything in t_infomask that speaks of xmax.
+const XMAX_MASK: u32 = pg_sys::HEAP_XMAX_COMMITTED
+    | pg_sys::HEAP_XMAX_INVALID
+    | pg_sys::HEAP_XMAX_IS_MULTI
+    | pg_sys::HEAP_LOCK_MASK
+    | pg_sys::HEAP_XMAX_LOCK_ONLY;
+
+/// A transaction named by a tuple's xmax.
+#[derive(Clone, Copy)]
+struct Member {
+    xid: u32,
+    status: Status::Type,
+}
+
+impl Member {
+    fn is_update(self) -> bool {
+        self.status >= Status::MultiXactStatusNoKeyUpdate
+    }
+    /// Key shares have to wait for it.
+    fn excludes_key_share(self) -> bool {
+        self.status == Status::MultiXactStatusForUpdate
+            || self.status == Status::MultiXactStatusUpdate
+    }
+}
+
+/// A pinned and locked page with one tuple on it.
+struct Held {
+    buffer: pg_sys::Buffer,
+    header: pg_sys::HeapTupleHeader,
+}
+
+impl Held {
+    /// None when there is no such tuple.
+    fn take(rel: Rel, place: Tid, mode: i32) -> Option<Held> {
+        if place.offset == 0 || place.block >= rel.heap_blocks() {
+            return None;
+        }
+        // SAFETY: the block exists; the line pointer is looked at under the page's lock and its
+        // tuple used only while that is held.
+        unsafe {
+            let buffer = pg_sys::ReadBuffer(rel.raw(), place.block);
+            pg_sys::LockBuffer(buffer, mode);
+            let mut held = Held { buffer, header: std::ptr::null_mut() };
+            let page = pg_sys::BufferGetPage(buffer);
+            let head = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
+            let lower = usize::from((*(page as pg_sys::PageHeader)).pd_lower);
+            let items = lower.saturating_sub(head) / std::mem::size_of::<pg_sys::ItemIdData>();
+            if usize::from(place.offset) > items {
+                return None;
+            }
+            let item = pg_sys::PageGetItemId(page, place.offset);
+            if (*item).lp_flags() != NORMAL {
+                return None;
+            }
+            held.header = page.add((*item).lp_off() as usize).cast();
+            Some(held)
+        }
+    }
+
+    fn masks(&self) -> (u32, u32) {
+        // SAFETY: a tuple under the page's lock.
+        unsafe { (u32::from((*self.header).t_infomask), u32::from((*self.header).t_infomask2)) }
+    }
+
+    fn xmin(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.header).t_choice.t_heap.t_xmin.into_inner() }
+    }
+
+    fn next(&self) -> Tid {
+        // SAFETY: as above.
+        unsafe { tid_of(&(*self.header).t_ctid) }
+    }
+
+    /// Who locks, updates or deletes the tuple and matters still.
+    fn members(&self) -> Vec<Member> {
+        let (mask, mask2) = self.masks();
+        // SAFETY: as above; the members' array is palloc'ed by PostgreSQL and copied.
+        unsafe {
+            let xmax = (*self.header).t_choice.t_heap.t_xmax;
+            let lock_only = mask & pg_sys::HEAP_XMAX_LOCK_ONLY != 0;
+            let bits = mask & pg_sys::HEAP_LOCK_MASK;
+            if mask & pg_sys::HEAP_XMAX_INVALID != 0 || xmax.into_inner() == 0 {
+                return Vec::new();
+            }
+            let mut list = Vec::new();
+            if mask & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
+                // Lock-only without strength: left by a server before 9.3, long over.
+                if lock_only && bits == 0 {
+                    return list;
+                }
+                let mut raw: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
+                let multi = pg_sys::MultiXactId::from(xmax.into_inner());
+                let n = pg_sys::GetMultiXactIdMembers(multi, &mut raw, false, lock_only);
+                for i in 0..n.max(0) as usize {
+                    let m = &*raw.add(i);
+                    list.push(Member { xid: m.xid.into_inner(), status: m.status });
+                }
+                if !raw.is_null() {
+                    pg_sys::pfree(raw.cast());
+                }
+            } else {
+                let key = mask2 & pg_sys::HEAP_KEYS_UPDATED != 0;
+                let status = match (lock_only, bits) {
+                    (true, pg_sys::HEAP_XMAX_KEYSHR_LOCK) => Status::MultiXactStatusForKeyShare,
+                    (true, pg_sys::HEAP_XMAX_SHR_LOCK) => Status::MultiXactStatusForShare,
+                    (true, _) if key => Status::MultiXactStatusForUpdate,
+                    (true, _) => Status::MultiXactStatusForNoKeyUpdate,
+                    (false, _) if key => Status::MultiXactStatusUpdate,
+                    (false, _) => Status::MultiXactStatusNoKeyUpdate,
+                };
+                list.push(Member { xid: xmax.into_inner(), status });
+            }
+            list.retain(|m| {
+                xact::is_in_progress(m.xid) || m.is_update() && xact::did_commit(m.xid)
+            });
+            list
+        }
+    }
+
+    /// Make `members` the tuple's xmax, WAL-logged.
+    fn write(&self, rel: Rel, members: &[Member]) {
+        // SAFETY: the page is locked exclusively; the copy that generic WAL hands out has the tuple
+        // at the same distance from its beginning.
+        unsafe {
+            let page = pg_sys::BufferGetPage(self.buffer);
+            let distance = self.header.cast::<core::ffi::c_char>().offset_from(page);
+            let xmax = match members {
+                [one] => pg_sys::TransactionId::from_inner(one.xid),
+                _ => {
+                    let mut raw: Vec<pg_sys::MultiXactMember> = members
+                        .iter()
+                        .map(|m| pg_sys::MultiXactMember {
+                            xid: pg_sys::TransactionId::from_inner(m.xid),
+                            status: m.status,
+                        })
+                        .collect();
+                    let n = raw.len() as i32;
+                    let multi = pg_sys::MultiXactIdCreateFromMembers(n, raw.as_mut_ptr());
+                    pg_sys::TransactionId::from_inner(multi.into_inner())
+                }
+            };
+            let (mask, mask2) = masks_of(members);
+            let state = pg_sys::GenericXLogStart(rel.raw());
+            let image = pg_sys::GenericXLogRegisterBuffer(state, self.buffer, 0);
+            let header: pg_sys::HeapTupleHeader = image.offset(distance).cast();
+            (*header).t_choice.t_heap.t_xmax = xmax;
+            (*header).t_infomask = (*header).t_infomask & !(XMAX_MASK as u16) | mask as u16;
+            (*header).t_infomask2 =
+                (*header).t_infomask2 & !(pg_sys::HEAP_KEYS_UPDATED as u16) | mask2 as u16;
+            pg_sys::GenericXLogFinish(state);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // While an error unwinds, PostgreSQL releases locks and pins.
+        if !super::memory::resources_are_released() {
+            // SAFETY: pinned and locked in take().
+            unsafe { pg_sys::UnlockReleaseBuffer(self.buffer) }
+        }
+    }
+}
+
+/// Bits of t_infomask and t_infomask2 for these members of an xmax, one of whom is a locker.
+fn masks_of(members: &[Member]) -> (u32, u32) {
+    let mut mask = if members.len() > 1 { pg_sys::HEAP_XMAX_IS_MULTI } else { 0 };
+    if !members.iter().any(|m| m.is_update()) {
+        mask |= pg_sys::HEAP_XMAX_LOCK_ONLY;
+    }
+    let strongest = members.iter().map(|m| m.status).max();
+    mask |= match strongest {
+        Some(Status::MultiXactStatusForKeyShare) => pg_sys::HEAP_XMAX_KEYSHR_LOCK,
+        Some(Status::MultiXactStatusForShare) => pg_sys::HEAP_XMAX_SHR_LOCK,
+        _ => pg_sys::HEAP_XMAX_EXCL_LOCK,
+    };
+    let key = members.iter().any(|m| m.excludes_key_share());
+    (mask, if key { pg_sys::HEAP_KEYS_UPDATED } else { 0 })
+}
+
+/// How far [`share_key`] came.
+pub enum Step {
+    /// There is no version to protect: it is another row's, or its inserter has aborted.
+    End,
+    /// The inserter has committed: `heap_lock_tuple` does the rest.
+    Settled,
+    /// This transaction changes the row's key or deletes it.
+    Wait(u32),
+    /// Locked; the next version and the transaction that made it, if there is one.
+    Locked(Option<(Tid, u32)>),
+}
+
+/// Add `lockers` (running transactions) to those who hold the key of the version at `place`, which the
+/// running transaction `inserter` made.
+pub fn share_key(rel: Rel, place: Tid, inserter: u32, lockers: &[u32]) -> Step {
+    // SAFETY: plain call; to be made before a multixact is formed.
+    unsafe { pg_sys::MultiXactIdSetOldestMember() }
+    let Some(held) = Held::take(rel, place, EXCLUSIVE) else { return Step::End };
+    if held.xmin() != inserter {
+        return Step::End;
+    }
+    if !xact::is_in_progress(inserter) {
+        return if xact::did_commit(inserter) { Step::Settled } else { Step::End };
+    }
+    let mut members = held.members();
+    if let Some(other) = members.iter().find(|m| m.excludes_key_share() && !xact::is_ours(m.xid)) {
+        return Step::Wait(other.xid);
+    }
+    let before = members.len();
+    for xid in lockers {
+        // Whoever holds it in any strength holds the key, too.
+        if xact::is_in_progress(*xid) && members.iter().all(|m| m.xid != *xid) {
+            members.push(Member { xid: *xid, status: Status::MultiXactStatusForKeyShare });
+        }
+    }
+    let update = members.iter().find(|m| m.is_update()).copied();
+    if members.len() > before {
+        held.write(rel, &members);
+    }
+    let next = held.next();
+    let goes_on = next != place && next.offset != MOVED_TO_PARTITION;
+    Step::Locked(update.filter(|_| goes_on).map(|u| (next, u.xid)))
+}
+
+/// Offset in the TID of a successor that is a row of another partition.
+pub const MOVED_TO_PARTITION: u16 = pg_sys::MovedPartitionsOffsetNumber as u16;
+
+/// Other running transactions that hold the key of the tuple at `place`.
+pub fn key_sharers(rel: Rel, place: Tid) -> Vec<u32> {
+    let Some(held) = Held::take(rel, place, SHARED) else { return Vec::new() };
+    let members = held.members();
+    members.iter().map(|m| m.xid).filter(|x| !xact::is_ours(*x)).collect()
+}
+
+/// The transaction, running or committed, that has updated the tuple at `place`, and where the new
+/// version is.
+pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {
+    let held = Held::take(rel, place, SHARED)?;
+    let next = held.next();
+    let update = held.members().into_iter().find(|m| m.is_update())?;
+    (next != place).then_some((next, update.xid))
+}
+
+/// The TID that stands for "now in another partition".
+pub fn moved_to_partition() -> Tid {
+    let mut raw = raw_tid(Tid { block: u32::MAX, offset: 0 });
+    raw.ip_posid = MOVED_TO_PARTITION;
+    tid_of(&raw)
+}
