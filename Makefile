@@ -11,7 +11,7 @@ DESTDIR ?=
 
 .PHONY: help setup build install demo test bench lint
 help:
-	@echo "make demo     install what is missing, build, show firn on three million flights (KEEP=1 leaves the server, S3=1 uses S3)"
+	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
 	@echo "make build    the extension"

@@ -3,6 +3,8 @@ import os
 import statistics
 import time
 
+from data import ROWS
+
 TABLES = {"heap": "flights_heap", "firn": "flights"}
 COLUMNS = ("id int, at timestamp, delay int, distance int, origin text, destination text, "
            "PRIMARY KEY (id, at)")
@@ -155,29 +157,40 @@ class Comparison:
             for who, got in times.items():
                 self.times[label][who] = statistics.median(got[1:])
         self.progress.update("")
+        if self.answers["count"] != [(ROWS,)]:
+            self.different.append(f"count: {self.answers['count'][0][0]} instead of {ROWS}")
 
     def cold(self):
-        """First with an empty cache and a new session, for each query again; then as often as the others."""
+        """First with an empty cache and a new session, for each query again; then in turns with heap as before.
+
+        Heap's times tell whether the machine was as busy as when firn's local times were taken.
+        """
         for n, (label, sql) in enumerate(self.queries):
             with self.cluster.demo() as conn:
                 conn.execute(f"SET firn.cache_directory = 'demo_cache_{n}'")
                 self.progress.update(f"{label}, first time")
                 self.times[label]["cold 1st"] = self._ask(conn, label, sql, "cold 1st")
-                got = []
+                got, heap = [], []
                 for turn in range(self.runs):
                     self.progress.update(f"{label}, run {turn + 1} of {self.runs}")
                     got.append(self._ask(conn, label, sql, "cold 2nd"))
+                    heap.append(self._ask(self.conn, label, sql, "heap"))
                 self.times[label]["cold 2nd"] = statistics.median(got)
+                self.times[label]["heap again"] = statistics.median(heap)
         self.progress.update("")
+
+    def drift(self):
+        """How much longer heap took beside cold than beside firn."""
+        return sum(t["heap again"] for t in self.times.values()) / sum(t["heap"] for t in self.times.values())
 
     def table(self):
         """All that was measured, as lines."""
         def line(label, *cells):
             return f"{label:38}" + "".join(f"{cell:>10}" for cell in cells)
 
-        def row(label, heap, firn, first, second, form="{:.0f}"):
+        def row(label, heap, firn, first, second, form=None):
             def shown(value):
-                return "" if value is None else form.format(value)
+                return "" if value is None else (form or ("{:.0f}" if value >= 10 else "{:.1f}")).format(value)
             ratio = [f"{a / b:.2f}" if a is not None and b else "" for a, b in ((firn, heap), (second, firn))]
             return line(label, *map(shown, (heap, firn, first, second)), *ratio)
 
@@ -193,8 +206,8 @@ class Comparison:
         sizes = [self.sizes[who] for who in ("heap", "firn", "cold")]
         for label, part in (("rows", lambda z: z["rows"]), ("indexes", lambda z: z["indexes"]),
                             ("objects in the store", lambda z: z["store"]), ("together", lambda z: z["rows"] + z["indexes"] + z["store"])):
-            heap, firn, cold = (part(z) / 1e6 for z in sizes)
-            out.append(row(label, heap, firn or None, None, cold, "{:.1f}"))
+            heap, firn, cold = (part(z) / 1e6 or None for z in sizes)
+            out.append(row(label, heap, firn, None, cold, "{:.1f}"))
         out.append(rule)
         old = self.months.old()
         out.append(f"cold: {old[0]:%B} to {old[-1]:%B %Y} are objects, the rest is local; 1st: the cache is empty, "
@@ -203,6 +216,9 @@ class Comparison:
         if cold["rows"] > 1.5 * cold["used"]:
             out.append(f"Of the local files of the rows {(cold['rows'] - cold['used']) / 1e6:.1f} MB are free for new "
                        "rows; VACUUM FULL would give them back.")
+        if not 0.8 < (drift := self.drift()) < 1.25:
+            out.append(f"Heap took {drift:.1f} times as long beside cold as beside firn: the machine has other work, so "
+                       "cold/firn says little.")
         out.append(f"Times: medians of {self.runs}. Settings of both: {os.cpu_count()} processors, shared_buffers 512 MB, "
                    "work_mem 64 MB, jit off.")
-        return out
+        return [text.rstrip() for text in out]

@@ -3,6 +3,7 @@
 Run through `make demo` (`make demo KEEP=1` leaves the server running). Exits with 1 when an answer differs.
 """
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ import sys
 from compare import Comparison
 from data import Flights
 from progress import Progress
-from server import CONF, DATABASE, DemoCluster, Folder, Gateway, leave_running, uninterrupted
+from server import CONF, DATABASE, DemoCluster, Folder, Gateway, leave_running, listen, uninterrupted
 from walkthrough import Walkthrough
 
 STEPS = 11
@@ -21,7 +22,7 @@ def arguments():
     parser.add_argument("--keep", action="store_true", help="leave the server running, and say how to connect")
     parser.add_argument("--s3", action="store_true", help="the cold store is versitygw (S3) instead of a folder")
     parser.add_argument("--dir", help="where the server's folder is made (default /tmp)")
-    parser.add_argument("--runs", type=int, default=5, help="how often each query is timed (default 5)")
+    parser.add_argument("--runs", type=int, default=3, help="how often each query is timed (default 3)")
     return parser.parse_args()
 
 
@@ -77,11 +78,17 @@ def farewell(cluster, store, keep):
             f"Stop it and remove its folder:\n  {stop}"]
 
 
+def interrupt(_number, _frame):
+    """Stop what is being done; another signal must not stop the tidying up."""
+    listen(signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main():
     args = arguments()
     sys.stdout.reconfigure(errors="replace")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # or it tells of the transaction that an interrupt left
+    listen(interrupt)
     progress = Progress(STEPS)
     cluster = store = None
     keep = False
@@ -107,12 +114,12 @@ def main():
         progress.say("interrupted: stopping the server, removing its folder")
         return 130
     finally:
+        listen(signal.SIG_IGN)
         if not keep:
-            with uninterrupted():
-                if store:
-                    store.stop()
-                if cluster:
-                    cluster.destroy()
+            if store:
+                store.stop()
+            if cluster:
+                cluster.destroy()
 
 
 if __name__ == "__main__":

@@ -18,12 +18,21 @@ CONF = ["shared_buffers=512MB", "work_mem=64MB", "effective_cache_size=2GB", "ra
 DATABASE = "demo"
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def listen(handler):
+    """Set the handler of the signals that end the demo."""
+    for number in SIGNALS:
+        signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def uninterrupted():
     """Signals wait until the block is over: a server half started could not be stopped."""
     with contextlib.ExitStack() as stack:
         waiting = []
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             before = signal.signal(number, lambda n, _: waiting.append(n))
             stack.callback(signal.signal, number, before)
         yield
@@ -117,11 +126,10 @@ def leave_running(cluster, store):
     path = os.path.join(cluster.root, "stop")
     with open(os.path.join(cluster.data, "postmaster.pid")) as f:
         postmaster = int(f.readline())
-    pids = [postmaster] + ([store.pid] if store.pid else [])
     with open(path, "w") as f:
         f.write("#!/bin/sh\n# Stops the demo's server and removes its folder.\n"
-                f"kill -INT {' '.join(map(str, pids))}\n"
-                f"while kill -0 {postmaster} 2>/dev/null; do sleep 0.2; done\n"
+                f"kill -QUIT {postmaster}\n" + (f"kill {store.pid}\n" if store.pid else "") +
+                f"for i in $(seq 100); do [ -e '{cluster.data}/postmaster.pid' ] || break; sleep 0.1; done\n"
                 f"rm -rf '{cluster.root}'\n")
     os.chmod(path, 0o755)
     return path
