@@ -9,8 +9,9 @@ export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
 
-.PHONY: help setup build install test bench lint
+.PHONY: help setup build install demo test bench lint
 help:
+	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
 	@echo "make build    the extension"
@@ -29,6 +30,10 @@ install: build
 	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so"
 	install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql \
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+
+demo: install
+	@scripts/setup.sh demo
+	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
 test: install
 	@"$(FIRN_VENV)/bin/python" tests/run.py

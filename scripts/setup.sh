@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Install what a Debian machine lacks to build and test firn. Quick when there is nothing to do.
+# Install what a Debian machine lacks to build and test firn; `setup.sh demo`: also to download the demo's data.
+# Quick when there is nothing to do.
 set -euo pipefail
-: "${CARGO_TARGET_DIR:?run through make}" "${FIRN_VENV:?}" "${PG_CONFIG:?}"
+: "${CARGO_TARGET_DIR:?run through make}" "${FIRN_VENV:?}" "${FIRN_TOOLS:?}" "${PG_CONFIG:?}"
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 missing=()
@@ -11,6 +12,9 @@ if command -v dpkg >/dev/null; then
         need postgresql-15; need postgresql-server-dev-15
     fi
     need clang; need libclang-dev; need pkg-config; need build-essential; need python3-venv
+    if [ "${1:-}" = demo ] && [ ! -e "$FIRN_TOOLS/flights/airports.csv" ]; then
+        command -v npm >/dev/null || need npm
+    fi
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     echo "installing ${missing[*]}"
@@ -27,7 +31,7 @@ if [ ! -x "$FIRN_VENV/bin/python" ]; then
     mkdir -p "$(dirname "$FIRN_VENV")"
     python3 -m venv "$FIRN_VENV"
 fi
-if ! [ -e "$FIRN_VENV/.firn-1" ]; then
-    "$FIRN_VENV/bin/pip" install -q 'psycopg[binary]==3.2.*' 'pyarrow' 'duckdb' 'numpy'
-    touch "$FIRN_VENV/.firn-1"
+if ! [ -e "$FIRN_VENV/.firn-2" ]; then
+    "$FIRN_VENV/bin/pip" install -q 'psycopg[binary]==3.2.13' 'pyarrow==26.0.1' 'duckdb==2.0.0' 'numpy==2.4.6'
+    touch "$FIRN_VENV/.firn-2"
 fi

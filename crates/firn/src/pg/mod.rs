@@ -20,11 +20,8 @@ pub mod lock;
 pub mod memory;
 pub mod rel;
 pub mod report;
-<<<<<<< HEAD
 pub mod rewrite;
-=======
 pub mod rowlock;
->>>>>>> 6bb1bfc79ebad48fbddcbc330f00687240c6f331
 pub mod sampling;
 pub mod scandesc;
 pub mod slot;
