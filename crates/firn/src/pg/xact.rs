@@ -38,6 +38,21 @@ pub fn is_ours(xid: u32) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
 }
 
+/// `xid` runs, prepared or not.
+pub fn is_in_progress(xid: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from_inner(xid)) }
+}
+
+/// `xid` has committed (2 stands for one of long ago).
+pub fn did_commit(xid: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe {
+        xid == super::toast::FROZEN_XID
+            || pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from_inner(xid))
+    }
+}
+
 /// Number of the running command; `used` marks it as having written.
 pub fn command_id(used: bool) -> u32 {
     // SAFETY: plain call.
