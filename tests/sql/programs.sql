@@ -118,3 +118,34 @@ INSERT INTO t SELECT i, 'e', 10 / (i - 90) FROM generate_series(80, 100) i;
 SELECT count(*) FROM t WHERE id >= 80;
 INSERT INTO t SELECT 2147483640 + i, 'e', 0 FROM generate_series(1, 20) i;
 SELECT count(*) FROM t;
+-- WHERE CURRENT OF, on rows of every place, with and without projection.
+CREATE TABLE pos (id int, v text);
+INSERT INTO pos SELECT x, 'v' || x FROM generate_series(1, 32) x;
+SELECT settle('pos');
+BEGIN;
+DECLARE c CURSOR FOR SELECT * FROM pos WHERE id % 2 = 1;
+FETCH 3 FROM c;
+UPDATE pos SET v = 'current' WHERE CURRENT OF c RETURNING *;
+FETCH 1 FROM c;
+DELETE FROM pos WHERE CURRENT OF c RETURNING *;
+DECLARE d CURSOR FOR SELECT v FROM pos WHERE id >= 30;
+MOVE 2 IN d;
+UPDATE pos SET v = 'second' WHERE CURRENT OF d;
+MOVE ALL IN d;
+SAVEPOINT s;
+DELETE FROM pos WHERE CURRENT OF d;
+ROLLBACK TO s;
+COMMIT;
+SELECT count(*), sum(id) FROM pos;
+SELECT * FROM pos WHERE v !~ '^v' ORDER BY id;
+CREATE FUNCTION mark() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE c CURSOR FOR SELECT id FROM pos WHERE id BETWEEN 10 AND 32; r record; n int := 0;
+BEGIN
+    FOR r IN c LOOP
+        UPDATE pos SET v = 'marked ' || r.id WHERE CURRENT OF c;
+        n := n + 1;
+    END LOOP;
+    RETURN n;
+END $$;
+SELECT mark();
+SELECT id, v FROM pos WHERE v LIKE 'marked%' ORDER BY id;

@@ -139,7 +139,7 @@ unsafe fn offer(
 ) {
     let Some(tables) = tables(root, input) else { return };
     let mut oids = std::ptr::null_mut();
-    let mut cost = 0.0;
+    let mut cost = if pg_sys::enable_seqscan { 0.0 } else { pg_sys::disable_cost };
     let mut ours = false;
     for rel in tables {
         let rte = *(*root).simple_rte_array.add((*rel).relid as usize);

@@ -67,7 +67,8 @@ pub(super) struct Run {
     residual: *mut pg_sys::ExprState,
     /// Where rows of columns alone go without being projected: column of the table, of the result.
     outputs: Option<Vec<(usize, usize)>>,
-    /// The query looks at ctid or tableoid.
+    /// Somebody looks at ctid or tableoid: the query itself, or WHERE CURRENT OF at the scan slot of
+    /// a cursor. (Cursors are never read in parallel.)
     needs_tid: bool,
     pub stripes: Option<FirnScan>,
     /// The batch at hand: its columns, and whether they go straight to the result slot.
@@ -106,7 +107,7 @@ unsafe extern "C-unwind" fn create_state(scan: *mut pg_sys::CustomScan) -> *mut 
 
 unsafe extern "C-unwind" fn begin(
     node: *mut pg_sys::CustomScanState,
-    _estate: *mut pg_sys::EState,
+    estate: *mut pg_sys::EState,
     _flags: i32,
 ) {
     callback(|| {
@@ -144,7 +145,8 @@ unsafe extern "C-unwind" fn begin(
             heap_slot: pg_sys::table_slot_create(rel, std::ptr::null_mut()),
             heap_done: false,
             deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
-            needs_tid: numbers.iter().any(|n| *n < 0),
+            needs_tid: numbers.iter().any(|n| *n < 0)
+                || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
             wanted,
             conditions,
             residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
@@ -221,13 +223,15 @@ unsafe extern "C-unwind" fn exec(
 
 /// An empty result.
 unsafe fn finished(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
-    let projection = (*node).ss.ps.ps_ProjInfo;
-    let slot = match projection.is_null() {
-        true => (*node).ss.ss_ScanTupleSlot,
-        false => (*projection).pi_state.resultslot,
-    };
+    let slot = (*node).ss.ss_ScanTupleSlot;
     super::super::toast::clear(slot);
-    slot
+    let projection = (*node).ss.ps.ps_ProjInfo;
+    if projection.is_null() {
+        return slot;
+    }
+    let result = (*projection).pi_state.resultslot;
+    super::super::toast::clear(result);
+    result
 }
 
 /// The virtual row in the scan slot as the node's result, or its end.
@@ -316,15 +320,17 @@ unsafe fn next_of_batch(
         *nulls.add(feed.to) = !feed.nulls.is_null() && *feed.nulls.add(row);
     }
     full(slot);
-    if run.straight {
-        return slot;
-    }
     if run.needs_tid {
         if let Some(ready) = run.stripes.as_ref().and_then(|s| s.ready()) {
             let number = ready.rows.get(row).copied().unwrap_or(0);
             let table = (*(*node).ss.ss_currentRelation).rd_id.to_u32();
-            Slot::of(slot).set_tid(table, firn_format::Tid::of(ready.slot, number));
+            let scan_slot = (*node).ss.ss_ScanTupleSlot;
+            Slot::of(scan_slot).set_tid(table, firn_format::Tid::of(ready.slot, number));
+            full(scan_slot);
         }
+    }
+    if run.straight {
+        return slot;
     }
     checked(node, slot, run.qual)
 }
@@ -346,11 +352,16 @@ unsafe fn next_in_row_store(
     if deform > i32::from((*from).tts_nvalid) {
         direct::slot_getsomeattrs_int(from, deform);
     }
+    let slot = (*node).ss.ss_ScanTupleSlot;
     if !(*node).ss.ps.ps_ProjInfo.is_null() {
+        if (*run).needs_tid {
+            (*slot).tts_tid = (*from).tts_tid;
+            (*slot).tts_tableOid = (*from).tts_tableOid;
+            full(slot);
+        }
         return checked(node, from, (*node).ss.ps.qual);
     }
     // The result is the scan slot itself: a virtual one.
-    let slot = (*node).ss.ss_ScanTupleSlot;
     for i in &(*run).wanted {
         *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
         *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);

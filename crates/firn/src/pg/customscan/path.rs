@@ -87,7 +87,11 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo) {
         + (*rel).baserestrictcost.per_tuple
         + (*(*rel).reltarget).cost.per_tuple;
     let io = pages * pg_sys::seq_page_cost;
-    let startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
+    let mut startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
+    // This is the table's sequential scan: who switches those off means it, too.
+    if !pg_sys::enable_seqscan {
+        startup += pg_sys::disable_cost;
+    }
     let make = |workers: i32| {
         let path = alloc::<pg_sys::CustomPath>();
         let p = &mut (*path).path;
