@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 #[derive(Clone, Copy, Default)]
 struct Totals {
+    token: u64,
     toast_blocks: u32,
     stripes: usize,
     rows: f64,
@@ -28,15 +29,17 @@ fn totals(table: Rel) -> Totals {
     let blocks = directory.toast.rel().heap_blocks();
     let storage = directory.toast.storage();
     // Planning asks again and again; walking a large directory each time would make it slow. As
-    // long as the TOAST relation has hardly grown, neither has the directory.
+    // long as the TOAST relation has hardly grown, neither has the directory; VACUUM, ANALYZE and a
+    // table's first stripe change its definition's token.
+    let token = table.definition_token();
     let known = TOTALS.with_borrow(|map| map.get(&storage).copied());
-    if let Some(t) = known {
+    if let Some(t) = known.filter(|t| t.token == token) {
         let slack = if t.stripes > 1_000 { t.toast_blocks / 100 } else { 0 };
         if blocks >= t.toast_blocks && blocks - t.toast_blocks <= slack {
             return t;
         }
     }
-    let mut t = Totals { toast_blocks: blocks, ..Totals::default() };
+    let mut t = Totals { token, toast_blocks: blocks, ..Totals::default() };
     for found in directory.list(Snap::self_snap()) {
         t.stripes += 1;
         t.rows += f64::from(found.entry.rows);

@@ -135,6 +135,12 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
+    /// Tell all sessions, at the end of this transaction, to look at this relation anew and to make
+    /// new plans of statements that read it.
+    pub fn invalidate(self) {
+        // SAFETY: plain call.
+        unsafe { pg_sys::CacheInvalidateRelcache(self.0) }
+    }
     /// Count rows inserted behind heapam's back.
     pub fn count_inserts(self, n: u64) {
         // SAFETY: plain call.

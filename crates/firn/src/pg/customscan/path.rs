@@ -2,8 +2,10 @@
 
 use super::super::ext::callback;
 use super::super::scandesc::alloc;
-use super::super::Rel;
+use super::super::{LockMode, OpenRel, Rel};
 use super::{columns_of, conditions, exec, list_items, table_columns, Shared};
+use crate::am::vacuum::stripe_totals;
+use crate::write::pending_of;
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::set_rel_pathlist_hook_type = None;
@@ -31,7 +33,12 @@ unsafe extern "C-unwind" fn pathlist(
     }
     callback(|| {
         if applies(root, rel, rte) {
-            offer(rel);
+            // The planner holds a lock on every relation it plans for.
+            let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
+            // Of the system columns a row made of columns has its TID and table only.
+            if table.is_firn() && !uses_transaction_columns(rel) {
+                offer(rel, table.rel());
+            }
         }
     });
 }
@@ -55,15 +62,7 @@ unsafe fn applies(
     // Rows of UPDATE, DELETE and FOR UPDATE are re-checked in heap slots: PostgreSQL's own scan
     // gives those.
     let parse = (*root).parse;
-    if !(*root).rowMarks.is_null() || !matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
-    {
-        return false;
-    }
-    let table = pg_sys::table_open((*rte).relid, pg_sys::NoLock as i32);
-    let ours = Rel::of(table).is_firn();
-    pg_sys::table_close(table, pg_sys::NoLock as i32);
-    // Of the system columns a row made of columns has its TID and table only.
-    ours && !uses_transaction_columns(rel)
+    (*root).rowMarks.is_null() && matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
 }
 
 unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
@@ -74,18 +73,25 @@ unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
         .any(|n| *n < 0 && !fine.contains(n))
 }
 
-/// Estimated cost: the share of the pages that the wanted columns take, and less work per row than
-/// deforming tuples.
-unsafe fn offer(rel: *mut pg_sys::RelOptInfo) {
+/// Estimated cost: for rows of the row store that of a sequential scan; of stripes the share of the
+/// pages that the wanted columns take, and less work per row than deforming tuples. A table without
+/// stripes is left to PostgreSQL's own scan.
+unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel) {
+    let (stripe_rows, stripe_pages) = stripe_totals(table);
+    if stripe_rows == 0.0 && pending_of(table).is_empty() {
+        return;
+    }
     let columns = f64::from((*rel).max_attr.max(1));
     let exprs = (*(*rel).reltarget).exprs;
     let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
     let wanted = table_columns(&numbers, (*rel).max_attr as usize);
     let share = (wanted.len() as f64 / columns).clamp(0.02, 1.0);
-    let pages = f64::from((*rel).pages) * share;
-    let per_row = pg_sys::cpu_tuple_cost * 0.5
-        + (*rel).baserestrictcost.per_tuple
-        + (*(*rel).reltarget).cost.per_tuple;
+    let stripe_pages = f64::from(stripe_pages).min(f64::from((*rel).pages));
+    let stripe_rows = stripe_rows.min((*rel).tuples);
+    let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
+    let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.5)
+        + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
+            * (*rel).tuples.max(1.0);
     let io = pages * pg_sys::seq_page_cost;
     let mut startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
     // This is the table's sequential scan: who switches those off means it, too.
@@ -114,7 +120,7 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo) {
         };
         p.rows = ((*rel).rows / divisor).max(1.0);
         p.startup_cost = startup;
-        p.total_cost = startup + io + per_row * (*rel).tuples.max(1.0) / divisor;
+        p.total_cost = startup + io + cpu / divisor;
         (*path).flags = pg_sys::CUSTOMPATH_SUPPORT_PROJECTION;
         (*path).methods = &PATH_METHODS.0;
         path as *mut pg_sys::Path
