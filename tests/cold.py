@@ -83,6 +83,41 @@ def partitions(cluster):
         c.execute("DROP TABLE p, p1")
 
 
+def space(cluster):
+    """One VACUUM after the offload gives the files' space back, however the rows came into stripes."""
+    with cluster.connect() as c:
+        for name, prepare in (("bulk", "SET firn.bulk_threshold = 10"), ("compacted", "SET firn.bulk_threshold = 1000000")):
+            c.execute("DROP TABLE IF EXISTS g")
+            c.execute(prepare)
+            c.execute("SET firn.stripe_rows = 20000")
+            c.execute("CREATE TABLE g (id int PRIMARY KEY, v text) USING firn")
+            c.execute("INSERT INTO g SELECT i, md5(i::text) FROM generate_series(1, 100000) i")
+            c.execute("SELECT firn.compact('g')")
+            size = "SELECT pg_relation_size('g') + pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'g'"
+            before = c.execute(size).fetchone()[0]
+            c.execute("SELECT firn.offload('g', 'cold')")
+            c.execute("VACUUM g")
+            after = c.execute(size).fetchone()[0]
+            assert after <= 65536 < before // 10, (name, before, after)
+            assert c.execute("SELECT count(*), sum(id) FROM g").fetchone() == (100000, 5000050000)
+            assert c.execute("SELECT v = md5('777') FROM g WHERE id = 777").fetchone() == (True,)
+            assert not c.execute("SELECT * FROM firn.check('g')").fetchall()
+            # The same while another session's snapshot is older: nothing moves that it may need.
+            c.execute("SELECT firn.load('g')")
+            with cluster.connect() as old:
+                old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+                assert old.execute("SELECT sum(id) FROM g").fetchone() == (5000050000,)
+                c.execute("SELECT firn.offload('g', 'cold')")
+                c.execute("VACUUM g")
+                c.execute("VACUUM (ANALYZE) g")
+                assert old.execute("SELECT sum(id) FROM g").fetchone() == (5000050000,)
+                assert old.execute("SELECT v = md5('4242') FROM g WHERE id = 4242").fetchone() == (True,)
+                old.execute("COMMIT")
+            c.execute("VACUUM")
+            assert c.execute(size).fetchone()[0] <= 65536, name
+        c.execute("DROP TABLE g")
+
+
 def expect(c, sql, *states):
     try:
         c.execute(sql)
@@ -243,6 +278,7 @@ def run(tally, _pattern):
             c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
         tally.case("cold life in a folder", lambda: life(cluster, "cold"))
         tally.case("cold partitions", lambda: partitions(cluster))
+        tally.case("cold space comes back", lambda: space(cluster))
         tally.case("cold faults of objects", lambda: faults(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))

@@ -87,9 +87,7 @@ def run(tally, pattern):
 
     def both():
         source = prepare()
-        # Plans are heap's: what is compared here is what tables do, not how a scan is called.
-        threads = [threading.Thread(target=regress, args=(am, source, settings, done))
-                   for am, settings in (("heap", []), ("firn", ["firn.enable_scan=off"]))]
+        threads = [threading.Thread(target=regress, args=(am, source, [], done)) for am in ("heap", "firn")]
         for t in threads:
             t.start()
         for t in threads:

@@ -25,6 +25,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::init(|| {
         pg::guc::define();
         pg::hooks::install();
+        pg::utility::install();
         write::init();
         plan::init();
     });

@@ -161,6 +161,17 @@ impl Directory {
         self.toast.overwrite(place, key(slot), &bytes);
     }
 
+    /// Bytes that a stripe's row takes on a page, headers included.
+    pub fn row_bytes(&self, found: &Found) -> usize {
+        frame(&found.entry, reserved_bytes(self.table.column_count())).len() + 64
+    }
+
+    /// Move a stripe's row to the page `block`, as it is.
+    pub fn relocate(&self, found: &Found, cid: u32, block: u32) {
+        let bytes = frame(&found.entry, reserved_bytes(self.table.column_count()));
+        self.toast.relocate(found.place, key(found.slot), &bytes, cid, block);
+    }
+
     /// Replace a live stripe's row (it moved, or its tombstones were folded in).
     pub fn replace(&self, found: &Found, entry: &DirectoryEntry, cid: u32) -> Tid {
         let bytes = frame(entry, reserved_bytes(self.table.column_count()));

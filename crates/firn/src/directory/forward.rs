@@ -1,10 +1,10 @@
 //! Forwarding lists: for each stripe that a move filled from the row store, the row-store TID that
 //! each of its rows had. Whoever waited for a row of the row store and finds it gone looks here
-//! where it went.
+//! where it went. Lists live until no snapshot is older than the move.
 
 use super::keys;
-use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{ChunkKey, Snap, Toast};
+use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
+use crate::pg::{xact, ChunkKey, Snap, Toast};
 use firn_format::{Slot, Tid};
 use std::ops::ControlFlow;
 
@@ -23,6 +23,26 @@ pub fn write(toast: &Toast, slot: Slot, origins: &[Tid], cid: u32) {
         }
         toast.insert(key(slot, part), &bytes, cid, false);
     }
+}
+
+/// Delete the lists of moves that every snapshot sees (`oldest` is the oldest transaction that some
+/// snapshot does not): who begins now finds the rows where they are. Returns how many rows went.
+pub fn prune(toast: &Toast, oldest: u32) -> usize {
+    let mut places = Vec::new();
+    toast.scan::<()>(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), false, |_, row| {
+        if row.xmin() == FROZEN_XID || xact::precedes(row.xmin(), oldest) {
+            places.push(row.place());
+        }
+        ControlFlow::Continue(())
+    });
+    if places.is_empty() {
+        return 0;
+    }
+    let cid = xact::command_id(true);
+    for place in &places {
+        toast.delete(*place, cid);
+    }
+    places.len()
 }
 
 fn key(slot: Slot, part: usize) -> ChunkKey {

@@ -1,6 +1,10 @@
 //! The tuple mover: settled rows of the row store become stripes. Today it runs when
 //! `firn.compact()` is called; README.md states the protocol that lets writers go on meanwhile.
 
+mod tidy;
+
+pub use tidy::tidy;
+
 use crate::directory::{allocation, forward, Directory};
 use crate::pg::heap::{Outcome, RowStoreScan};
 use crate::pg::index::Indexes;
@@ -24,6 +28,7 @@ pub fn compact(oid: u32) -> i64 {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
     let snapshot = snapshot::Registered::latest();
     let oldest = xact::oldest_visible(table);
+    forward::prune(&directory.toast, xact::oldest_visible(directory.toast.rel()));
     let mut scan = RowStoreScan::begin(table, snapshot.snap());
     let slot = OwnedSlot::for_table(table);
     let mut batch = Batch::new(table);

@@ -3,6 +3,58 @@
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 
+/// OID of the firn access method; None while the extension is not installed here.
+pub fn access_method() -> Option<u32> {
+    // SAFETY: plain look-up, missing_ok.
+    let oid = unsafe { pg_sys::get_table_am_oid(c"firn".as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+}
+
+/// A relation's access method; None when it has none or is gone.
+pub fn access_method_of(oid: u32) -> Option<u32> {
+    // SAFETY: the tuple is pinned while we look at it.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(oid)),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_class;
+        let method = (*form).relam.to_u32();
+        pg_sys::ReleaseSysCache(tuple);
+        (method != 0).then_some(method)
+    }
+}
+
+/// OIDs of all relations of an access method.
+pub fn tables_of(method: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    // SAFETY: a catalog scan under its own snapshot; tuples are looked at while the scan holds them.
+    unsafe {
+        let catalog = pg_sys::table_open(
+            pg_sys::Oid::from(pg_sys::RelationRelationId),
+            pg_sys::AccessShareLock as i32,
+        );
+        let none = std::ptr::null_mut();
+        let scan = pg_sys::table_beginscan_catalog(catalog, 0, none);
+        loop {
+            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if tuple.is_null() {
+                break;
+            }
+            let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_class;
+            if (*form).relam.to_u32() == method {
+                found.push((*form).oid.to_u32());
+            }
+        }
+        pg_sys::table_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+    }
+    found
+}
+
 /// OIDs of all partitions and children of a relation, itself included, locked in the given mode.
 pub fn inheritance_tree(oid: u32, lock: super::LockMode) -> Vec<u32> {
     // SAFETY: the list is a copy in the current context.

@@ -127,6 +127,22 @@ pub mod direct {
         ) -> bool;
         pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, count: core::ffi::c_int);
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
+        pub fn standard_ProcessUtility(
+            statement: *mut pg_sys::PlannedStmt,
+            source: *const core::ffi::c_char,
+            read_only: bool,
+            context: pg_sys::ProcessUtilityContext::Type,
+            params: pg_sys::ParamListInfo,
+            environment: *mut pg_sys::QueryEnvironment,
+            dest: *mut pg_sys::DestReceiver,
+            completion: *mut pg_sys::QueryCompletion,
+        );
+        pub fn make_parsestate(parent: *mut pg_sys::ParseState) -> *mut pg_sys::ParseState;
+        pub fn ExecVacuum(
+            state: *mut pg_sys::ParseState,
+            statement: *mut pg_sys::VacuumStmt,
+            top_level: bool,
+        );
         pub fn standard_planner(
             parse: *mut pg_sys::Query,
             source: *const core::ffi::c_char,

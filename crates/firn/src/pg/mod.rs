@@ -19,6 +19,7 @@ pub mod index;
 pub mod lock;
 pub mod memory;
 pub mod rel;
+pub mod relocate;
 pub mod report;
 pub mod rewrite;
 pub mod rowlock;
@@ -32,6 +33,7 @@ pub mod tableam_scan;
 pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;
+pub mod utility;
 pub mod wal;
 pub mod xact;
 

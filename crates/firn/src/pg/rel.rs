@@ -197,6 +197,18 @@ impl OpenRel {
         rel.release = lock;
         rel
     }
+    /// Open and lock; None when the table is gone or somebody else holds a conflicting lock.
+    pub fn try_open(oid: u32, lock: LockMode) -> Option<OpenRel> {
+        // SAFETY: the lock is taken before the relation is looked up.
+        unsafe {
+            let id = pg_sys::Oid::from(oid);
+            if !pg_sys::ConditionalLockRelationOid(id, lock as i32) {
+                return None;
+            }
+            let raw = pg_sys::try_relation_open(id, pg_sys::NoLock as i32);
+            (!raw.is_null()).then(|| OpenRel { rel: Rel(raw), release: LockMode::None })
+        }
+    }
     /// Open any kind of relation (an index, a partitioned table).
     pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: as above.

@@ -100,7 +100,7 @@ impl Toast {
         self.rel.heap_blocks() == 0
     }
 
-    fn raw(&self) -> pg_sys::Relation {
+    pub(super) fn raw(&self) -> pg_sys::Relation {
         self.rel.rel().raw()
     }
 
@@ -229,7 +229,7 @@ impl Toast {
         }
     }
 
-    fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
+    pub(super) fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
         let mut bytes: Vec<u8> = Vec::with_capacity(data.len() + 4);
         bytes.extend_from_slice(&(((data.len() + 4) as u32) << 2).to_le_bytes());
         bytes.extend_from_slice(data);
@@ -249,7 +249,7 @@ impl Toast {
         }
     }
 
-    fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
+    pub(super) fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
         // SAFETY: indexes are open; values match their columns.
         unsafe {
             let mut values =

@@ -1,0 +1,131 @@
+//! After a VACUUM command: tables are tidied up in a transaction of their own, which VACUUM's must not
+//! do, and their TOAST relations vacuumed once more if there is anything to give back then.
+
+use super::ext::{callback, direct};
+use super::scandesc::alloc;
+use super::{catalog, memory, xact, LockMode};
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+static mut PREVIOUS: pg_sys::ProcessUtility_hook_type = None;
+
+/// Install the hook. Called once at library load.
+pub fn install() {
+    // SAFETY: main thread, at load.
+    unsafe {
+        PREVIOUS = pg_sys::ProcessUtility_hook;
+        pg_sys::ProcessUtility_hook = Some(process_utility);
+    }
+}
+
+unsafe extern "C-unwind" fn process_utility(
+    statement: *mut pg_sys::PlannedStmt,
+    source: *const core::ffi::c_char,
+    read_only: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    environment: *mut pg_sys::QueryEnvironment,
+    dest: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    let run = || {
+        let f = PREVIOUS.unwrap_or(direct::standard_ProcessUtility);
+        f(statement, source, read_only, context, params, environment, dest, completion)
+    };
+    let lasting = pg_sys::CurrentMemoryContext;
+    run();
+    let node = (*statement).utilityStmt;
+    if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt
+        || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
+    {
+        return;
+    }
+    // VACUUM has left us in a transaction that nothing has been done in before. What the second one
+    // needs must outlive both.
+    let again = callback(|| {
+        let again = tidied(node.cast(), lasting);
+        if !again.is_null() {
+            pg_sys::CommitTransactionCommand();
+            pg_sys::StartTransactionCommand();
+        }
+        again
+    });
+    if !again.is_null() {
+        pg_sys::CurrentMemoryContext = lasting;
+        let state = direct::make_parsestate(std::ptr::null_mut());
+        direct::ExecVacuum(state, again, true);
+    }
+}
+
+/// A VACUUM of these relations that removes even a few dead rows from indexes: else their pages could
+/// not be given back.
+unsafe fn vacuum_of(relations: &[u32]) -> *mut pg_sys::VacuumStmt {
+    let statement = alloc::<pg_sys::VacuumStmt>();
+    (*statement).type_ = pg_sys::NodeTag::T_VacuumStmt;
+    (*statement).is_vacuumcmd = true;
+    let name = pg_sys::pstrdup(c"index_cleanup".as_ptr());
+    let on = pg_sys::makeString(pg_sys::pstrdup(c"on".as_ptr()));
+    let option = pg_sys::makeDefElem(name, on.cast(), -1);
+    (*statement).options = pg_sys::lappend(std::ptr::null_mut(), option.cast());
+    for oid in relations {
+        let oid = pg_sys::Oid::from(*oid);
+        let none = std::ptr::null_mut();
+        let target = pg_sys::makeVacuumRelation(none, oid, std::ptr::null_mut());
+        (*statement).rels = pg_sys::lappend((*statement).rels, target.cast());
+    }
+    statement
+}
+
+/// Tidy up the tables that a VACUUM (not FULL, nor a mere ANALYZE) has vacuumed; returns what to vacuum
+/// then, null when there is nothing.
+unsafe fn tidied(
+    statement: *mut pg_sys::VacuumStmt,
+    lasting: pg_sys::MemoryContext,
+) -> *mut pg_sys::VacuumStmt {
+    let nothing = std::ptr::null_mut();
+    if !(*statement).is_vacuumcmd || has_option(statement, c"full") {
+        return nothing;
+    }
+    let Some(ours) = catalog::access_method() else { return nothing };
+    pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+    let mut tables: Vec<u32> = Vec::new();
+    let list = (*statement).rels;
+    if list.is_null() {
+        tables = catalog::tables_of(ours);
+    } else {
+        for i in 0..(*list).length as usize {
+            let target = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::VacuumRelation;
+            let oid = pg_sys::RangeVarGetRelidExtended(
+                (*target).relation,
+                pg_sys::NoLock as i32,
+                pg_sys::RVROption::RVR_MISSING_OK,
+                None,
+                std::ptr::null_mut(),
+            );
+            if oid != pg_sys::InvalidOid {
+                tables.extend(catalog::inheritance_tree(oid.to_u32(), LockMode::None));
+            }
+        }
+    }
+    let mut again = Vec::new();
+    for oid in tables {
+        xact::check_for_interrupts();
+        if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
+            again.extend(crate::mover::tidy(oid));
+        }
+    }
+    pg_sys::PopActiveSnapshot();
+    if again.is_empty() {
+        return nothing;
+    }
+    memory::within(lasting, || vacuum_of(&again))
+}
+
+unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
+    let options = (*statement).options;
+    !options.is_null()
+        && (0..(*options).length as usize).any(|i| {
+            let option = (*(*options).elements.add(i)).ptr_value as *mut pg_sys::DefElem;
+            CStr::from_ptr((*option).defname) == name && pg_sys::defGetBoolean(option)
+        })
+}
