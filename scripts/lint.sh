@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --all --check
+rustfmt --check --edition 2021 crates/format/fuzz/fuzz_targets/*.rs
 cargo clippy --release --workspace --all-targets -- -D warnings
 fail=0
 complain() { echo "$*" >&2; fail=1; }

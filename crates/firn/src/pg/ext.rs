@@ -116,7 +116,7 @@ pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::Transaction
 }
 
 /// PostgreSQL functions called without a guard, from frames that own nothing: their errors pass by as
-/// C's own longjmp and keep CONTEXT and object names, which a caught error loses.
+/// C's own longjmp, and a call costs no more than in C.
 pub mod direct {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {

@@ -112,10 +112,14 @@ impl StripeMeta {
             )));
         }
         let rows = match footer.groups {
-            0 | 1 => u32::try_from(footer.rows),
+            // Of a table without columns: Parquet counts the rows of columns.
+            0 | 1 if footer.schema.is_empty() => {
+                footer.value("firn.rows").and_then(|n| n.parse().ok())
+            }
+            0 | 1 => u32::try_from(footer.rows).ok(),
             n => return Err(Error::unsupported(format!("a stripe has {n} row groups"))),
         }
-        .map_err(|_| Error::corrupt("a stripe's row count is out of range"))?;
+        .ok_or_else(|| Error::corrupt("a stripe's row count is out of range"))?;
         if footer.schema.len() != footer.chunks.len() && (rows > 0 || footer.groups == 1) {
             return Err(Error::corrupt("a stripe's columns do not match its schema"));
         }

@@ -94,6 +94,7 @@ fn properties(
     columns: &[ColumnSpec],
     choices: &[Choice],
     options: &WriteOptions,
+    rows: u32,
 ) -> Result<WriterProperties> {
     let compression = match options.codec {
         Codec::None => Compression::UNCOMPRESSED,
@@ -108,6 +109,10 @@ fn properties(
             format!("firn.column.{}", c.field_id),
             format!("{}|{}", c.kind.to_text(), c.type_name),
         ));
+    }
+    if columns.is_empty() {
+        // Parquet counts the rows of columns, and here are none.
+        keys.push(KeyValue::new("firn.rows".to_owned(), rows.to_string()));
     }
     let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_2_0)
@@ -165,7 +170,7 @@ pub(super) fn encode(
     let choices: Vec<Choice> = builders.iter().map(choose).collect();
     let fields = named.iter().map(|c| parquet_type(c).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     let schema = Type::group_type_builder("firn").with_fields(fields).build().map_err(failed)?;
-    let properties = properties(&named, &choices, options)?;
+    let properties = properties(&named, &choices, options, rows)?;
     let mut sink: Vec<u8> = Vec::with_capacity(raw_bytes / 4 + 4_096);
     let mut file = SerializedFileWriter::new(&mut sink, Arc::new(schema), Arc::new(properties))
         .map_err(failed)?;
