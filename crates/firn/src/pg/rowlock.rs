@@ -7,7 +7,7 @@
 //! whoever locks the old version later, as heapam does along its own chains. What is written is what
 //! heapam writes, so that it, VACUUM and standbys read it as theirs.
 
-use super::toast::{raw_tid, tid_of};
+use super::toast::tid_of;
 use super::{xact, Rel};
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -238,12 +238,13 @@ pub fn share_key(rel: Rel, place: Tid, inserter: u32, lockers: &[u32]) -> Step {
         held.write(rel, &members);
     }
     let next = held.next();
-    let goes_on = next != place && next.offset != MOVED_TO_PARTITION;
+    let goes_on = next != place && next != OTHER_PARTITION;
     Step::Locked(update.filter(|_| goes_on).map(|u| (next, u.xid)))
 }
 
-/// Offset in the TID of a successor that is a row of another partition.
-pub const MOVED_TO_PARTITION: u16 = pg_sys::MovedPartitionsOffsetNumber as u16;
+/// The TID that PostgreSQL gives as the successor of a row now in another partition.
+pub const OTHER_PARTITION: Tid =
+    Tid { block: u32::MAX, offset: pg_sys::MovedPartitionsOffsetNumber as u16 };
 
 /// Other running transactions that hold the key of the tuple at `place`.
 pub fn key_sharers(rel: Rel, place: Tid) -> Vec<u32> {
@@ -261,9 +262,38 @@ pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {
     (next != place).then_some((next, update.xid))
 }
 
-/// The TID that stands for "now in another partition".
-pub fn moved_to_partition() -> Tid {
-    let mut raw = raw_tid(Tid { block: u32::MAX, offset: 0 });
-    raw.ip_posid = MOVED_TO_PARTITION;
-    tid_of(&raw)
+/// The newest version of a row that this transaction may have updated several times.
+pub enum Newest {
+    /// The version here is the one to look at.
+    At(Tid),
+    /// The newest version was made by this command or a later one; its command.
+    Own(u32),
+    /// This transaction has deleted the row.
+    Deleted,
+    /// This transaction has moved the row to another partition.
+    Elsewhere,
+}
+
+/// Follow the versions that this transaction has made of the row whose version is at `place`.
+pub fn newest_of_own(rel: Rel, mut place: Tid, cid: u32) -> Newest {
+    loop {
+        let Some(held) = Held::take(rel, place, SHARED) else { return Newest::Deleted };
+        let own = held.members().into_iter().any(|m| m.is_update() && xact::is_ours(m.xid));
+        if own {
+            match held.next() {
+                OTHER_PARTITION => return Newest::Elsewhere,
+                next if next == place => return Newest::Deleted,
+                next => place = next,
+            }
+            continue;
+        }
+        if xact::is_ours(held.xmin()) {
+            // SAFETY: a tuple under the page's lock that this transaction inserted.
+            let cmin = unsafe { pg_sys::HeapTupleHeaderGetCmin(held.header) };
+            if cmin >= cid {
+                return Newest::Own(cmin);
+            }
+        }
+        return Newest::At(place);
+    }
 }
