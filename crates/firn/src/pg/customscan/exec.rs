@@ -69,6 +69,8 @@ pub(super) struct Run {
     outputs: Option<Vec<(usize, usize)>>,
     /// The query looks at ctid or tableoid.
     needs_tid: bool,
+    /// The scan slot must hold the row at hand, as WHERE CURRENT OF looks for its TID there.
+    in_cursor: bool,
     pub stripes: Option<FirnScan>,
     /// The batch at hand: its columns, and whether they go straight to the result slot.
     feeds: Vec<Feed>,
@@ -137,6 +139,7 @@ unsafe extern "C-unwind" fn begin(
             *(*slot).tts_values.add(i) = pg_sys::Datum::from(0usize);
             *(*slot).tts_isnull.add(i) = true;
         }
+        let in_cursor = runs_in_cursor();
         let state = node as *mut State;
         (*state).run = slot_for_state();
         *(*state).run = Some(Run {
@@ -144,11 +147,15 @@ unsafe extern "C-unwind" fn begin(
             heap_slot: pg_sys::table_slot_create(rel, std::ptr::null_mut()),
             heap_done: false,
             deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
-            needs_tid: numbers.iter().any(|n| *n < 0),
+            needs_tid: in_cursor || numbers.iter().any(|n| *n < 0),
+            in_cursor,
             wanted,
             conditions,
             residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
-            outputs: plain_outputs(node, (*plan).scan.scanrelid),
+            outputs: match in_cursor {
+                true => None,
+                false => plain_outputs(node, (*plan).scan.scanrelid),
+            },
             stripes: None,
             feeds: Vec::new(),
             straight: false,
@@ -160,6 +167,12 @@ unsafe extern "C-unwind" fn begin(
             total: Default::default(),
         });
     })
+}
+
+/// The query runs in a portal that has a name: other statements may refer to its current row.
+unsafe fn runs_in_cursor() -> bool {
+    let portal = pg_sys::ActivePortal;
+    !portal.is_null() && !(*portal).name.is_null() && *(*portal).name != 0
 }
 
 /// When every result column is a column of the table: which. None too when nothing is projected.
@@ -346,7 +359,7 @@ unsafe fn next_in_row_store(
     if deform > i32::from((*from).tts_nvalid) {
         direct::slot_getsomeattrs_int(from, deform);
     }
-    if !(*node).ss.ps.ps_ProjInfo.is_null() {
+    if !(*run).in_cursor && !(*node).ss.ps.ps_ProjInfo.is_null() {
         return checked(node, from, (*node).ss.ps.qual);
     }
     // The result is the scan slot itself: a virtual one.

@@ -87,7 +87,9 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo) {
         + (*rel).baserestrictcost.per_tuple
         + (*(*rel).reltarget).cost.per_tuple;
     let io = pages * pg_sys::seq_page_cost;
-    let startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
+    // This is how a firn table is read from end to end: who switches such scans off means this one.
+    let discouraged = if pg_sys::enable_seqscan { 0.0 } else { pg_sys::disable_cost };
+    let startup = discouraged + (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
     let make = |workers: i32| {
         let path = alloc::<pg_sys::CustomPath>();
         let p = &mut (*path).path;
