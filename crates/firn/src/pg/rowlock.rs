@@ -137,39 +137,42 @@ impl Held {
         }
     }
 
-    /// Make `members` the tuple's xmax, WAL-logged.
-    fn write(&self, rel: Rel, members: &[Member]) {
-        // SAFETY: the page is locked exclusively; the copy that generic WAL hands out has the tuple
-        // at the same distance from its beginning.
+    /// Make `members` the tuple's xmax, WAL-logged as heapam logs it.
+    fn write(&self, rel: Rel, place: Tid, members: &[Member]) {
+        // SAFETY: the page is locked exclusively. Nothing between the first change and its log record
+        // can fail but by a PANIC.
         unsafe {
-            let page = pg_sys::BufferGetPage(self.buffer);
-            let distance = self.header.cast::<core::ffi::c_char>().offset_from(page);
-            let xmax = match members {
-                [one] => pg_sys::TransactionId::from_inner(one.xid),
-                _ => {
-                    let mut raw: Vec<pg_sys::MultiXactMember> = members
-                        .iter()
-                        .map(|m| pg_sys::MultiXactMember {
-                            xid: pg_sys::TransactionId::from_inner(m.xid),
-                            status: m.status,
-                        })
-                        .collect();
-                    let n = raw.len() as i32;
-                    let multi = pg_sys::MultiXactIdCreateFromMembers(n, raw.as_mut_ptr());
-                    pg_sys::TransactionId::from_inner(multi.into_inner())
-                }
-            };
+            let xmax = xmax_of(members);
             let (mask, mask2) = masks_of(members);
-            let state = pg_sys::GenericXLogStart(rel.raw());
-            let image = pg_sys::GenericXLogRegisterBuffer(state, self.buffer, 0);
-            let header: pg_sys::HeapTupleHeader = image.offset(distance).cast();
-            (*header).t_choice.t_heap.t_xmax = xmax;
-            (*header).t_infomask = (*header).t_infomask & !(XMAX_MASK as u16) | mask as u16;
-            (*header).t_infomask2 =
-                (*header).t_infomask2 & !(pg_sys::HEAP_KEYS_UPDATED as u16) | mask2 as u16;
-            pg_sys::GenericXLogFinish(state);
+            let needs_wal = rel.needs_wal();
+            pg_sys::CritSectionCount += 1;
+            let header = &mut *self.header;
+            header.t_choice.t_heap.t_xmax = xmax;
+            header.t_infomask = header.t_infomask & !(XMAX_MASK as u16) | mask as u16;
+            header.t_infomask2 =
+                header.t_infomask2 & !(pg_sys::HEAP_KEYS_UPDATED as u16) | mask2 as u16;
+            pg_sys::MarkBufferDirty(self.buffer);
+            if needs_wal {
+                let mut record = super::wal::HeapLockUpdated::new(xmax, place.offset, mask, mask2);
+                super::wal::log_page_change(self.buffer, &mut record);
+            }
+            pg_sys::CritSectionCount -= 1;
         }
     }
+}
+
+/// The xmax that names these transactions.
+unsafe fn xmax_of(members: &[Member]) -> pg_sys::TransactionId {
+    if let [one] = members {
+        return pg_sys::TransactionId::from_inner(one.xid);
+    }
+    let member = |m: &Member| pg_sys::MultiXactMember {
+        xid: pg_sys::TransactionId::from_inner(m.xid),
+        status: m.status,
+    };
+    let mut raw: Vec<pg_sys::MultiXactMember> = members.iter().map(member).collect();
+    let multi = pg_sys::MultiXactIdCreateFromMembers(raw.len() as i32, raw.as_mut_ptr());
+    pg_sys::TransactionId::from_inner(multi.into_inner())
 }
 
 impl Drop for Held {
@@ -235,7 +238,7 @@ pub fn share_key(rel: Rel, place: Tid, inserter: u32, lockers: &[u32]) -> Step {
     }
     let update = members.iter().find(|m| m.is_update()).copied();
     if members.len() > before {
-        held.write(rel, &members);
+        held.write(rel, place, &members);
     }
     let next = held.next();
     let goes_on = next != place && next != OTHER_PARTITION;
