@@ -6,6 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
 import cold  # noqa: E402
+import contention  # noqa: E402
 import sessions  # noqa: E402
 import crash  # noqa: E402
 import differential  # noqa: E402
@@ -36,6 +37,7 @@ SUITES = {
     "cargo": cargo,
     "sql": oracle.run,
     "sessions": sessions.run,
+    "contention": contention.run,
     "differential": differential.run,
     "crash": crash.run,
     "cold": cold.run,

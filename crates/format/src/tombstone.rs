@@ -2,7 +2,8 @@
 //! vector, tombstones as a bitmap.
 //!
 //! Layout: byte 0 `L` (anchor) or `D` (deleted); byte 1 is 1 when a successor follows, 3 when it has
-//! the same key; bytes 2..6 its block, 6..8 its offset, little-endian.
+//! the same key, 2 when the row has moved to another partition; bytes 2..6 the successor's block, 6..8
+//! its offset, little-endian.
 
 use crate::address::Tid;
 use crate::error::{Error, Result};
@@ -24,20 +25,31 @@ pub struct Tombstone {
     pub successor: Option<Tid>,
     /// The update changed no key column: whoever asks for the key alone may hold this version.
     pub same_key: bool,
+    /// The row lives on in another partition of the table's parent.
+    pub moved_away: bool,
 }
 
 impl Tombstone {
     /// What carries the locks of a living row.
     pub fn anchor() -> Tombstone {
-        Tombstone { state: TombstoneState::Anchor, successor: None, same_key: false }
+        Tombstone { state: TombstoneState::Anchor, ..Tombstone::deleted() }
     }
     /// The row is deleted.
     pub fn deleted() -> Tombstone {
-        Tombstone { state: TombstoneState::Deleted, successor: None, same_key: false }
+        Tombstone {
+            state: TombstoneState::Deleted,
+            successor: None,
+            same_key: false,
+            moved_away: false,
+        }
+    }
+    /// The row is deleted here because it belongs to another partition now.
+    pub fn moved_away() -> Tombstone {
+        Tombstone { moved_away: true, ..Tombstone::deleted() }
     }
     /// The row is updated: its next version is at `successor`.
     pub fn updated(successor: Tid, same_key: bool) -> Tombstone {
-        Tombstone { state: TombstoneState::Deleted, successor: Some(successor), same_key }
+        Tombstone { successor: Some(successor), same_key, ..Tombstone::deleted() }
     }
 
     pub fn encode(self) -> [u8; 8] {
@@ -50,6 +62,8 @@ impl Tombstone {
             out[1] = if self.same_key { 3 } else { 1 };
             out[2..6].copy_from_slice(&tid.block.to_le_bytes());
             out[6..8].copy_from_slice(&tid.offset.to_le_bytes());
+        } else if self.moved_away {
+            out[1] = 2;
         }
         out
     }
@@ -63,14 +77,14 @@ impl Tombstone {
             other => return Err(Error::corrupt(format!("unknown tombstone state {other}"))),
         };
         let successor = match bytes[1] {
-            0 => None,
+            0 | 2 => None,
             1 | 3 => Some(Tid {
                 block: u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]),
                 offset: u16::from_le_bytes([bytes[6], bytes[7]]),
             }),
             other => return Err(Error::corrupt(format!("unknown tombstone flags {other}"))),
         };
-        Ok(Tombstone { state, successor, same_key: bytes[1] == 3 })
+        Ok(Tombstone { state, successor, same_key: bytes[1] == 3, moved_away: bytes[1] == 2 })
     }
 }
 
@@ -119,10 +133,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tombstones_round_trip(kind in 0u8..3, block: u32, offset: u16, same_key: bool) {
+        fn tombstones_round_trip(kind in 0u8..4, block: u32, offset: u16, same_key: bool) {
             let t = match kind {
                 0 => Tombstone::anchor(),
                 1 => Tombstone::deleted(),
+                2 => Tombstone::moved_away(),
                 _ => Tombstone::updated(Tid { block, offset }, same_key),
             };
             prop_assert_eq!(Tombstone::decode(&t.encode()).unwrap(), t);

@@ -2,7 +2,7 @@
 
 use crate::directory::{tombstones, Directory};
 use crate::pg::datum::Datum;
-use crate::pg::{LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer};
 use crate::write::{pending_at, PendingRef};
 use firn_format::{EntryState, Tid, TombstoneState};
@@ -118,6 +118,9 @@ impl Fetcher {
             return false;
         }
         let Some(directory) = &self.directory else { return false };
+        if snap.is_serializable() {
+            lock::predicate_lock_row(self.table, tid, snap);
+        }
         let Some(at) = locate(directory, tid, snap) else { return false };
         self.load(&at, |_| true);
         slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);

@@ -189,7 +189,8 @@ fn hold_key(
 
 /// The row is deleted by a committed transaction or by this one.
 fn gone(stone: &tombstones::Stone, tid: Tid, cid: u32) -> Locked {
-    let successor = stone.tombstone.successor;
+    let elsewhere = stone.tombstone.moved_away.then_some(rowlock::OTHER_PARTITION);
+    let successor = stone.tombstone.successor.or(elsewhere);
     let mut failure = Failure {
         successor: Some(successor.unwrap_or(tid)),
         xmax: stone.xmin,
@@ -203,6 +204,15 @@ fn gone(stone: &tombstones::Stone, tid: Tid, cid: u32) -> Locked {
     }
     let outcome = if successor.is_some() { Outcome::Updated } else { Outcome::Deleted };
     Locked::Not(outcome, failure)
+}
+
+/// heapam's error where a row cannot be followed into another partition.
+pub fn moved_to_other_partition() -> ! {
+    error(
+        Kind::Serialization,
+        "tuple to be locked was already moved to another partition due to concurrent update",
+    )
+    .raise()
 }
 
 /// Write the tombstone of a row that [`lock_row`] has locked. After an update, those who hold the
@@ -225,6 +235,8 @@ pub fn bury(directory: &Directory, tid: Tid, locked: &Locked, tombstone: Tombsto
         }
     }
     release(directory, tid, locked);
+    // Readers take their predicate lock, then look for a tombstone; so the other way round here.
+    lock::check_serializable_write(directory.table, tid);
 }
 
 /// Give up what [`lock_row`] holds beyond the row lock itself.

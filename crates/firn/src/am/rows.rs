@@ -3,7 +3,7 @@
 
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
-use crate::pg::{xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
     column_datums, handle_for, layout, layout_of, pending_row, Batch, BatchReader, Datums, Layout,
     RowBuffer, Rows,
@@ -56,6 +56,9 @@ pub struct StripeRows {
 impl StripeRows {
     /// Start before the first row. Columns for which `wanted` is false are returned as NULL.
     pub fn new(table: Rel, snap: Snap, wanted: Vec<bool>, claim: Option<Claim>) -> StripeRows {
+        if snap.is_serializable() {
+            lock::predicate_lock_table(table, snap);
+        }
         let directory = Directory::open(table, LockMode::AccessShare);
         let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
         // Parallel workers cannot see what their leader has in memory; the leader reads it.

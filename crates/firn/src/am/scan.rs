@@ -82,7 +82,10 @@ impl Scan {
             }
             match self.range {
                 Some((low, high)) if slot.tid() < low || slot.tid() > high => continue,
-                _ => return true,
+                _ => {
+                    self.table.count_reads(1);
+                    return true;
+                }
             }
         }
     }

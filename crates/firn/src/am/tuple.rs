@@ -2,10 +2,11 @@
 //! new version in the row store.
 
 use super::fetch::{locate, Fetcher};
-use super::row_lock::{bury, lock_row, release, Locked, Unanchored};
+use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
 use crate::directory::{forward, tombstones, Directory};
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
-use crate::pg::lock::{self, Wait};
+use crate::pg::lock::Wait;
+use crate::pg::rowlock::{self, Newest, OTHER_PARTITION};
 use crate::pg::{error, Kind, LockMode, Rel, Snap, TupleSlot};
 use firn_format::{Tid, Tombstone};
 
@@ -45,9 +46,9 @@ pub fn delete(
     cid: u32,
     crosscheck: Option<Snap>,
     wait: bool,
+    changing_partition: bool,
 ) -> (Outcome, Failure) {
     let directory = open(table);
-    lock::check_serializable_write(table, tid);
     let mode = RowLock::Exclusive;
     let locked = lock_row(&directory, tid, cid, mode, wait_mode(wait), Unanchored::Bare);
     if let Locked::Not(outcome, failure) = locked {
@@ -57,7 +58,8 @@ pub fn delete(
         release(&directory, tid, &locked);
         return (Outcome::Updated, Failure { successor: Some(tid), ..Failure::default() });
     }
-    bury(&directory, tid, &locked, Tombstone::deleted(), cid);
+    let tombstone = if changing_partition { Tombstone::moved_away() } else { Tombstone::deleted() };
+    bury(&directory, tid, &locked, tombstone, cid);
     table.count_delete();
     (Outcome::Ok, Failure::default())
 }
@@ -85,7 +87,6 @@ pub fn update(
     wait: bool,
 ) -> (Outcome, Failure, RowLock) {
     let directory = open(table);
-    lock::check_serializable_write(table, tid);
     let same_key = has_same_key(table, tid, slot);
     // Whoever wants to share the key while this update runs must find an anchor to lock.
     let (mode, unanchored) = if same_key {
@@ -137,14 +138,38 @@ pub fn lock(
         _ => (Outcome::Ok, Failure::default()),
     };
     if outcome == Outcome::Updated && find_last_version {
-        if let Some(next) = failure.successor {
-            return LockResult::Follow(next);
+        match failure.successor {
+            Some(OTHER_PARTITION) => moved_to_other_partition(),
+            Some(next) => return LockResult::Follow(next),
+            None => (),
         }
     }
     drop(directory);
     // As heapam does, give the row whatever the outcome.
     Fetcher::new(table).fetch(tid, Snap::any(), slot);
     LockResult::Done(outcome, failure)
+}
+
+/// How to go on with a row that is followed to its version at `place` in the row store.
+#[derive(Clone, Copy)]
+pub enum FollowedTo {
+    Lock(Tid),
+    Done(Outcome, Failure),
+}
+
+/// This transaction may have changed the followed row itself: as heapam does, find its newest
+/// version, and tell the executor when that is this very command's work.
+pub fn follow_own(table: Rel, place: Tid, cid: u32) -> FollowedTo {
+    let failure = Failure { successor: Some(place), ..Failure::default() };
+    match rowlock::newest_of_own(table, place, cid) {
+        Newest::At(newest) => FollowedTo::Lock(newest),
+        Newest::Own(cmax) => FollowedTo::Done(
+            Outcome::SelfModified,
+            Failure { xmax: crate::pg::xact::xid(), cmax, ..failure },
+        ),
+        Newest::Deleted => FollowedTo::Done(Outcome::Deleted, failure),
+        Newest::Elsewhere => moved_to_other_partition(),
+    }
 }
 
 /// Where a move has taken a row of the row store that `mover` deleted; None when it was no move.

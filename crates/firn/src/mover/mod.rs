@@ -10,7 +10,7 @@ use crate::pg::heap::{Outcome, RowStoreScan};
 use crate::pg::index::Indexes;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::tableam_tuple::delete_row_store;
-use crate::pg::{guc, snapshot, xact, LockMode, OpenRel, Rel};
+use crate::pg::{guc, lock, snapshot, xact, LockMode, OpenRel, Rel};
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{push_row, store, write_options};
 use firn_format::{ColumnSpec, StripeWriter, Tid};
@@ -113,6 +113,7 @@ impl Batch {
         let entry = store(directory, &stripe, cid);
         directory.publish(slot, place, &entry);
         forward::write(&directory.toast, slot, &self.origins, cid);
+        lock::widen_predicate_locks(self.table);
         guc::crash_point("compact-written");
         let mut indexes = Indexes::open(self.table);
         let mut buffer = RowBuffer::default();

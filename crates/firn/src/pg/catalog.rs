@@ -33,10 +33,8 @@ pub fn tables_of(method: u32) -> Vec<u32> {
     let mut found = Vec::new();
     // SAFETY: a catalog scan under its own snapshot; tuples are looked at while the scan holds them.
     unsafe {
-        let catalog = pg_sys::table_open(
-            pg_sys::Oid::from(pg_sys::RelationRelationId),
-            pg_sys::AccessShareLock as i32,
-        );
+        let catalog =
+            pg_sys::table_open(pg_sys::RelationRelationId, pg_sys::AccessShareLock as i32);
         let none = std::ptr::null_mut();
         let scan = pg_sys::table_beginscan_catalog(catalog, 0, none);
         loop {

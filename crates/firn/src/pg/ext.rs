@@ -56,6 +56,14 @@ postgres_functions! {
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
     ) -> bool;
+    fn PredicateLockTID(
+        relation: pg_sys::Relation,
+        tid: *mut pg_sys::ItemPointerData,
+        snapshot: pg_sys::Snapshot,
+        insert_xid: pg_sys::TransactionId,
+    );
+    fn PredicateLockRelation(relation: pg_sys::Relation, snapshot: pg_sys::Snapshot);
+    fn TransferPredicateLocksToHeapRelation(relation: pg_sys::Relation);
     fn CheckForSerializableConflictIn(
         relation: pg_sys::Relation,
         tid: *mut pg_sys::ItemPointerData,

@@ -71,3 +71,33 @@ pub fn check_serializable_write(table: Rel, tid: Tid) {
     // SAFETY: plain call.
     unsafe { super::ext::CheckForSerializableConflictIn(table.raw(), &mut raw, tid.block) }
 }
+
+/// Serializable isolation: this transaction inserts rows into the table.
+pub fn check_serializable_insert(table: Rel) {
+    // SAFETY: plain call; no TID and no block stand for "somewhere in the table".
+    unsafe {
+        let none = std::ptr::null_mut();
+        super::ext::CheckForSerializableConflictIn(table.raw(), none, pg_sys::InvalidBlockNumber)
+    }
+}
+
+/// Serializable isolation: this transaction is about to read the row at `tid` under `snap`.
+pub fn predicate_lock_row(table: Rel, tid: Tid, snap: super::Snap) {
+    let mut raw = raw_tid(tid);
+    let nobody = pg_sys::TransactionId::from_inner(0);
+    // SAFETY: plain call.
+    unsafe { super::ext::PredicateLockTID(table.raw(), &mut raw, snap.0, nobody) }
+}
+
+/// Serializable isolation: rows of the table get other TIDs; whoever has read one counts as having
+/// read the whole table.
+pub fn widen_predicate_locks(table: Rel) {
+    // SAFETY: plain call.
+    unsafe { super::ext::TransferPredicateLocksToHeapRelation(table.raw()) }
+}
+
+/// Serializable isolation: this transaction is about to read the whole table under `snap`.
+pub fn predicate_lock_table(table: Rel, snap: super::Snap) {
+    // SAFETY: plain call.
+    unsafe { super::ext::PredicateLockRelation(table.raw(), snap.0) }
+}

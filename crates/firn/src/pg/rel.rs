@@ -150,6 +150,21 @@ impl Rel {
         // SAFETY: plain call.
         unsafe { pg_sys::pgstat_count_heap_delete(self.0) }
     }
+    /// Count rows that a scan has read from stripes.
+    #[inline]
+    pub fn count_reads(self, n: u64) {
+        // SAFETY: what PostgreSQL's macro for its own scans does, for an open relation.
+        unsafe {
+            let rel = self.0;
+            if (*rel).pgstat_info.is_null() {
+                if !(*rel).pgstat_enabled {
+                    return;
+                }
+                pg_sys::pgstat_assoc_relation(rel);
+            }
+            (*(*rel).pgstat_info).t_counts.t_tuples_returned += n as i64;
+        }
+    }
     /// An update whose new version was counted as an insert by heapam.
     pub fn count_update_not_insert(self) {
         // SAFETY: plain calls.

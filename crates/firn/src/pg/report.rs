@@ -32,6 +32,8 @@ pub enum Kind {
     Undefined,
     /// Somebody else holds the lock (NOWAIT).
     LockNotAvailable,
+    /// Another transaction has changed the row in a way that this one cannot follow.
+    Serialization,
     /// A defect of firn.
     Internal,
 }
@@ -53,6 +55,7 @@ impl Kind {
             Kind::WrongObject => C::ERRCODE_WRONG_OBJECT_TYPE,
             Kind::Undefined => C::ERRCODE_UNDEFINED_OBJECT,
             Kind::LockNotAvailable => C::ERRCODE_LOCK_NOT_AVAILABLE,
+            Kind::Serialization => C::ERRCODE_T_R_SERIALIZATION_FAILURE,
             Kind::Internal => C::ERRCODE_INTERNAL_ERROR,
         }
     }

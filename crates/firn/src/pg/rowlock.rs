@@ -7,7 +7,7 @@
 //! whoever locks the old version later, as heapam does along its own chains. What is written is what
 //! heapam writes, so that it, VACUUM and standbys read it as theirs.
 
-use super::toast::{raw_tid, tid_of};
+use super::toast::tid_of;
 use super::{xact, Rel};
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -137,39 +137,42 @@ impl Held {
         }
     }
 
-    /// Make `members` the tuple's xmax, WAL-logged.
-    fn write(&self, rel: Rel, members: &[Member]) {
-        // SAFETY: the page is locked exclusively; the copy that generic WAL hands out has the tuple
-        // at the same distance from its beginning.
+    /// Make `members` the tuple's xmax, WAL-logged as heapam logs it.
+    fn write(&self, rel: Rel, place: Tid, members: &[Member]) {
+        // SAFETY: the page is locked exclusively. Nothing between the first change and its log record
+        // can fail but by a PANIC.
         unsafe {
-            let page = pg_sys::BufferGetPage(self.buffer);
-            let distance = self.header.cast::<core::ffi::c_char>().offset_from(page);
-            let xmax = match members {
-                [one] => pg_sys::TransactionId::from_inner(one.xid),
-                _ => {
-                    let mut raw: Vec<pg_sys::MultiXactMember> = members
-                        .iter()
-                        .map(|m| pg_sys::MultiXactMember {
-                            xid: pg_sys::TransactionId::from_inner(m.xid),
-                            status: m.status,
-                        })
-                        .collect();
-                    let n = raw.len() as i32;
-                    let multi = pg_sys::MultiXactIdCreateFromMembers(n, raw.as_mut_ptr());
-                    pg_sys::TransactionId::from_inner(multi.into_inner())
-                }
-            };
+            let xmax = xmax_of(members);
             let (mask, mask2) = masks_of(members);
-            let state = pg_sys::GenericXLogStart(rel.raw());
-            let image = pg_sys::GenericXLogRegisterBuffer(state, self.buffer, 0);
-            let header: pg_sys::HeapTupleHeader = image.offset(distance).cast();
-            (*header).t_choice.t_heap.t_xmax = xmax;
-            (*header).t_infomask = (*header).t_infomask & !(XMAX_MASK as u16) | mask as u16;
-            (*header).t_infomask2 =
-                (*header).t_infomask2 & !(pg_sys::HEAP_KEYS_UPDATED as u16) | mask2 as u16;
-            pg_sys::GenericXLogFinish(state);
+            let needs_wal = rel.needs_wal();
+            pg_sys::CritSectionCount += 1;
+            let header = &mut *self.header;
+            header.t_choice.t_heap.t_xmax = xmax;
+            header.t_infomask = header.t_infomask & !(XMAX_MASK as u16) | mask as u16;
+            header.t_infomask2 =
+                header.t_infomask2 & !(pg_sys::HEAP_KEYS_UPDATED as u16) | mask2 as u16;
+            pg_sys::MarkBufferDirty(self.buffer);
+            if needs_wal {
+                let mut record = super::wal::HeapLockUpdated::new(xmax, place.offset, mask, mask2);
+                super::wal::log_page_change(self.buffer, &mut record);
+            }
+            pg_sys::CritSectionCount -= 1;
         }
     }
+}
+
+/// The xmax that names these transactions.
+unsafe fn xmax_of(members: &[Member]) -> pg_sys::TransactionId {
+    if let [one] = members {
+        return pg_sys::TransactionId::from_inner(one.xid);
+    }
+    let member = |m: &Member| pg_sys::MultiXactMember {
+        xid: pg_sys::TransactionId::from_inner(m.xid),
+        status: m.status,
+    };
+    let mut raw: Vec<pg_sys::MultiXactMember> = members.iter().map(member).collect();
+    let multi = pg_sys::MultiXactIdCreateFromMembers(raw.len() as i32, raw.as_mut_ptr());
+    pg_sys::TransactionId::from_inner(multi.into_inner())
 }
 
 impl Drop for Held {
@@ -235,15 +238,16 @@ pub fn share_key(rel: Rel, place: Tid, inserter: u32, lockers: &[u32]) -> Step {
     }
     let update = members.iter().find(|m| m.is_update()).copied();
     if members.len() > before {
-        held.write(rel, &members);
+        held.write(rel, place, &members);
     }
     let next = held.next();
-    let goes_on = next != place && next.offset != MOVED_TO_PARTITION;
+    let goes_on = next != place && next != OTHER_PARTITION;
     Step::Locked(update.filter(|_| goes_on).map(|u| (next, u.xid)))
 }
 
-/// Offset in the TID of a successor that is a row of another partition.
-pub const MOVED_TO_PARTITION: u16 = pg_sys::MovedPartitionsOffsetNumber as u16;
+/// The TID that PostgreSQL gives as the successor of a row now in another partition.
+pub const OTHER_PARTITION: Tid =
+    Tid { block: u32::MAX, offset: pg_sys::MovedPartitionsOffsetNumber as u16 };
 
 /// Other running transactions that hold the key of the tuple at `place`.
 pub fn key_sharers(rel: Rel, place: Tid) -> Vec<u32> {
@@ -261,9 +265,38 @@ pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {
     (next != place).then_some((next, update.xid))
 }
 
-/// The TID that stands for "now in another partition".
-pub fn moved_to_partition() -> Tid {
-    let mut raw = raw_tid(Tid { block: u32::MAX, offset: 0 });
-    raw.ip_posid = MOVED_TO_PARTITION;
-    tid_of(&raw)
+/// The newest version of a row that this transaction may have updated several times.
+pub enum Newest {
+    /// The version here is the one to look at.
+    At(Tid),
+    /// The newest version was made by this command or a later one; its command.
+    Own(u32),
+    /// This transaction has deleted the row.
+    Deleted,
+    /// This transaction has moved the row to another partition.
+    Elsewhere,
+}
+
+/// Follow the versions that this transaction has made of the row whose version is at `place`.
+pub fn newest_of_own(rel: Rel, mut place: Tid, cid: u32) -> Newest {
+    loop {
+        let Some(held) = Held::take(rel, place, SHARED) else { return Newest::Deleted };
+        let own = held.members().into_iter().any(|m| m.is_update() && xact::is_ours(m.xid));
+        if own {
+            match held.next() {
+                OTHER_PARTITION => return Newest::Elsewhere,
+                next if next == place => return Newest::Deleted,
+                next => place = next,
+            }
+            continue;
+        }
+        if xact::is_ours(held.xmin()) {
+            // SAFETY: a tuple under the page's lock that this transaction inserted.
+            let cmin = unsafe { pg_sys::HeapTupleHeaderGetCmin(held.header) };
+            if cmin >= cid {
+                return Newest::Own(cmin);
+            }
+        }
+        return Newest::At(place);
+    }
 }

@@ -45,6 +45,11 @@ impl Snap {
         }
     }
 
+    /// What is read under this snapshot must be reported to serializable isolation.
+    pub fn is_serializable(self) -> bool {
+        super::xact::is_serializable() && self.kind() == SnapKind::Mvcc
+    }
+
     /// Commands of this transaction from this number on are invisible to an MVCC snapshot.
     pub fn curcid(self) -> u32 {
         // SAFETY: as above.

@@ -237,7 +237,10 @@ pub(super) unsafe extern "C-unwind" fn delete(
             None => return result,
         }
     }
-    callback(|| report(rows::delete(Rel::of(rel), target, cid, optional(crosscheck), wait), tmfd))
+    callback(|| {
+        let crosscheck = optional(crosscheck);
+        report(rows::delete(Rel::of(rel), target, cid, crosscheck, wait, changing_part), tmfd)
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn update(
@@ -336,8 +339,18 @@ pub(super) unsafe extern "C-unwind" fn lock(
                 return report((outcome, failure), tmfd);
             }
             rows::LockResult::Follow(next) => {
-                *tid = raw_tid(next);
                 traversed = true;
+                let to = if next.is_virtual() {
+                    rows::FollowedTo::Lock(next)
+                } else {
+                    callback(|| rows::follow_own(Rel::of(rel), next, cid))
+                };
+                match to {
+                    rows::FollowedTo::Lock(newest) => *tid = raw_tid(newest),
+                    rows::FollowedTo::Done(outcome, failure) => {
+                        return report((outcome, Failure { traversed, ..failure }), tmfd);
+                    }
+                }
             }
         }
     }

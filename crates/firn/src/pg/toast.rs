@@ -119,6 +119,9 @@ impl Toast {
     }
 
     /// Visit the rows `id`, `low..=high` that `snap` sees, in key order (or backwards).
+    ///
+    /// In a serializable transaction, the rows are judged one by one: predicate locks belong on the
+    /// table's rows, not on ours that describe them, which would make neighbours conflict.
     pub fn scan<B>(
         &self,
         id: u32,
@@ -136,7 +139,9 @@ impl Toast {
             let index = *self.indexes.add(self.valid);
             let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
             let n = fill_keys(&mut keys, id, low, high);
-            let scan = pg_sys::index_beginscan(self.raw(), index, snap.0, n, 0);
+            let judge = snap.is_serializable();
+            let how = if judge { Snap::any() } else { snap };
+            let scan = pg_sys::index_beginscan(self.raw(), index, how.0, n, 0);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
             let direction = if backward {
                 pg_sys::ScanDirection::BackwardScanDirection
@@ -144,7 +149,11 @@ impl Toast {
                 pg_sys::ScanDirection::ForwardScanDirection
             };
             while pg_sys::index_getnext_slot(scan, direction, slot) {
-                let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+                let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
+                let tuple = (*filled).base.tuple;
+                if judge && !self.judge(tuple, (*filled).buffer, snap) {
+                    continue;
+                }
                 let view = RowView { tuple };
                 let key = view.key();
                 if let ControlFlow::Break(b) = visit(key, &view) {
@@ -185,14 +194,27 @@ impl Toast {
             let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
             tuple.t_self = raw_tid(place);
             let mut buffer: pg_sys::Buffer = 0;
-            if !pg_sys::heap_fetch(self.raw(), snap.0, &mut tuple, &mut buffer, false) {
+            let judge = snap.is_serializable();
+            let how = if judge { Snap::any() } else { snap };
+            if !pg_sys::heap_fetch(self.raw(), how.0, &mut tuple, &mut buffer, false) {
                 return None;
             }
             let view = RowView { tuple: &mut tuple };
-            let result = (view.key() == key).then(|| visit(&view));
+            let hit = view.key() == key && (!judge || self.judge(&mut tuple, buffer, snap));
+            let view = RowView { tuple: &mut tuple };
+            let result = hit.then(|| visit(&view));
             pg_sys::ReleaseBuffer(buffer);
             result
         }
+    }
+
+    /// Does `snap` see the tuple? Conflicts with other serializable transactions are noted.
+    unsafe fn judge(&self, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer, snap: Snap) -> bool {
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        let visible = pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer);
+        pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+        visible
     }
 
     /// Read the chunk at `place` without asking for its visibility, if it holds `key`: chunk

@@ -1,9 +1,66 @@
 //! The write-ahead log.
 
+use super::Rel;
 use pgrx::pg_sys;
 
 /// Wait until everything this session has logged so far is on disk.
 pub fn flush() {
     // SAFETY: plain call; XactLastRecEnd is the end of this transaction's last record.
     unsafe { pg_sys::XLogFlush(pg_sys::XactLastRecEnd) }
+}
+
+impl Rel {
+    /// Changes of this relation are logged: not those of temporary and unlogged ones, nor, under
+    /// `wal_level = minimal`, those of storage that this transaction has created.
+    pub(super) fn needs_wal(self) -> bool {
+        // SAFETY: an open relation; variable read.
+        unsafe {
+            let rel = &*self.raw();
+            let new = rel.rd_createSubid != 0 || rel.rd_firstRelfilenodeSubid != 0;
+            let always = pg_sys::wal_level >= pg_sys::WalLevel::WAL_LEVEL_REPLICA as i32;
+            self.is_permanent() && (always || !new)
+        }
+    }
+}
+
+/// heapam's record "the xmax of this tuple, which is not the newest version, has got lockers"; the same
+/// in PostgreSQL 15 to 18.
+#[repr(C)]
+pub(super) struct HeapLockUpdated {
+    xmax: pg_sys::TransactionId,
+    offset: u16,
+    bits: u8,
+    flags: u8,
+}
+
+impl HeapLockUpdated {
+    const INFO: u8 = 0x60;
+    const BYTES: i32 = 8;
+
+    /// `mask` and `mask2` are what t_infomask and t_infomask2 say of xmax.
+    pub fn new(xmax: pg_sys::TransactionId, offset: u16, mask: u32, mask2: u32) -> HeapLockUpdated {
+        let pairs = [
+            (mask & pg_sys::HEAP_XMAX_IS_MULTI, 0x01),
+            (mask & pg_sys::HEAP_XMAX_LOCK_ONLY, 0x02),
+            (mask & pg_sys::HEAP_XMAX_EXCL_LOCK, 0x04),
+            (mask & pg_sys::HEAP_XMAX_KEYSHR_LOCK, 0x08),
+            (mask2 & pg_sys::HEAP_KEYS_UPDATED, 0x10),
+        ];
+        let bits = pairs.iter().filter(|(set, _)| *set != 0).fold(0, |all, (_, bit)| all | bit);
+        HeapLockUpdated { xmax, offset, bits, flags: 0 }
+    }
+}
+
+/// Log the change of the page in `buffer` that `record` describes.
+///
+/// # Safety
+/// In a critical section that has made the change, holding the page's exclusive lock.
+pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLockUpdated) {
+    pg_sys::XLogBeginInsert();
+    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+    pg_sys::XLogRegisterData((record as *mut HeapLockUpdated).cast(), HeapLockUpdated::BYTES);
+    let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
+    let at = pg_sys::XLogInsert(manager, HeapLockUpdated::INFO);
+    let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
+    (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
 }

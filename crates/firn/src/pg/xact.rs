@@ -65,6 +65,13 @@ pub fn is_parallel_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
+/// This transaction runs at isolation level SERIALIZABLE.
+#[inline]
+pub fn is_serializable() -> bool {
+    // SAFETY: variable read.
+    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
+}
+
 /// Every transaction that can still see anything began at or after this id: what it (and older
 /// ones) did and was committed is seen by all.
 pub fn oldest_visible(table: Rel) -> u32 {

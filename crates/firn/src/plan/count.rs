@@ -2,10 +2,13 @@
 
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory};
-use crate::pg::{xact, LockMode, Rel, Snap};
+use crate::pg::{lock, xact, LockMode, Rel, Snap};
 
 /// Rows of a table's stripes that `snap` sees, and how many stripes there are.
 pub fn count_stripe_rows(table: Rel, snap: Snap) -> (u64, u64) {
+    if snap.is_serializable() {
+        lock::predicate_lock_table(table, snap);
+    }
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return (0, 0) };
     let alive = |slot, rows: u32| {
         let deleted = tombstones::deleted(&directory.toast, slot, rows, snap);

@@ -5,7 +5,7 @@ use super::conditions::{filter_of, Condition};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
-use crate::pg::{xact, LockMode, Rel, Snap, TupleSlot};
+use crate::pg::{lock, xact, LockMode, Rel, Snap, TupleSlot};
 use crate::stripe::{
     column_datums, handle_for, layout, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
     Rows,
@@ -115,6 +115,9 @@ impl FirnScan {
         conditions: Vec<(Condition, Option<Datum>)>,
         claim: Option<Box<dyn FnMut() -> u32>>,
     ) -> FirnScan {
+        if snap.is_serializable() {
+            lock::predicate_lock_table(table, snap);
+        }
         let directory = Directory::open(table, LockMode::AccessShare);
         let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
         let mut parts = Vec::with_capacity(list.len() + 1);
@@ -307,6 +310,7 @@ impl FirnScan {
                 Rows::Some(list) => list.iter().map(|r| base + r).collect(),
             };
             self.counters.pages_read += std::mem::take(&mut current.reader.pages_read);
+            self.table.count_reads(selection.len() as u64);
             let (slot, exact) = (current.found.slot, current.exact);
             self.ready = Some(Ready { columns, rows, slot, exact });
             return true;
@@ -340,6 +344,7 @@ impl FirnScan {
             let buffer = &self.pending_buffer;
             slot.fill(self.wanted.iter().map(|i| (*i, (buffer.values[*i], buffer.nulls[*i]))));
             slot.set_tid(self.table.oid(), Tid::of(p.slot, row));
+            self.table.count_reads(1);
             return true;
         }
     }

@@ -4,7 +4,7 @@
 use super::pending::{self, Pending};
 use crate::directory::{allocation, chunks, Directory};
 use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{error, guc, thread, xact, Kind, LockMode, OpenRel, Rel};
+use crate::pg::{error, guc, lock, thread, xact, Kind, LockMode, OpenRel, Rel};
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe, StripeWriter};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +98,8 @@ fn write(table: Rel, mut p: Pending) {
     guc::crash_point("load-chunks");
     directory.publish(p.slot, p.place, &entry);
     guc::crash_point("load-directory");
+    // Whoever has looked at the directory before this has taken a predicate lock before that.
+    lock::check_serializable_insert(table);
 }
 
 /// Encode on the calling thread's behalf, serving cancel requests meanwhile.

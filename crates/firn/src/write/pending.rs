@@ -6,7 +6,7 @@ use super::flush;
 use crate::directory::{allocation, Directory};
 use crate::pg::datum::{form_numeric, push, Datum};
 use crate::pg::slot::Slot as TupleSlot;
-use crate::pg::{guc, xact, LockMode, Rel};
+use crate::pg::{guc, lock, xact, LockMode, Rel};
 use crate::stripe::{layout, Layout};
 use firn_format::{
     ColumnBuilder, ColumnKind, ColumnSpec, Slot, StripeWriter, Tid, Value, WriteOptions,
@@ -88,6 +88,9 @@ pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32) -> bool {
 }
 
 fn append(table: Rel, slots: &[TupleSlot], cid: u32) {
+    if xact::is_serializable() {
+        lock::check_serializable_insert(table);
+    }
     for slot in slots {
         let sub = xact::subtransaction();
         // Take the pending stripe out, so that nothing is borrowed while PostgreSQL runs.

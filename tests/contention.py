@@ -1,0 +1,128 @@
+"""Many sessions on few rows: random inserts of children, updates, deletes and locks of parents, savepoints and
+rollbacks, while their rows move into stripes. Foreign keys must hold, no error may come that heap would not
+give, and what a crash leaves must be what WAL says, page by page (wal_consistency_checking)."""
+import collections
+import random
+import threading
+import time
+
+import psycopg
+
+from harness.cluster import Cluster
+
+SECONDS = 10
+SESSIONS = 6
+PARENTS = 60
+# Foreign key violation, deadlock, serialization failure, unique violation, lock timeout.
+EXPECTED = {"23503", "40P01", "40001", "23505", "55P03"}
+CHILDLESS = "NOT EXISTS (SELECT 1 FROM child WHERE child.id = parent.id)"
+
+
+def one_step(rng, conn):
+    i = rng.randint(1, PARENTS)
+    strength = rng.choice(["KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"])
+    steps = [
+        (30, "INSERT INTO child VALUES (%(i)s)"),
+        (20, "UPDATE parent SET n = n + 1 WHERE id = %(i)s"),
+        (10, f"DELETE FROM parent WHERE id = %(i)s AND {CHILDLESS}"),
+        (5, "INSERT INTO parent VALUES (%(i)s, 0) ON CONFLICT (id) DO UPDATE SET n = parent.n + 1"),
+        (10, "INSERT INTO parent VALUES (%(i)s, 0) ON CONFLICT DO NOTHING"),
+        (5, f"SELECT n FROM parent WHERE id = %(i)s FOR {strength}"),
+        (5, "DELETE FROM child WHERE id = %(i)s"),
+        (5, f"SELECT n FROM parent WHERE id BETWEEN %(i)s AND %(i)s + 3 ORDER BY id FOR {strength} SKIP LOCKED"),
+        (3, "UPDATE parent SET id = id WHERE id = %(i)s"),
+        (7, f"UPDATE parent SET id = id + 1000 WHERE id = %(i)s AND {CHILDLESS}"),
+        (7, "UPDATE parent SET id = id - 1000 WHERE id > 1000"),
+    ]
+    [sql] = rng.choices([s for _, s in steps], [w for w, _ in steps])
+    if rng.random() < 0.7:
+        conn.execute(sql, {"i": i})
+        return
+    conn.execute("SAVEPOINT s")
+    conn.execute(sql, {"i": i})
+    conn.execute(rng.choice(["ROLLBACK TO s", "RELEASE s"]))
+
+
+def work(cluster, seed, stop, codes):
+    rng = random.Random(seed)
+    with cluster.connect() as conn:
+        conn.execute(f"SET firn.bulk_threshold = {rng.choice([0, 5, 10000])}")
+        conn.execute("SET lock_timeout = '5s'")
+        while time.time() < stop:
+            try:
+                conn.execute(rng.choice(["BEGIN"] * 4 + ["BEGIN ISOLATION LEVEL REPEATABLE READ"]))
+                for _ in range(rng.randint(1, 5)):
+                    one_step(rng, conn)
+                conn.execute(rng.choice(["COMMIT"] * 4 + ["ROLLBACK"]))
+                codes["done"] += 1
+            except psycopg.Error as e:
+                codes[e.sqlstate] += 1
+                conn.execute("ROLLBACK")
+
+
+def move(cluster, stop, codes):
+    with cluster.connect() as conn:
+        while time.time() < stop:
+            time.sleep(0.3)
+            for table in ("parent", "child"):
+                try:
+                    conn.execute("SELECT firn.compact(%s)", (table,))
+                    codes["moves"] += 1
+                except psycopg.Error as e:
+                    codes[e.sqlstate] += 1
+
+
+def sound(cluster):
+    with cluster.connect() as c:
+        [[orphans]] = c.execute("SELECT count(*) FROM child WHERE NOT EXISTS "
+                                "(SELECT 1 FROM parent WHERE parent.id = child.id)").fetchall()
+        assert orphans == 0, f"{orphans} children without parent"
+        scanned = c.execute("SELECT id, n FROM parent ORDER BY id").fetchall()
+        assert len({i for i, _ in scanned}) == len(scanned), "a key is there twice"
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        assert c.execute("SELECT id, n FROM parent WHERE id > 0 ORDER BY id").fetchall() == scanned
+        for table in ("parent", "child"):
+            problems = c.execute("SELECT * FROM firn.check(%s)", (table,)).fetchall()
+            assert not problems, problems
+
+
+def storm(cluster):
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0")
+        c.execute("CREATE TABLE parent (id int PRIMARY KEY, n int) USING firn")
+        c.execute("CREATE TABLE child (id int REFERENCES parent) USING firn")
+        c.execute(f"INSERT INTO parent SELECT i, 0 FROM generate_series(1, {PARENTS}) i")
+    stop, codes = time.time() + SECONDS, collections.Counter()
+    threads = [threading.Thread(target=work, args=(cluster, seed, stop, codes)) for seed in range(SESSIONS)]
+    threads.append(threading.Thread(target=move, args=(cluster, stop, codes)))
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    print(f"     {dict(codes)}")
+    unexpected = set(codes) - EXPECTED - {"done", "moves"}
+    assert not unexpected, unexpected
+    assert codes["done"] > 200 and codes["moves"] > 5, codes
+    sound(cluster)
+
+
+def recover(cluster):
+    cluster.crash()
+    cluster.start()
+    sound(cluster)
+    assert not cluster.alarms(), cluster.alarms()
+
+
+def run(tally, pattern):
+    cluster = Cluster("contention", conf=[
+        "deadlock_timeout=20ms", "log_min_messages=error", "wal_consistency_checking=all",
+        "checkpoint_timeout=1h", "autovacuum_naptime=1s"])
+    try:
+        cluster.create()
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+        for name, body in (("foreign keys hold", storm), ("the same after a crash", recover)):
+            if pattern in name:
+                tally.case(f"contention {name}", lambda: body(cluster))
+    finally:
+        cluster.destroy()
