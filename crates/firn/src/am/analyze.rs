@@ -1,167 +1,246 @@
-//! ANALYZE: stripes are presented as blocks of up to 291 rows behind the row store's. PostgreSQL
-//! picks blocks; of what it picks we return every row with one and the same probability, so that the
-//! sample is fair and the reading bounded: rows of a stripe are taken by whole pages.
+//! ANALYZE: PostgreSQL picks blocks of a number we tell it, and rows of what each gives. Stripes are
+//! told as the blocks that their rows would fill in a heap; a few of these carry the batches that
+//! are read, and row store and batches alike give the same part of their rows. How that makes the
+//! sample fair is in docs/internals/statistics.md.
 
+use super::analyze_plan::{choose, Plan, Task, Unit};
+use super::analyze_rows::UnitRows;
+use super::vacuum::{stripe_totals_now, StripeTotals};
 use crate::directory::{tombstones, Directory, Found};
+use crate::pg::statistics::{self, Random};
 use crate::pg::{LockMode, Rel, Snap, TupleSlot};
-use crate::stripe::{handle_for, layout, stripe_row, Layout, RowBuffer};
-use firn_format::{blocks_for, DeleteVector, Tid, ROWS_PER_BLOCK};
-use std::rc::Rc;
+use crate::stripe::Batch;
+use firn_format::Location;
+use std::cell::Cell;
 
-/// Rows of stripes that one ANALYZE looks at, about.
-const ROWS_WANTED: f64 = 60_000.0;
-/// Blocks that PostgreSQL samples at most with the default statistics target.
-const BLOCKS_SAMPLED: f64 = 30_000.0;
-/// Rows taken from one chosen block.
-const ROWS_PER_SAMPLE: u32 = 8;
+/// Blocks that ANALYZE was told: the row store's, and those that stand for the stripes, which are the
+/// last ones. Where no file is there to hold both, some numbers mean one of each.
+#[derive(Clone, Copy)]
+struct Told {
+    table: u32,
+    row_store: u32,
+    stripes: u32,
+    total: u32,
+}
+
+impl Told {
+    fn new(table: Rel) -> Told {
+        let row_store = table.heap_blocks();
+        let most = statistics::blocks_of_files(row_store);
+        let stripes = heap_blocks_of(table, stripe_totals_now(table)).min(f64::from(most)) as u32;
+        let total = row_store.saturating_add(stripes).min(most);
+        Told { table: table.oid(), row_store, stripes, total }
+    }
+    fn first_of_stripes(&self) -> u32 {
+        self.total - self.stripes
+    }
+}
+
+thread_local! {
+    /// The table may grow between ANALYZE's question and the first block it picks.
+    static TOLD: Cell<Option<Told>> = const { Cell::new(None) };
+}
+
+/// Blocks that the rows of a table's stripes would fill in a heap, about.
+fn heap_blocks_of(table: Rel, stripes: StripeTotals) -> f64 {
+    (stripes.rows / statistics::rows_per_page(table)).ceil()
+}
+
+/// Blocks to tell ANALYZE for its sampling.
+pub fn blocks_to_sample(table: Rel) -> u32 {
+    let told = Told::new(table);
+    TOLD.set(Some(told));
+    told.total
+}
+
+/// Blocks to tell ANALYZE of a parent, which gives its children shares of the sample by them.
+pub fn blocks_to_share(table: Rel) -> u32 {
+    let stripes = heap_blocks_of(table, stripe_totals_now(table));
+    (f64::from(table.heap_blocks()) + stripes).min(f64::from(u32::MAX - 1)) as u32
+}
+
+/// A batch to be read, and the block that carries it.
+struct Carried {
+    unit: Unit,
+    /// Counted from the first of the stripes' blocks.
+    block: u32,
+    /// Its deleted rows, ascending.
+    deleted: Vec<u32>,
+}
 
 /// The state of one ANALYZE scan.
 pub struct Sampler {
-    table: Rel,
-    layout: Rc<Layout>,
+    told: Told,
     directory: Option<Directory>,
-    stripes: Vec<(u64, Found)>,
-    heap_blocks: u32,
-    /// Probability with which a row of a picked block is returned.
+    stripes: Vec<Found>,
+    units: Vec<Carried>,
     rate: f64,
-    random: u64,
-    block: Option<Block>,
-    buffer: RowBuffer,
-    deleted: Option<(u32, Option<DeleteVector>)>,
-}
-
-struct Block {
-    found: Found,
-    first_row: u32,
-    rows: u32,
-    picks: Vec<u32>,
-    counted: bool,
+    /// Live stripe rows that one of the stripes' blocks stands for.
+    live_per_block: f64,
+    random: Random,
+    /// The units of the current block that are still to be read.
+    todo: std::ops::Range<usize>,
+    /// The current block stands for stripes, and is not counted yet.
+    uncounted: bool,
+    rows: UnitRows,
 }
 
 impl Sampler {
     pub fn new(table: Rel) -> Sampler {
+        let told =
+            TOLD.take().filter(|t| t.table == table.oid()).unwrap_or_else(|| Told::new(table));
         let directory = Directory::open(table, LockMode::AccessShare);
-        let mut stripes = Vec::new();
-        let mut blocks = 0u64;
-        let mut rows = 0.0;
-        for found in directory.as_ref().map(|d| d.list(Snap::self_snap())).unwrap_or_default() {
-            rows += f64::from(found.entry.rows);
-            let count = u64::from(blocks_for(found.entry.rows));
-            stripes.push((blocks, found));
-            blocks += count;
-        }
-        let heap_blocks = table.heap_blocks();
-        let all = blocks as f64 + f64::from(heap_blocks);
-        let picked = rows * (BLOCKS_SAMPLED / all.max(1.0)).min(1.0);
-        let rate = if rows == 0.0 { 1.0 } else { (ROWS_WANTED / picked.max(1.0)).min(1.0) };
-        Sampler {
-            table,
-            layout: layout(table),
+        let stripes: Vec<Found> = match &directory {
+            Some(directory) if told.stripes > 0 => directory.list(Snap::self_snap()),
+            _ => Vec::new(),
+        };
+        let mut random = Random::new();
+        let plan = plan(table, &told, &stripes, &mut random);
+        let mut sampler = Sampler {
+            told,
             directory,
             stripes,
-            heap_blocks,
-            rate,
-            random: 0x9E37_79B9_7F4A_7C15 ^ u64::from(table.oid()),
-            block: None,
-            buffer: RowBuffer::default(),
-            deleted: None,
+            units: Vec::new(),
+            rate: plan.rate,
+            live_per_block: 0.0,
+            random,
+            todo: 0..0,
+            uncounted: false,
+            rows: UnitRows::new(table),
+        };
+        sampler.take_up(plan);
+        sampler
+    }
+
+    /// Give each unit its block, and find out how many rows are alive.
+    fn take_up(&mut self, plan: Plan) {
+        let Some(directory) = &self.directory else { return };
+        let count = plan.units.len().max(1) as u64;
+        let snap = Snap::self_snap();
+        // Most stripes have no deleted row at all.
+        let mut holed: Option<(usize, bool)> = None;
+        let (mut rows, mut live) = (0.0, 0.0);
+        for (i, unit) in plan.units.into_iter().enumerate() {
+            let Some(found) = self.stripes.get(unit.stripe) else { continue };
+            let all = found.entry.rows;
+            let is_holed = match holed {
+                Some((stripe, is)) if stripe == unit.stripe => is,
+                _ => tombstones::any(&directory.toast, found.slot, all, snap),
+            };
+            holed = Some((unit.stripe, is_holed));
+            let batch = Batch::number(unit.batch, all).rows;
+            let size = batch.len() as f64;
+            let deleted = if is_holed {
+                tombstones::deleted_of(&directory.toast, found.slot, batch, snap)
+            } else {
+                Vec::new()
+            };
+            rows += unit.weight * size;
+            live += unit.weight * (size - deleted.len() as f64);
+            let block = (2 * i as u64 + 1) * u64::from(self.told.stripes) / (2 * count);
+            self.units.push(Carried { unit, block: block as u32, deleted });
+        }
+        let all: f64 = self.stripes.iter().map(|f| f64::from(f.entry.rows)).sum();
+        if rows > 0.0 && self.told.stripes > 0 {
+            self.live_per_block = all * live / rows / f64::from(self.told.stripes);
         }
     }
 
-    /// splitmix64, as a number in [0, 1).
-    fn next_random(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Is this block of the row store?
-    pub fn is_row_store(&self, block: u32) -> bool {
-        block < self.heap_blocks
-    }
-
-    /// A live row of the row store was found: is it to be returned?
-    pub fn keep_row_store_row(&mut self) -> bool {
-        self.rate >= 1.0 || self.next_random() < self.rate
-    }
-
-    pub fn leave_block(&mut self) {
-        self.block = None;
-    }
-
-    /// Begin a block behind the row store's.
+    /// Begin a block; true when the row store has one of this number.
     pub fn begin_block(&mut self, block: u32) -> bool {
-        let unit = u64::from(block - self.heap_blocks);
-        let at = self.stripes.partition_point(|(first, _)| *first <= unit);
-        let Some((first, found)) = at.checked_sub(1).and_then(|i| self.stripes.get(i)).cloned()
-        else {
-            return false;
-        };
-        let first_row = (unit - first) as u32 * ROWS_PER_BLOCK;
-        let rows = found.entry.rows.saturating_sub(first_row).min(ROWS_PER_BLOCK);
-        // A block is taken with a probability and then gives a few rows, so that the expected number
-        // of rows per block is rate times its rows.
-        let mut picks = Vec::new();
-        if self.rate >= 1.0 {
-            picks.extend(0..rows);
-        } else {
-            let want = f64::from(rows) * self.rate;
-            let take = ROWS_PER_SAMPLE.max(want.ceil() as u32).min(rows);
-            if self.next_random() < want / f64::from(take.max(1)) {
-                let mut left = take;
-                for row in 0..rows {
-                    if left > 0 && self.next_random() < f64::from(left) / f64::from(rows - row) {
-                        picks.push(row);
-                        left -= 1;
-                    }
-                }
-            }
+        self.todo = 0..0;
+        self.uncounted = false;
+        if let Some(number) = block.checked_sub(self.told.first_of_stripes()) {
+            let first = self.units.partition_point(|u| u.block < number);
+            let end = self.units.partition_point(|u| u.block <= number);
+            self.todo = first..end;
+            self.uncounted = self.told.stripes > 0;
         }
-        picks.reverse();
-        self.block = Some(Block { found, first_row, rows, picks, counted: false });
-        true
+        block < self.told.row_store
     }
 
-    /// Next row of a block of stripe rows: None when the current block is not one.
-    pub fn next(&mut self, live: &mut f64, dead: &mut f64, slot: TupleSlot) -> Option<bool> {
-        let directory = self.directory.as_ref()?;
-        let block = self.block.as_mut()?;
-        let stripe = block.found.slot;
-        if self.deleted.as_ref().is_none_or(|(s, _)| *s != stripe.0) {
-            let rows = block.found.entry.rows;
-            let vector = tombstones::deleted(&directory.toast, stripe, rows, Snap::self_snap());
-            self.deleted = Some((stripe.0, vector));
+    /// A live row of the row store was found: is it to be handed on?
+    pub fn keep_row_store_row(&mut self) -> bool {
+        self.rate >= 1.0 || self.random.fraction() < self.rate
+    }
+
+    /// Hand on the next row of the current block's batches; false when there is none.
+    pub fn next(&mut self, live: &mut f64, slot: TupleSlot) -> bool {
+        if std::mem::take(&mut self.uncounted) {
+            *live += self.live_per_block;
         }
-        let gone = |row: u32| {
-            self.deleted.as_ref().and_then(|(_, v)| v.as_ref()).is_some_and(|v| v.contains(row))
-        };
-        if !block.counted {
-            block.counted = true;
-            let lost = (0..block.rows).filter(|r| gone(block.first_row + r)).count() as f64;
-            *dead += lost;
-            *live += f64::from(block.rows) - lost;
-        }
-        while let Some(pick) = block.picks.pop() {
-            let row = block.first_row + pick;
-            if gone(row) {
-                continue;
+        loop {
+            if self.rows.next_into(slot) {
+                return true;
             }
-            let handle = handle_for(self.table, &directory.toast, stripe, &block.found.entry);
-            let all = |_: usize| true;
-            stripe_row(&self.layout, &directory.toast, &handle, row, all, &mut self.buffer);
-            let tid = Tid::of(stripe, row);
-            slot.store_row(
-                self.table,
-                &self.buffer.values,
-                &self.buffer.nulls,
-                tid,
-                block.found.xmin,
-            );
-            return Some(true);
+            let Some(carried) = self.todo.next().and_then(|i| self.units.get(i)) else { break };
+            let Some(found) = self.stripes.get(carried.unit.stripe) else { continue };
+            let Some(directory) = &self.directory else { continue };
+            let rows = Batch::number(carried.unit.batch, found.entry.rows).rows;
+            let chosen =
+                choose_rows(rows, &carried.deleted, carried.unit.share, || self.random.fraction());
+            self.rows.load(&directory.toast, found, chosen);
         }
         slot.clear();
-        Some(false)
+        false
     }
+}
+
+fn plan(table: Rel, told: &Told, stripes: &[Found], random: &mut Random) -> Plan {
+    let list: Vec<(u32, bool)> = stripes
+        .iter()
+        .map(|f| (f.entry.rows, matches!(f.entry.location, Location::Object { .. })))
+        .collect();
+    if list.is_empty() {
+        return Plan { rate: 1.0, units: Vec::new() };
+    }
+    // Of a table with fewer blocks than rows wanted, all blocks are visited. Otherwise a block is
+    // chosen per row wanted.
+    let chosen = statistics::blocks_chosen().filter(|n| *n <= told.total);
+    let by_targets = statistics::rows_wanted(table);
+    let visits = chosen.unwrap_or(by_targets.min(told.total));
+    let wanted = if visits < told.total { visits } else { visits.max(by_targets) };
+    // The sample is held in memory with its wide values, which heap would have left in its TOAST
+    // relation.
+    let rows: f64 = stripes.iter().map(|f| f64::from(f.entry.rows)).sum();
+    let bytes: f64 = stripes.iter().map(|f| f.entry.raw_bytes as f64).sum();
+    let bearable =
+        statistics::maintenance_memory().max(LEAST_MEMORY) as f64 / (bytes / rows).max(1.0);
+    let task = Task {
+        stripes: &list,
+        row_store_rows: f64::from(told.row_store) * statistics::rows_per_page(table),
+        wanted: f64::from(wanted).min(bearable.max(LEAST_ROWS)),
+        visited: f64::from(visits) / f64::from(told.total.max(1)),
+    };
+    choose(&task, || random.fraction())
+}
+
+/// Memory for the sample, whatever maintenance_work_mem says.
+const LEAST_MEMORY: usize = 64 << 20;
+/// Rows of the sample, however wide they are.
+const LEAST_ROWS: f64 = 30.0;
+
+/// A random choice of the part `share` of the rows that are not deleted, ascending.
+fn choose_rows(
+    rows: std::ops::Range<u32>,
+    deleted: &[u32],
+    share: f64,
+    mut random: impl FnMut() -> f64,
+) -> Vec<u32> {
+    let mut left = rows.len() - deleted.len().min(rows.len());
+    let wish = left as f64 * share;
+    let mut take = if share >= 1.0 { left } else { (wish + random()) as usize };
+    let mut chosen = Vec::with_capacity(take);
+    let mut gone = deleted.iter().peekable();
+    for row in rows {
+        if gone.next_if(|d| **d == row).is_some() {
+            continue;
+        }
+        if take == left || (take > 0 && random() * (left as f64) < take as f64) {
+            chosen.push(row);
+            take -= 1;
+        }
+        left -= 1;
+    }
+    chosen
 }

@@ -3,6 +3,8 @@
 //! (the code here runs).
 
 pub mod analyze;
+mod analyze_plan;
+mod analyze_rows;
 pub mod fetch;
 pub mod index_build;
 pub mod row_lock;

@@ -4,72 +4,84 @@ use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
 use crate::pg::tableam_ddl::{index_oids, row_count, set_row_count};
 use crate::pg::{LockMode, OpenRel, Rel, Snap};
-use firn_format::blocks_for;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
+/// What a table's stripes hold.
 #[derive(Clone, Copy, Default)]
-struct Totals {
+pub struct StripeTotals {
+    pub stripes: f64,
+    /// Rows, deleted ones too.
+    pub rows: f64,
+    pub bytes: f64,
+}
+
+impl StripeTotals {
+    /// The pages they take (what a scan of them reads).
+    pub fn pages(&self) -> u32 {
+        (self.bytes / 8192.0).ceil() as u32
+    }
+}
+
+/// Totals as they were when the TOAST relation had that many blocks.
+struct Remembered {
+    totals: StripeTotals,
+    /// The table's definition then: its first stripe, VACUUM and ANALYZE change it.
     token: u64,
     toast_blocks: u32,
-    stripes: usize,
-    rows: f64,
-    bytes: f64,
-    virtual_blocks: u64,
+    at: Instant,
 }
+
+/// For how long totals may be told from memory: another session may have committed a stripe that was
+/// there before, or filled space that was free.
+const MEMORY: Duration = Duration::from_secs(1);
 
 thread_local! {
-    static TOTALS: RefCell<HashMap<StorageId, Totals>> = RefCell::default();
+    static TOTALS: RefCell<HashMap<StorageId, Remembered>> = RefCell::default();
 }
 
-fn totals(table: Rel) -> Totals {
+/// What the table's stripes hold, as of late: planning asks again and again, and walking a large
+/// directory each time would make it slow.
+pub fn stripe_totals(table: Rel) -> StripeTotals {
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else {
-        return Totals::default();
+        return StripeTotals::default();
     };
-    let blocks = directory.toast.rel().heap_blocks();
+    let toast_blocks = directory.toast.rel().heap_blocks();
     let storage = directory.toast.storage();
-    // Planning asks again and again; walking a large directory each time would make it slow. As
-    // long as the TOAST relation has hardly grown, neither has the directory; VACUUM, ANALYZE and a
-    // table's first stripe change its definition's token.
     let token = table.definition_token();
-    let known = TOTALS.with_borrow(|map| map.get(&storage).copied());
-    if let Some(t) = known.filter(|t| t.token == token) {
-        let slack = if t.stripes > 1_000 { t.toast_blocks / 100 } else { 0 };
-        if blocks >= t.toast_blocks && blocks - t.toast_blocks <= slack {
-            return t;
-        }
+    let known = TOTALS.with_borrow(|map| {
+        let r = map.get(&storage)?;
+        let slack = if r.totals.stripes > 1_000.0 { r.toast_blocks / 100 } else { 0 };
+        let grown = toast_blocks.checked_sub(r.toast_blocks)?;
+        (grown <= slack && r.token == token && r.at.elapsed() < MEMORY).then_some(r.totals)
+    });
+    if let Some(totals) = known {
+        return totals;
     }
-    let mut t = Totals { token, toast_blocks: blocks, ..Totals::default() };
-    for found in directory.list(Snap::self_snap()) {
-        t.stripes += 1;
-        t.rows += f64::from(found.entry.rows);
-        t.bytes += found.entry.bytes as f64;
-        t.virtual_blocks += u64::from(blocks_for(found.entry.rows));
-    }
+    let totals = totals_of(&directory);
     TOTALS.with_borrow_mut(|map| {
         if map.len() > 4_096 {
             map.clear();
         }
-        map.insert(storage, t)
+        map.insert(storage, Remembered { totals, token, toast_blocks, at: Instant::now() })
     });
+    totals
+}
+
+/// What the table's stripes hold just now.
+pub fn stripe_totals_now(table: Rel) -> StripeTotals {
+    Directory::open(table, LockMode::AccessShare).as_ref().map(totals_of).unwrap_or_default()
+}
+
+fn totals_of(directory: &Directory) -> StripeTotals {
+    let mut t = StripeTotals::default();
+    for found in directory.list(Snap::self_snap()) {
+        t.stripes += 1.0;
+        t.rows += f64::from(found.entry.rows);
+        t.bytes += found.entry.bytes as f64;
+    }
     t
-}
-
-/// Rows in stripes, and the pages they take (what a scan of them reads).
-pub fn stripe_totals(table: Rel) -> (f64, u32) {
-    let t = totals(table);
-    (t.rows, (t.bytes / 8192.0).ceil() as u32)
-}
-
-/// Rows in stripes, and the number of stripes, as of late.
-pub fn stripe_counts(table: Rel) -> (f64, f64) {
-    let t = totals(table);
-    (t.rows, t.stripes as f64)
-}
-
-/// What ANALYZE is told as the stripes' size: one block per virtual block.
-pub fn virtual_bytes(table: Rel) -> u64 {
-    totals(table).virtual_blocks * 8192
 }
 
 /// heapam's VACUUM has counted the row store only: add the stripes' rows to the table's and its

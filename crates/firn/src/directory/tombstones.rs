@@ -6,7 +6,7 @@ use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::{seq_of, unsigned_of, RowView};
 use crate::pg::{ChunkKey, Snap, Toast};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// A tombstone or anchor row.
 pub struct Stone {
@@ -81,25 +81,65 @@ fn decode(row: &RowView) -> Option<Stone> {
 
 /// Visit the tombstones and anchors of a stripe's rows that `snap` sees, in row order.
 pub fn each(toast: &Toast, slot: Slot, rows: u32, snap: Snap, mut visit: impl FnMut(u32, Stone)) {
-    if rows == 0 {
+    within(toast, slot, 0..rows, snap, |row, stone| {
+        visit(row, stone);
+        ControlFlow::Continue(())
+    });
+}
+
+/// As [`each`] for some of a stripe's rows, until `visit` breaks.
+fn within(
+    toast: &Toast,
+    slot: Slot,
+    rows: Range<u32>,
+    snap: Snap,
+    mut visit: impl FnMut(u32, Stone) -> ControlFlow<()>,
+) {
+    if rows.is_empty() {
         return;
     }
-    let first = Tid::of(slot, 0).linear();
-    let last = first + u64::from(rows) - 1;
-    let mut from = first;
+    let base = Tid::of(slot, 0).linear();
+    let last = base + u64::from(rows.end) - 1;
+    let mut from = base + u64::from(rows.start);
     while from <= last {
         // A stripe can straddle two chunk ids.
         let to = last.min(from | u64::from(u32::MAX));
         let (low, high) = (key_of_linear(from), key_of_linear(to));
-        toast.scan::<()>(low.id, low.seq, high.seq, snap, false, |key, row| {
+        let ended = toast.scan(low.id, low.seq, high.seq, snap, false, |key, row| {
             let linear = (from >> 32 << 32) | u64::from(unsigned_of(key.seq));
-            if let Some(stone) = decode(row) {
-                visit((linear - first) as u32, stone);
+            match decode(row) {
+                Some(stone) => visit((linear - base) as u32, stone),
+                None => ControlFlow::Continue(()),
             }
-            ControlFlow::Continue(())
         });
+        if ended.is_some() {
+            return;
+        }
         from = to + 1;
     }
+}
+
+/// Whether `snap` sees any tombstone or anchor of a stripe's rows.
+pub fn any(toast: &Toast, slot: Slot, rows: u32, snap: Snap) -> bool {
+    let mut found = false;
+    within(toast, slot, 0..rows, snap, |_, _| {
+        found = true;
+        ControlFlow::Break(())
+    });
+    found
+}
+
+/// Which of some rows of a stripe are deleted for `snap`, ascending.
+pub fn deleted_of(toast: &Toast, slot: Slot, rows: Range<u32>, snap: Snap) -> Vec<u32> {
+    let mut list = Vec::new();
+    within(toast, slot, rows, snap, |row, stone| {
+        if stone.tombstone.state == TombstoneState::Deleted {
+            list.push(row);
+        }
+        ControlFlow::Continue(())
+    });
+    list.dedup();
+    list
 }
 
 /// Rows of a stripe that are deleted for `snap`; None when there is none.

@@ -27,6 +27,7 @@ pub mod sampling;
 pub mod scandesc;
 pub mod slot;
 pub mod snapshot;
+pub mod statistics;
 pub mod tableam;
 pub mod tableam_ddl;
 pub mod tableam_scan;

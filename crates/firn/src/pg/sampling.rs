@@ -100,15 +100,11 @@ pub(super) unsafe fn analyze_next_block(
     block: pg_sys::BlockNumber,
     strategy: pg_sys::BufferAccessStrategy,
 ) -> bool {
-    let in_row_store = in_scan(scan, || {
-        let sampler = sampler(scan);
-        sampler.leave_block();
-        sampler.is_row_store(block)
-    });
+    let in_row_store = in_scan(scan, || sampler(scan).begin_block(block));
     if in_row_store {
         return heap!(scan_analyze_next_block(scan, block, strategy));
     }
-    in_scan(scan, || sampler(scan).begin_block(block))
+    true
 }
 
 pub(super) unsafe fn analyze_next_tuple(
@@ -118,16 +114,13 @@ pub(super) unsafe fn analyze_next_tuple(
     dead: *mut f64,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    let found = in_scan(scan, || sampler(scan).next(&mut *live, &mut *dead, Slot::of(slot)));
-    if let Some(found) = found {
-        return found;
-    }
-    loop {
-        if !heap!(scan_analyze_next_tuple(scan, oldest_xmin, live, dead, slot)) {
-            return false;
-        }
-        if in_scan(scan, || sampler(scan).keep_row_store_row()) {
+    // heapam holds a page until it has returned all rows of it.
+    while (*(scan as *mut ScanDesc)).heap.rs_cbuf != 0 {
+        if heap!(scan_analyze_next_tuple(scan, oldest_xmin, live, dead, slot))
+            && in_scan(scan, || sampler(scan).keep_row_store_row())
+        {
             return true;
         }
     }
+    in_scan(scan, || sampler(scan).next(&mut *live, Slot::of(slot)))
 }

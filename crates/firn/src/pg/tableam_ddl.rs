@@ -3,9 +3,10 @@
 use super::ext::{self, callback, guarded};
 use super::index::{Build, Builder};
 use super::snapshot::Snap;
+use super::statistics::{size_asked, SizeAsked};
 use super::tableam_scan::heap;
 use super::Rel;
-use crate::am::{index_build, vacuum as maintenance};
+use crate::am::{analyze, index_build, vacuum as maintenance};
 use pgrx::pg_sys;
 
 use super::heap::am as heapam;
@@ -56,18 +57,18 @@ pub(super) unsafe extern "C-unwind" fn size(
     rel: pg_sys::Relation,
     fork: pg_sys::ForkNumber::Type,
 ) -> u64 {
-    let heap = heap!(relation_size(rel, fork));
-    if fork == pg_sys::ForkNumber::MAIN_FORKNUM && in_analyze() {
-        return heap + callback(|| maintenance::virtual_bytes(Rel::of(rel)));
+    if fork == pg_sys::ForkNumber::MAIN_FORKNUM {
+        let table = Rel::of(rel);
+        let blocks = match size_asked(table) {
+            SizeAsked::Plainly => None,
+            SizeAsked::ToSample => Some(callback(|| analyze::blocks_to_sample(table))),
+            SizeAsked::ToShare => Some(callback(|| analyze::blocks_to_share(table))),
+        };
+        if let Some(blocks) = blocks {
+            return u64::from(blocks) * u64::from(pg_sys::BLCKSZ);
+        }
     }
-    heap
-}
-
-/// ANALYZE asks for the size in a memory context of its own, by whose name it is known. Only then
-/// are stripes counted as blocks, so that they are sampled.
-unsafe fn in_analyze() -> bool {
-    let name = (*pg_sys::CurrentMemoryContext).name;
-    !name.is_null() && std::ffi::CStr::from_ptr(name) == c"Analyze"
+    heap!(relation_size(rel, fork))
 }
 
 pub(super) unsafe extern "C-unwind" fn needs_toast_table(_rel: pg_sys::Relation) -> bool {
@@ -89,7 +90,8 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
     // heapam's estimate divides reltuples by relpages, which count stripes too after VACUUM and
     // ANALYZE: give it the row store's share.
     let form = (*rel).rd_rel;
-    let (stripe_rows, stripe_pages) = callback(|| maintenance::stripe_totals(Rel::of(rel)));
+    let stripes = callback(|| maintenance::stripe_totals(Rel::of(rel)));
+    let stripe_rows = stripes.rows;
     let whole = (*form).reltuples;
     let actual = Rel::of(rel).heap_blocks();
     if whole >= 0.0 {
@@ -103,7 +105,7 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
         *pages = actual;
     }
     *tuples += stripe_rows;
-    *pages = (*pages).saturating_add(stripe_pages);
+    *pages = (*pages).saturating_add(stripes.pages());
 }
 
 pub(super) unsafe extern "C-unwind" fn copy_for_cluster(
@@ -161,7 +163,7 @@ unsafe fn carry_stripes(
     if from == pg_sys::InvalidOid || to == pg_sys::InvalidOid {
         return 0.0;
     }
-    let total = maintenance::stripe_totals(Rel::of(old)).0;
+    let total = maintenance::stripe_totals_now(Rel::of(old)).rows;
     let from = pg_sys::table_open(from, pg_sys::AccessExclusiveLock as i32);
     let to = pg_sys::table_open(to, pg_sys::AccessExclusiveLock as i32);
     let rewrite = ext::begin_heap_rewrite(from, to, oldest_xmin, freeze_xid, cutoff_multi);

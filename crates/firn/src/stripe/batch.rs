@@ -71,6 +71,31 @@ impl BatchReader {
         Rc::new(whole)
     }
 
+    /// Single rows of stripe column `stored` (ascending numbers): the pages they are in, and their
+    /// numbers within each.
+    pub fn pages_of(
+        &mut self,
+        toast: &Toast,
+        stored: usize,
+        rows: &[u32],
+    ) -> Vec<(Rc<Column>, Vec<u32>)> {
+        let mut pages: Vec<(Rc<Column>, Vec<u32>)> = Vec::new();
+        let mut last = None;
+        for row in rows {
+            let number = self.handle.meta(toast).page_of(stored, *row);
+            if last != Some(number) {
+                last = Some(number);
+                pages.push((self.page(toast, stored, number), Vec::new()));
+            }
+            let first =
+                self.handle.meta(toast).pages(stored).get(number).map_or(0, |p| p.first_row);
+            if let Some((_, within)) = pages.last_mut() {
+                within.push(row.saturating_sub(first));
+            }
+        }
+        pages
+    }
+
     fn page(&mut self, toast: &Toast, stored: usize, number: usize) -> Rc<Column> {
         if self.current.len() <= stored {
             self.current.resize(stored + 1, None);

@@ -149,9 +149,9 @@ unsafe fn offer(
         let (mut rows, mut steps) = ((*rel).tuples, 0.0);
         if table.is_firn() {
             ours = true;
-            let (in_stripes, stripes) = crate::am::vacuum::stripe_counts(table.rel());
-            rows = (rows - in_stripes).max(0.0);
-            steps = stripes;
+            let stripes = crate::am::vacuum::stripe_totals(table.rel());
+            rows = (rows - stripes.rows).max(0.0);
+            steps = stripes.stripes;
         }
         cost += blocks * pg_sys::seq_page_cost
             + rows * pg_sys::cpu_tuple_cost

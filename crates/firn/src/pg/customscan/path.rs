@@ -77,8 +77,8 @@ unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
 /// pages that the wanted columns take, and less work per row than deforming tuples. A table without
 /// stripes is left to PostgreSQL's own scan.
 unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel) {
-    let (stripe_rows, stripe_pages) = stripe_totals(table);
-    if stripe_rows == 0.0 && pending_of(table).is_empty() {
+    let totals = stripe_totals(table);
+    if totals.rows == 0.0 && pending_of(table).is_empty() {
         return;
     }
     let columns = f64::from((*rel).max_attr.max(1));
@@ -86,8 +86,8 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel) {
     let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
     let wanted = table_columns(&numbers, (*rel).max_attr as usize);
     let share = (wanted.len() as f64 / columns).clamp(0.02, 1.0);
-    let stripe_pages = f64::from(stripe_pages).min(f64::from((*rel).pages));
-    let stripe_rows = stripe_rows.min((*rel).tuples);
+    let stripe_pages = f64::from(totals.pages()).min(f64::from((*rel).pages));
+    let stripe_rows = totals.rows.min((*rel).tuples);
     let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
     let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.5)
         + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)

@@ -1,0 +1,115 @@
+//! The rows chosen of a batch: of every column, the pages that hold them are read and decoded once.
+
+use crate::directory::Found;
+use crate::pg::datum::Datum;
+use crate::pg::{Rel, Toast, TupleSlot};
+use crate::stripe::{column_datums, handle_for, layout, BatchReader, Datums, Layout, Rows};
+use firn_format::{Slot, Tid};
+use std::rc::Rc;
+
+/// Values of the chosen rows in one column; the datums own what the values point to.
+#[derive(Default)]
+struct Values {
+    values: Vec<Datum>,
+    nulls: Vec<bool>,
+    owners: Vec<Datums>,
+}
+
+/// Rows of one batch, handed out one by one.
+pub struct UnitRows {
+    table: Rel,
+    layout: Rc<Layout>,
+    reader: Option<BatchReader>,
+    stripe: Slot,
+    xmin: u32,
+    rows: Vec<u32>,
+    next: usize,
+    columns: Vec<Values>,
+    row_values: Vec<Datum>,
+    row_nulls: Vec<bool>,
+}
+
+impl UnitRows {
+    pub fn new(table: Rel) -> UnitRows {
+        UnitRows {
+            table,
+            layout: layout(table),
+            reader: None,
+            stripe: Slot(0),
+            xmin: 0,
+            rows: Vec::new(),
+            next: 0,
+            columns: Vec::new(),
+            row_values: Vec::new(),
+            row_nulls: Vec::new(),
+        }
+    }
+
+    /// Read the rows `rows` (ascending) of a stripe.
+    pub fn load(&mut self, toast: &Toast, found: &Found, rows: Vec<u32>) {
+        crate::pg::xact::check_for_interrupts();
+        let reader = match self.reader.take() {
+            Some(reader) if self.stripe == found.slot => reader,
+            _ => BatchReader::new(handle_for(self.table, toast, found.slot, &found.entry)),
+        };
+        let reader = self.reader.insert(reader);
+        (self.stripe, self.xmin) = (found.slot, found.xmin);
+        self.columns.clear();
+        for i in 0..self.layout.columns.len() {
+            self.columns.push(column(&self.layout, reader, toast, i, &rows));
+        }
+        self.rows = rows;
+        self.next = 0;
+    }
+
+    /// Put the next row into the slot; false when there is none.
+    pub fn next_into(&mut self, slot: TupleSlot) -> bool {
+        let Some(row) = self.rows.get(self.next) else { return false };
+        let at = self.next;
+        self.row_values.clear();
+        self.row_nulls.clear();
+        for column in &self.columns {
+            self.row_values.push(column.values.get(at).copied().unwrap_or(0));
+            self.row_nulls.push(column.nulls.get(at).copied().unwrap_or(true));
+        }
+        let tid = Tid::of(self.stripe, *row);
+        slot.store_row(self.table, &self.row_values, &self.row_nulls, tid, self.xmin);
+        self.next += 1;
+        true
+    }
+}
+
+/// Values of table column `i` in some rows of a stripe.
+fn column(
+    layout: &Layout,
+    reader: &mut BatchReader,
+    toast: &Toast,
+    i: usize,
+    rows: &[u32],
+) -> Values {
+    let mut out = Values::default();
+    // A dropped column: all NULL.
+    let Some(Some(column)) = layout.columns.get(i) else { return out };
+    let handle = reader.handle().clone();
+    let meta = handle.meta(toast);
+    let Some(stored) = meta.column_by_field_id(i32::from(column.attribute.number)) else {
+        let (value, null) = layout.missing(i);
+        out.values = vec![value; rows.len()];
+        out.nulls = vec![null; rows.len()];
+        return out;
+    };
+    let Some(kind) = meta.columns().get(stored).map(|c| c.kind) else { return out };
+    let conversion = column.conversion_from(kind);
+    for (page, within) in reader.pages_of(toast, stored, rows) {
+        let datums = column_datums(&page, conversion, Rows::Some(&within), |d| {
+            handle.dictionary_datums(stored, conversion, d)
+        });
+        for k in 0..within.len() {
+            let (value, null) = datums.get(k);
+            out.values.push(value);
+            out.nulls.push(null);
+        }
+        out.owners.push(datums);
+    }
+    out
+}

@@ -1,0 +1,126 @@
+//! What ANALYZE is about to do, as far as it can be known from inside a table access method, and the
+//! random numbers that PostgreSQL's own sampling uses.
+
+use super::Rel;
+use pgrx::pg_sys;
+
+/// Why a table's size is being asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SizeAsked {
+    /// Not by ANALYZE.
+    Plainly,
+    /// ANALYZE will sample that many blocks.
+    ToSample,
+    /// ANALYZE of a parent divides its sample among the children by their sizes.
+    ToShare,
+}
+
+/// Why the size of `table` is being asked for just now.
+pub fn size_asked(table: Rel) -> SizeAsked {
+    // SAFETY: the current memory context is always valid, its name a constant or NULL.
+    let in_analyze = unsafe {
+        let name = (*pg_sys::CurrentMemoryContext).name;
+        !name.is_null() && std::ffi::CStr::from_ptr(name) == c"Analyze"
+    };
+    if !in_analyze {
+        return SizeAsked::Plainly;
+    }
+    let inherited = i64::from(pg_sys::PROGRESS_ANALYZE_PHASE_ACQUIRE_SAMPLE_ROWS_INH);
+    let of_parent = progress(pg_sys::PROGRESS_ANALYZE_PHASE) == Some(inherited);
+    // All children are asked for their sizes before the first is sampled.
+    let child = progress(pg_sys::PROGRESS_ANALYZE_CURRENT_CHILD_TABLE_RELID);
+    if of_parent && child != Some(i64::from(table.oid())) {
+        return SizeAsked::ToShare;
+    }
+    SizeAsked::ToSample
+}
+
+/// Blocks that the ANALYZE at work has chosen; None when activity is not tracked.
+pub fn blocks_chosen() -> Option<u32> {
+    progress(pg_sys::PROGRESS_ANALYZE_BLOCKS_TOTAL).and_then(|n| u32::try_from(n).ok())
+}
+
+/// What ANALYZE reports of its progress: the view pg_stat_progress_analyze shows the same.
+fn progress(parameter: u32) -> Option<i64> {
+    // SAFETY: this backend's own entry, written by this process only.
+    unsafe {
+        let entry = pg_sys::MyBEEntry.as_ref()?;
+        let analyze = pg_sys::ProgressCommandType::PROGRESS_COMMAND_ANALYZE;
+        if !pg_sys::pgstat_track_activities || entry.st_progress_command != analyze {
+            return None;
+        }
+        entry.st_progress_param.get(parameter as usize).copied()
+    }
+}
+
+/// Rows that ANALYZE wants of this table, by the statistics targets of its columns and of its
+/// indexes' expressions.
+pub fn rows_wanted(table: Rel) -> u32 {
+    let mut target = 0;
+    // SAFETY: plain setting.
+    let default = unsafe { pg_sys::default_statistics_target };
+    let mut look = |rel: Rel| {
+        for own in statistics_targets(rel) {
+            target = target.max(if own < 0 { default } else { own });
+        }
+    };
+    look(table);
+    for oid in super::tableam_ddl::index_oids(table) {
+        look(super::OpenRel::any_kind(oid, super::LockMode::AccessShare).rel());
+    }
+    // As std_typanalyze and do_analyze_rel have it.
+    (300 * target.max(0) as u32).max(100)
+}
+
+fn statistics_targets(rel: Rel) -> Vec<i32> {
+    // SAFETY: a live descriptor has natts attributes behind its header.
+    unsafe {
+        let desc = rel.tupdesc();
+        let attributes = std::slice::from_raw_parts((*desc).attrs.as_ptr(), (*desc).natts as usize);
+        attributes.iter().filter(|a| !a.attisdropped).map(|a| a.attstattarget).collect()
+    }
+}
+
+/// Rows of a table that heapam would put on a page, as the planner estimates it.
+pub fn rows_per_page(table: Rel) -> f64 {
+    let page =
+        f64::from(pg_sys::BLCKSZ) - std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp) as f64;
+    // SAFETY: an open relation.
+    let width = unsafe { pg_sys::get_rel_data_width(table.raw(), std::ptr::null_mut()) };
+    // A tuple's header, aligned, and its line pointer.
+    (page / (f64::from(width.max(0)) + 28.0)).max(1.0)
+}
+
+/// Blocks that a prefetch of a table of `blocks` blocks may name: to the end of its last file. (Of a
+/// file that does not exist PostgreSQL raises an error.)
+pub fn blocks_of_files(blocks: u32) -> u32 {
+    blocks.div_ceil(pg_sys::RELSEG_SIZE).max(1).saturating_mul(pg_sys::RELSEG_SIZE)
+}
+
+/// Memory that a maintenance command may use, bytes.
+pub fn maintenance_memory() -> usize {
+    // SAFETY: plain setting, in kilobytes.
+    unsafe { (pg_sys::maintenance_work_mem.max(0) as usize) << 10 }
+}
+
+/// A source of random numbers.
+pub struct Random(pg_sys::pg_prng_state);
+
+impl Random {
+    /// Seeded anew, as ANALYZE seeds its own.
+    pub fn new() -> Random {
+        // SAFETY: plain calls on live states.
+        unsafe {
+            let mut state = std::mem::zeroed();
+            let seed = pg_sys::pg_prng_uint32(&raw mut pg_sys::pg_global_prng_state);
+            pg_sys::sampler_random_init_state(seed, &mut state);
+            Random(state)
+        }
+    }
+
+    /// A number in (0, 1).
+    pub fn fraction(&mut self) -> f64 {
+        // SAFETY: seeded in the constructor.
+        unsafe { pg_sys::sampler_random_fract(&mut self.0) }
+    }
+}
