@@ -10,6 +10,7 @@ import contention  # noqa: E402
 import sessions  # noqa: E402
 import crash  # noqa: E402
 import differential  # noqa: E402
+import docs  # noqa: E402
 import isolation  # noqa: E402
 import oracle  # noqa: E402
 import regress  # noqa: E402
@@ -35,6 +36,7 @@ def cargo(tally, _pattern):
 
 SUITES = {
     "cargo": cargo,
+    "docs": docs.run,
     "sql": oracle.run,
     "sessions": sessions.run,
     "contention": contention.run,
