@@ -118,6 +118,37 @@ def space(cluster):
         c.execute("DROP TABLE g")
 
 
+def seen(cluster):
+    """What firn.stripes and firn.tables say of a table of known content."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS z; DROP TYPE IF EXISTS mood")
+        c.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 100")
+        c.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+        c.execute("CREATE TABLE z (a int, b numeric(10,2), c numeric(30,4), d date, e timestamp, f timestamptz, g time, "
+                  "h uuid, i text, j bytea, k mood, l bool, m float8, n float8, o int[], \"p \"\"q\" text) USING firn")
+        c.execute("INSERT INTO z SELECT x, -x / 4.0, 123456789.1234 * x, date '2020-01-01' + x, timestamp '2020-01-01' + x * interval '1 min', "
+                  "timestamptz '2020-01-01 00:00+00' + x * interval '1 s', time '10:00' + x * interval '1 s', "
+                  "lpad(x::text, 32, '0')::uuid, 'text' || lpad(x::text, 50, '0'), '\\x00ff', 'happy', x % 2 = 0, x / 8.0, 'NaN', "
+                  "ARRAY[x], CASE WHEN x > 3 THEN E'say \"\\\\\"\\n' END FROM generate_series(1, 150) x")
+        first, second = c.execute("SELECT zone_maps FROM firn.stripes('z') ORDER BY slot").fetchall()
+        bounds = {k: (v["min"], v["max"]) for k, v in first[0].items()}
+        long = "text" + "0" * 28
+        assert bounds == {
+            "a": (1, 100), "b": (-25.0, -0.25), "c": (123456789.1234, 12345678912.34), "d": ("2020-01-02", "2020-04-10"),
+            "e": ("2020-01-01 00:01:00", "2020-01-01 01:40:00"), "f": ("2020-01-01 00:00:01+00", "2020-01-01 00:01:40+00"),
+            "g": ("10:00:01", "10:01:40"),
+            "h": ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000100"),
+            "i": (long, long[:-1] + "1"), "j": ("\\x00ff", "\\x00ff"), "k": ("happy", "happy"), "l": (False, True),
+            "m": (0.125, 12.5), "n": (None, None), "o": (None, None), 'p "q': ('say "\\"\n', 'say "\\"\n')}, bounds
+        assert first[0]['p "q']["nulls"] == 3 and first[0]["i"]["exact"] is False and first[0]["n"]["nan"] is True
+        assert second[0]["a"] == {"min": 101, "max": 150, "nulls": 0}
+        c.execute("DELETE FROM z WHERE a <= 7")
+        c.execute("ANALYZE z")
+        assert c.execute("SELECT rows, stripes, stripe_rows, deleted_rows, local_bytes > 0, cold_bytes FROM firn.tables "
+                         "WHERE relation = 'z'::regclass").fetchone() == (143, 2, 150, 7, True, 0)
+        c.execute("DROP TABLE z; DROP TYPE mood")
+
+
 def expect(c, sql, *states):
     try:
         c.execute(sql)
@@ -278,6 +309,7 @@ def run(tally, _pattern):
             c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
         tally.case("cold life in a folder", lambda: life(cluster, "cold"))
         tally.case("cold partitions", lambda: partitions(cluster))
+        tally.case("stripes and tables as users see them", lambda: seen(cluster))
         tally.case("cold space comes back", lambda: space(cluster))
         tally.case("cold faults of objects", lambda: faults(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))

@@ -23,7 +23,7 @@ COMMENT ON FUNCTION firn.check(regclass) IS
 
 CREATE FUNCTION firn.stripes(relation regclass,
         OUT slot bigint, OUT rows bigint, OUT deleted bigint, OUT bytes bigint, OUT raw_bytes bigint,
-        OUT location text, OUT object_key text, OUT created_at timestamptz, OUT zone_maps text)
+        OUT location text, OUT object_key text, OUT created_at timestamptz, OUT zone_maps json)
         RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'firn_stripes' LANGUAGE C STRICT STABLE PARALLEL UNSAFE;
 COMMENT ON FUNCTION firn.stripes(regclass) IS 'the stripes of a firn table';
@@ -54,11 +54,13 @@ COMMENT ON FUNCTION firn.unneeded(regclass) IS
     'objects of a table in the stores that no stripe needs any more (nothing is deleted)';
 
 CREATE VIEW firn.tables AS
-    SELECT c.oid::regclass AS relation, i.row_store_bytes, i.stripes, i.stripe_rows, i.deleted_rows,
+    SELECT c.oid::regclass AS relation, nullif(c.reltuples, -1)::bigint AS rows, i.row_store_bytes, i.stripes, i.stripe_rows, i.deleted_rows,
            i.local_bytes, i.cold_bytes
     FROM pg_class c JOIN pg_am a ON a.oid = c.relam, firn.table_info(c.oid::regclass) i
     WHERE a.amname = 'firn' AND c.relkind IN ('r', 'm')
       AND has_table_privilege(c.oid, 'SELECT');
+
+COMMENT ON VIEW firn.tables IS 'firn tables: rows (as of the last ANALYZE or VACUUM), what lies where, and its size in bytes';
 
 CREATE VIEW firn.activity AS
     SELECT pid, datname, usename, query_start, state, query

@@ -267,6 +267,17 @@ pub fn with_varlena<T>(value: Datum, f: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
+/// A value as its type's output function writes it.
+pub fn text_of(type_oid: u32, value: Datum) -> String {
+    let (mut function, mut varlena) = (pg_sys::InvalidOid, false);
+    // SAFETY: a live value of that type; the text is palloc'ed and copied.
+    unsafe {
+        pg_sys::getTypeOutputInfo(pg_sys::Oid::from(type_oid), &mut function, &mut varlena);
+        let text = pg_sys::OidOutputFunctionCall(function, pg_sys::Datum::from(value));
+        std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned()
+    }
+}
+
 /// The elements of an array that are not NULL. By-reference ones live in the current memory context.
 pub fn array_elements(array: Datum) -> Vec<Datum> {
     // SAFETY: a live array datum; deconstruct_array fills both arrays with `count` elements.

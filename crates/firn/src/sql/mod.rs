@@ -1,11 +1,12 @@
 //! What the SQL functions do; their C entry points are in `pg::fmgr`. Privileges are checked here.
 
 mod verify;
+mod zones;
 
 use crate::directory::{tombstones, Directory};
 use crate::pg::fmgr::{Args, Out};
-use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Rel, Snap};
-use firn_format::{Bound, Location, ZoneMap};
+use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Snap};
+use firn_format::Location;
 
 /// The firn tables that a call on `oid` means: the table, or all partitions of a parent.
 fn targets(oid: u32, owner_only: bool) -> Vec<u32> {
@@ -79,35 +80,6 @@ pub fn validate_options(args: Args) -> Out {
     Out::Void
 }
 
-fn show(bound: &Option<Bound>) -> String {
-    match bound {
-        None => "?".into(),
-        Some(Bound::I64(v)) => v.to_string(),
-        Some(Bound::I128(v)) => v.to_string(),
-        Some(Bound::F64(v)) => v.to_string(),
-        Some(Bound::Bytes(v)) => format!("{:?}", String::from_utf8_lossy(v)),
-    }
-}
-
-fn describe_zones(table: Rel, zones: &[(i32, ZoneMap)]) -> String {
-    let attributes = table.attributes();
-    let mut parts = Vec::new();
-    for (id, zone) in zones {
-        let name = attributes
-            .iter()
-            .find(|a| i32::from(a.number) == *id && !a.dropped)
-            .map(|a| a.name.clone());
-        let Some(name) = name else { continue };
-        parts.push(format!(
-            "{name}: {}..{} nulls {}",
-            show(&zone.min),
-            show(&zone.max),
-            zone.nulls
-        ));
-    }
-    parts.join(", ")
-}
-
 fn readable(oid: u32) -> OpenRel {
     let opened = OpenRel::any_kind(oid, LockMode::AccessShare);
     if !catalog::may_select(oid) {
@@ -143,7 +115,7 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
             Out::Text(place),
             key,
             Out::Time(entry.created_at),
-            Out::Text(describe_zones(table, &entry.zones)),
+            Out::Text(zones::describe(table, &entry.zones)),
         ]);
     }
 }
