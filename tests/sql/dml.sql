@@ -76,3 +76,9 @@ SELECT settle('c');
 SELECT count(*), count(a), count(b), count(c) FROM c;
 DELETE FROM c;
 SELECT count(*) FROM c;
+-- system columns of rows at rest
+CREATE TABLE sys (id int);
+INSERT INTO sys SELECT generate_series(1, 40);
+SELECT settle('sys');
+SELECT cmin, cmax, xmax, count(*), count(DISTINCT ctid) FROM sys GROUP BY 1, 2, 3;
+SELECT cmin, cmax, xmax FROM sys WHERE id = 33;

@@ -128,7 +128,11 @@ impl Slot {
             (*tuple).t_self = raw_tid(tid);
             (*tuple).t_tableOid = (*table.raw()).rd_id;
             (*header).t_ctid = raw_tid(tid);
-            (*header).t_choice.t_heap.t_xmin = pg_sys::TransactionId::from_inner(xmin);
+            // heap_form_tuple has put a composite type's header where these are.
+            (*header).t_choice.t_heap = pg_sys::HeapTupleFields {
+                t_xmin: pg_sys::TransactionId::from_inner(xmin),
+                ..Default::default()
+            };
             (*header).t_infomask |=
                 (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMAX_INVALID) as u16;
             pg_sys::ExecForceStoreHeapTuple(tuple, self.0, true);
