@@ -86,7 +86,9 @@ class Stepper:
                 self.conn.execute(r.choice(["COMMIT", "ROLLBACK"]))
                 self.in_block = False
             elif self.savepoints and r.random() < 0.6:
-                self.conn.execute(f"ROLLBACK TO s{r.randint(1, self.savepoints)}")
+                # Later savepoints are gone with what is undone.
+                self.savepoints = r.randint(1, self.savepoints)
+                self.conn.execute(f"ROLLBACK TO s{self.savepoints}")
             else:
                 self.savepoints += 1
                 self.conn.execute(f"SAVEPOINT s{self.savepoints}")
