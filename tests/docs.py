@@ -19,8 +19,9 @@ MARK = "-- block --"
 
 
 def documents():
-    """Files with examples, in reading order."""
-    return [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs/guide/*.md")))]
+    """Files that may have examples."""
+    return [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs/guide/*.md"))),
+            *sorted(glob.glob(os.path.join(ROOT, "docs/internals/*.md")))]
 
 
 def blocks(text):
