@@ -123,7 +123,7 @@ def run(tally, pattern):
         tally.case("docs name all settings and functions", lambda: check_complete(cluster))
         for number, path in enumerate(documents()):
             name = os.path.relpath(path, ROOT)
-            if pattern in name and has_examples(path):
+            if pattern in name and (name == "README.md" or has_examples(path)):
                 tally.case(f"docs examples of {name}", lambda: run_examples(cluster, path, number))
         tally.case("docs server log", lambda: quiet(cluster))
     finally:
