@@ -100,6 +100,8 @@ pub struct Fetcher {
     layout: Rc<Layout>,
     directory: Option<Directory>,
     buffer: RowBuffer,
+    /// The columns that the slot last filled needs, once it is known.
+    wanted: Option<(TupleSlot, Option<Rc<[bool]>>)>,
 }
 
 impl Fetcher {
@@ -109,6 +111,7 @@ impl Fetcher {
             layout: layout(table),
             directory: Directory::open(table, LockMode::AccessShare),
             buffer: RowBuffer::default(),
+            wanted: None,
         }
     }
 
@@ -122,9 +125,23 @@ impl Fetcher {
             lock::predicate_lock_row(self.table, tid, snap);
         }
         let Some(at) = locate(directory, tid, snap) else { return false };
-        self.load(&at, |_| true);
+        match self.wanted_in(slot) {
+            None => self.load(&at, |_| true),
+            Some(wanted) => self.load(&at, |i| wanted.get(i).copied().unwrap_or(true)),
+        }
         slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
         true
+    }
+
+    fn wanted_in(&mut self, slot: TupleSlot) -> Option<Rc<[bool]>> {
+        match &self.wanted {
+            Some((known, wanted)) if *known == slot && slot.is_marked() => wanted.clone(),
+            _ => {
+                let wanted = slot.wanted();
+                self.wanted = Some((slot, wanted.clone()));
+                wanted
+            }
+        }
     }
 
     /// Some columns (by attribute number) of the row at `tid`, whoever sees it; the others are NULL.

@@ -1,6 +1,7 @@
 //! Hooks into PostgreSQL, each calling the one before it.
 
 use super::ext::{callback, direct};
+use super::wanted;
 use pgrx::pg_sys;
 
 static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
@@ -24,19 +25,29 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
     }
     let state = (*query).planstate;
     if !state.is_null() {
-        no_prefetch(state, std::ptr::null_mut());
+        let mut reads = wanted::only_reads(query);
+        prepare(state, (&raw mut reads).cast());
     }
 }
 
-/// Up to PostgreSQL 17 a bitmap heap scan prefetches blocks of the main fork, and the virtual blocks
-/// of stripes are none: it must not prefetch on firn tables.
-unsafe extern "C-unwind" fn no_prefetch(
+/// Look at each scan of a plan before it runs.
+unsafe extern "C-unwind" fn prepare(
     state: *mut pg_sys::PlanState,
-    context: *mut core::ffi::c_void,
+    only_reads: *mut core::ffi::c_void,
 ) -> bool {
     if state.is_null() {
         return false;
     }
+    no_prefetch(state);
+    if *(only_reads as *mut bool) {
+        wanted::note(state);
+    }
+    direct::planstate_tree_walker(state, Some(prepare), only_reads)
+}
+
+/// Up to PostgreSQL 17 a bitmap heap scan prefetches blocks of the main fork, and the virtual blocks
+/// of stripes are none: it must not prefetch on firn tables.
+unsafe fn no_prefetch(state: *mut pg_sys::PlanState) {
     if (*state).type_ == pg_sys::NodeTag::T_BitmapHeapScanState {
         let bitmap = state as *mut pg_sys::BitmapHeapScanState;
         let rel = (*bitmap).ss.ss_currentRelation;
@@ -46,7 +57,6 @@ unsafe extern "C-unwind" fn no_prefetch(
             (*bitmap).can_skip_fetch = false;
         }
     }
-    direct::planstate_tree_walker(state, Some(no_prefetch), context)
 }
 
 /// The rows of a statement are complete: write its stripes before AFTER triggers run.

@@ -36,6 +36,7 @@ pub mod thread;
 pub mod toast;
 pub mod utility;
 pub mod wal;
+pub mod wanted;
 pub mod xact;
 
 pub use rel::{LockMode, OpenRel, Rel};

@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// A tuple slot of a running executor node.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Slot(pub(super) *mut pg_sys::TupleTableSlot);
 
 impl Slot {

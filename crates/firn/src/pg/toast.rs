@@ -312,43 +312,25 @@ impl Toast {
         }
     }
 
-    /// Insert `data` as consecutive chunks of [`CHUNK_BYTES`] from sequence number `first` on,
-    /// many rows to a WAL record. Returns the place of the first.
+    /// Insert `data` as consecutive chunks of [`CHUNK_BYTES`] from sequence number `first` on. Returns
+    /// the place of the first. One by one, though a page has room for a single one anyway:
+    /// heap_multi_insert would hand them to logical decoding, which takes rows of a TOAST relation
+    /// for parts of a value.
     pub fn insert_chunks(&self, id: u32, first: u32, data: &[u8], cid: u32) -> Option<Tid> {
-        const BATCH: usize = 64;
         let mut first_place = None;
         let bulk = BulkInsert::new();
-        let chunks: Vec<&[u8]> = data.chunks(CHUNK_BYTES).collect();
-        for (batch_no, batch) in chunks.chunks(BATCH).enumerate() {
+        for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
             super::xact::check_for_interrupts();
-            let base = first + (batch_no * BATCH) as u32;
-            // SAFETY: slots own the formed tuples; all are dropped after their places are indexed.
+            let key = ChunkKey { id, seq: seq_of(first + i as u32) };
+            // SAFETY: the tuple was formed for this relation and is freed after use.
             unsafe {
-                let mut slots: Vec<*mut pg_sys::TupleTableSlot> = Vec::with_capacity(batch.len());
-                for (i, chunk) in batch.iter().enumerate() {
-                    let key = ChunkKey { id, seq: seq_of(base + i as u32) };
-                    let slot = pg_sys::MakeSingleTupleTableSlot(
-                        self.rel.rel().tupdesc(),
-                        &raw const pg_sys::TTSOpsHeapTuple,
-                    );
-                    pg_sys::ExecStoreHeapTuple(self.form(key, chunk), slot, true);
-                    slots.push(slot);
-                }
-                pg_sys::heap_multi_insert(
-                    self.raw(),
-                    slots.as_mut_ptr(),
-                    slots.len() as i32,
-                    cid,
-                    pg_sys::HEAP_INSERT_NO_LOGICAL as i32,
-                    bulk.0,
-                );
-                for (i, slot) in slots.iter().enumerate() {
-                    let key = ChunkKey { id, seq: seq_of(base + i as u32) };
-                    let mut place = (**slot).tts_tid;
-                    self.index(key, &mut place);
-                    first_place.get_or_insert(tid_of(&place));
-                    pg_sys::ExecDropSingleTupleTableSlot(*slot);
-                }
+                let tuple = self.form(key, chunk);
+                let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
+                pg_sys::heap_insert(self.raw(), tuple, cid, options, bulk.0);
+                let mut place = (*tuple).t_self;
+                self.index(key, &mut place);
+                first_place.get_or_insert(tid_of(&place));
+                pg_sys::heap_freetuple(tuple);
             }
         }
         bulk.finish();

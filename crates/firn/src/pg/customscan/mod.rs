@@ -33,7 +33,7 @@ unsafe fn list_items<T>(list: *mut pg_sys::List) -> Vec<*mut T> {
 }
 
 /// Column numbers that an expression uses, system columns (negative) and whole rows (0) too.
-unsafe fn columns_of(
+pub(super) unsafe fn columns_of(
     nodes: &[*mut pg_sys::Node],
     restrictions: *mut pg_sys::List,
     relid: pg_sys::Index,
@@ -57,7 +57,7 @@ unsafe fn columns_of(
 }
 
 /// Columns (0 = first) that expressions use; all for a whole-row reference.
-fn table_columns(numbers: &[i32], columns: usize) -> Vec<usize> {
+pub(super) fn table_columns(numbers: &[i32], columns: usize) -> Vec<usize> {
     if numbers.contains(&0) {
         return (0..columns).collect();
     }

@@ -1,0 +1,113 @@
+//! Which columns an index or bitmap scan needs of the rows that it fetches. The table access method
+//! is not told: it gets a slot to fill. So the slots of scans of plain queries are marked when the
+//! executor starts, and who fills a marked slot finds the scan's expressions through it.
+//!
+//! The mark is a bit of the slot that PostgreSQL does not use and clears when it makes a slot, so an
+//! address that is remembered here from a query that has ended is never taken for a new slot's.
+
+use super::customscan::{columns_of, table_columns};
+use super::ext::callback;
+use super::slot::Slot;
+use pgrx::pg_sys;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+const MARK: u16 = 1 << 14;
+
+/// Remembered scans, at most; a scan that is forgotten reads all columns.
+const MOST: usize = 4_096;
+
+thread_local! {
+    static SCANS: RefCell<HashMap<usize, Scan>> = RefCell::default();
+}
+
+/// The node whose slot it is. It lives as long as the slot.
+#[derive(Clone, Copy)]
+struct Scan(*mut pg_sys::ScanState);
+
+/// Note the scan nodes of a query that only reads.
+///
+/// # Safety
+/// A planstate node of a query that has been started.
+pub(super) unsafe fn note(state: *mut pg_sys::PlanState) {
+    use pg_sys::NodeTag as T;
+    let scan = state as *mut pg_sys::ScanState;
+    let slot = match (*state).type_ {
+        T::T_IndexScanState | T::T_BitmapHeapScanState => (*scan).ss_ScanTupleSlot,
+        // It looks at the row's visibility alone.
+        T::T_IndexOnlyScanState => (*(state as *mut pg_sys::IndexOnlyScanState)).ioss_TableSlot,
+        _ => return,
+    };
+    let rel = (*scan).ss_currentRelation;
+    if slot.is_null() || rel.is_null() || !super::Rel::of(rel).is_firn() {
+        return;
+    }
+    (*slot).tts_flags |= MARK;
+    callback(|| {
+        SCANS.with_borrow_mut(|scans| {
+            if scans.len() >= MOST {
+                scans.clear();
+            }
+            scans.insert(slot as usize, Scan(scan));
+        })
+    })
+}
+
+/// The query only reads: nobody but its own plan looks at the rows of its scans.
+pub(super) unsafe fn only_reads(query: *mut pg_sys::QueryDesc) -> bool {
+    let statement = (*query).plannedstmt;
+    (*statement).commandType == pg_sys::CmdType::CMD_SELECT
+        && (*statement).rowMarks.is_null()
+        && !(*statement).hasModifyingCTE
+}
+
+impl Slot {
+    /// Whether the columns needed in this slot may be fewer than all.
+    pub fn is_marked(self) -> bool {
+        // SAFETY: a live slot.
+        unsafe { (*self.0).tts_flags & MARK != 0 }
+    }
+
+    /// For each column of the table, whether it is needed in this slot; None when all are.
+    pub fn wanted(self) -> Option<Rc<[bool]>> {
+        if !self.is_marked() {
+            return None;
+        }
+        let Scan(scan) = SCANS.with_borrow(|scans| scans.get(&(self.0 as usize)).copied())?;
+        // SAFETY: the slot is marked, so the node that owns it is alive, and so is its plan.
+        unsafe {
+            let columns = super::Rel::of((*scan).ss_currentRelation).column_count();
+            if (*scan).ps.type_ == pg_sys::NodeTag::T_IndexOnlyScanState {
+                return Some(vec![false; columns].into());
+            }
+            let plan = (*scan).ps.plan;
+            let rechecked = match (*plan).type_ {
+                pg_sys::NodeTag::T_IndexScan => {
+                    let index = plan as *mut pg_sys::IndexScan;
+                    [(*index).indexqualorig, (*index).indexorderbyorig]
+                }
+                pg_sys::NodeTag::T_BitmapHeapScan => {
+                    let bitmap = plan as *mut pg_sys::BitmapHeapScan;
+                    [(*bitmap).bitmapqualorig, std::ptr::null_mut()]
+                }
+                _ => return None,
+            };
+            let nodes = [
+                (*plan).targetlist.cast(),
+                (*plan).qual.cast(),
+                rechecked[0].cast(),
+                rechecked[1].cast(),
+            ];
+            let relid = (*(plan as *mut pg_sys::Scan)).scanrelid;
+            let numbers = columns_of(&nodes, std::ptr::null_mut(), relid);
+            let mut wanted = vec![false; columns];
+            for column in table_columns(&numbers, columns) {
+                if let Some(w) = wanted.get_mut(column) {
+                    *w = true;
+                }
+            }
+            Some(wanted.into())
+        }
+    }
+}
