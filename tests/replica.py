@@ -3,6 +3,8 @@ import os
 import shutil
 import time
 
+import psycopg
+
 from harness.cluster import Cluster
 
 
@@ -75,6 +77,66 @@ def dump(cluster):
         assert c.execute("SELECT count(*) FROM pg_foreign_server").fetchone() == (1,)
 
 
+def refused(c, sql):
+    try:
+        c.execute(sql)
+    except psycopg.errors.FeatureNotSupported as e:
+        assert "published" in str(e), e
+        return
+    raise AssertionError(f"not refused: {sql}")
+
+
+def logical():
+    """Stripes do not disturb logical decoding, and no change is made that subscribers would miss."""
+    cluster = Cluster("logical", ["wal_level=logical"]).create()
+    store = os.path.join(cluster.root, "store")
+    os.mkdir(store)
+    os.chmod(store, 0o777)
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn; CREATE EXTENSION IF NOT EXISTS plpgsql")
+            c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+            c.execute("CREATE TABLE h (id int PRIMARY KEY, v text) USING heap; CREATE PUBLICATION ph FOR TABLE h")
+            c.execute("CREATE TABLE f (id int PRIMARY KEY, v text) USING firn")
+            c.execute("CREATE TABLE p (id int PRIMARY KEY, v text) USING firn")
+            c.execute("ALTER TABLE p REPLICA IDENTITY FULL")
+            c.execute("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+            # Everything that writes into the TOAST relation of a table that is not published.
+            c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 500")
+            c.execute("INSERT INTO f SELECT i, repeat('x', i % 100) FROM generate_series(1, 3000) i")
+            c.execute("SELECT firn.compact('f')")
+            c.execute("UPDATE f SET v = 'u' WHERE id % 50 = 0")
+            c.execute("DELETE FROM f WHERE id % 77 = 0")
+            c.execute("SELECT count(*) FROM (SELECT 1 FROM f WHERE id < 100 FOR UPDATE) s")
+            c.execute("SELECT firn.offload('f', 'cold')")
+            c.execute("SELECT firn.load('f')")
+            c.execute("VACUUM f")
+            big = "SELECT string_agg(md5(i::text), '') FROM generate_series(1, 5000) i"
+            c.execute(f"INSERT INTO f VALUES (-1, ({big}))")
+            c.execute(f"INSERT INTO h VALUES (1, ({big}))")
+            # A published table: what goes through is decoded, the rest is refused.
+            c.execute("INSERT INTO p SELECT i, 'early' FROM generate_series(1, 100) i")
+            c.execute("CREATE PUBLICATION pp FOR TABLE p")
+            c.execute("INSERT INTO p SELECT i, 'bulk' FROM generate_series(1001, 2000) i")
+            c.execute("UPDATE p SET v = 'changed' WHERE id = 1500")
+            c.execute("DELETE FROM p WHERE id = 1501")
+            refused(c, "SELECT firn.compact('p')")
+            refused(c, "UPDATE p SET v = 'changed' WHERE id = 50")
+            refused(c, "DELETE FROM p WHERE id = 50")
+            assert c.execute("SELECT v FROM p WHERE id = 50").fetchone() == ("early",)
+            changes = [r[0] for r in c.execute("SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL)")]
+            of = lambda text: sum(text in x for x in changes)  # noqa: E731
+            assert of("table public.h: INSERT") == 1 and any(len(x) > 160000 for x in changes if "public.h:" in x)
+            assert of("table public.p: INSERT") >= 1000, of("table public.p: INSERT")
+            assert of("v[text]:'bulk'") >= 1000 and of("table public.p: DELETE") == 1
+            c.execute("DROP PUBLICATION pp")
+            c.execute("SELECT firn.compact('p'); DELETE FROM p WHERE id = 50")
+            assert not c.execute("SELECT * FROM firn.check('p')").fetchall()
+        assert not cluster.alarms(), cluster.alarms()
+    finally:
+        cluster.destroy()
+
+
 def run(tally, _pattern):
     cluster = Cluster("primary").create()
     store = os.path.join(cluster.root, "store")
@@ -83,6 +145,7 @@ def run(tally, _pattern):
     try:
         tally.case("standby reads and takes over", lambda: standby(cluster, store))
         tally.case("dump and restore", lambda: dump(cluster))
+        tally.case("logical decoding beside stripes", logical)
     finally:
         cluster.destroy()
         shutil.rmtree(store, ignore_errors=True)

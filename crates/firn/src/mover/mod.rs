@@ -10,7 +10,7 @@ use crate::pg::heap::{Outcome, RowStoreScan};
 use crate::pg::index::Indexes;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::tableam_tuple::delete_row_store;
-use crate::pg::{guc, lock, snapshot, xact, LockMode, OpenRel, Rel};
+use crate::pg::{error, guc, lock, snapshot, xact, Kind, LockMode, OpenRel, Rel};
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{push_row, store, write_options};
 use firn_format::{ColumnSpec, StripeWriter, Tid};
@@ -24,6 +24,7 @@ pub fn compact(oid: u32) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
+    refuse_published(table, "compact");
     crate::write::flush_table(table);
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
     let snapshot = snapshot::Registered::latest();
@@ -59,6 +60,20 @@ pub fn compact(oid: u32) -> i64 {
     moved += batch.write(&directory, cid);
     guc::crash_point("compact-deleted");
     moved
+}
+
+/// Logical decoding takes a move for a deletion and does not see what happens to stripe rows at all:
+/// rather no change than one that subscribers miss.
+pub fn refuse_published(table: Rel, what: &str) {
+    if table.is_published() {
+        error(
+            Kind::Unsupported,
+            format!("cannot {what} table \"{}\" because it is published", table.name()),
+        )
+        .detail("Logical decoding sees changes of rows in the row store only.")
+        .hint("Remove the table from its publications, or change its access method to heap.")
+        .raise()
+    }
 }
 
 /// Rows on their way into one stripe.

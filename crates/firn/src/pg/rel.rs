@@ -135,6 +135,20 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
+    /// Changes of the table are to be sent to subscribers by logical decoding, which reads them off the
+    /// row store's log and knows nothing of stripes.
+    pub fn is_published(self) -> bool {
+        // SAFETY: an open relation; the description is cached by the relcache.
+        unsafe {
+            if pg_sys::wal_level < pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32 {
+                return false;
+            }
+            let mut found = pg_sys::PublicationDesc::default();
+            pg_sys::RelationBuildPublicationDesc(self.0, &mut found);
+            let a = found.pubactions;
+            a.pubinsert || a.pubupdate || a.pubdelete
+        }
+    }
     /// Tell all sessions, at the end of this transaction, to look at this relation anew and to make
     /// new plans of statements that read it.
     pub fn invalidate(self) {

@@ -65,7 +65,8 @@ fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
         c.rows += rows;
         c.rows
     });
-    total > guc::bulk_threshold() && table.toast_oid().is_some()
+    // Subscribers are told of rows in the row store only.
+    total > guc::bulk_threshold() && table.toast_oid().is_some() && !table.is_published()
 }
 
 /// Insert one row: true when it went to a stripe and its slot has a TID; false when the caller is to
