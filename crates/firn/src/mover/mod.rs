@@ -24,6 +24,9 @@ pub fn compact(oid: u32) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
+    // A moved row has a new TID: an outer statement or a cursor that has read the old one could not
+    // change the row any more.
+    table.check_not_in_use(c"compact");
     crate::write::flush_table(table);
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
     let snapshot = snapshot::Registered::latest();

@@ -59,6 +59,13 @@ pub fn command_id(used: bool) -> u32 {
     unsafe { pg_sys::GetCurrentCommandId(used) }
 }
 
+/// End the running command here: what was written so far is seen, and may be changed, by what follows
+/// within the same statement.
+pub fn next_command() {
+    // SAFETY: plain call; raises in parallel workers, where none of our callers runs.
+    unsafe { pg_sys::CommandCounterIncrement() }
+}
+
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.

@@ -38,10 +38,21 @@ fn relation(args: Args) -> u32 {
     args.oid(0).unwrap_or_else(|| error(Kind::Invalid, "relation must not be null").raise())
 }
 
+/// Work on one table after the other. Each is a command of its own: two of these functions may stand in
+/// one statement, and each finds, and may move on, what the one before it has left.
+fn each(tables: Vec<u32>, mut work: impl FnMut(u32) -> i64) -> Out {
+    let mut total = 0;
+    for table in tables {
+        xact::next_command();
+        total += work(table);
+    }
+    xact::next_command();
+    Out::Int8(total)
+}
+
 /// `firn.compact(regclass)`.
 pub fn compact(args: Args) -> Out {
-    let tables = targets(relation(args), true);
-    Out::Int8(tables.into_iter().map(crate::mover::compact).sum())
+    each(targets(relation(args), true), crate::mover::compact)
 }
 
 /// `firn.offload(regclass, name)`.
@@ -55,13 +66,12 @@ pub fn offload(args: Args) -> Out {
         }
         Some(_) => (),
     }
-    Out::Int8(tables.into_iter().map(|t| crate::tier::offload_table(t, &server)).sum())
+    each(tables, |table| crate::tier::offload_table(table, &server))
 }
 
 /// `firn.load(regclass)`.
 pub fn load(args: Args) -> Out {
-    let tables = targets(relation(args), true);
-    Out::Int8(tables.into_iter().map(crate::tier::load_table).sum())
+    each(targets(relation(args), true), crate::tier::load_table)
 }
 
 /// `firn.unneeded(regclass)`.
