@@ -1,9 +1,12 @@
-"""Fit for trouble: several moves in one statement."""
+"""Fit for trouble: several moves in one statement; progress that other sessions see."""
 import os
+import threading
+import time
 
 import psycopg
 
 from harness.cluster import Cluster
+from harness.store import KEY, SECRET, Gateway, Proxy
 
 
 def fresh(c, rows=3000, stripe_rows=500):
@@ -62,6 +65,165 @@ def one_statement(cluster):
         intact(c)
 
 
+class Background:
+    """A statement in a session of its own; `result` is its rows or its error."""
+
+    def __init__(self, cluster, sql, prepare="SELECT 1", **connection):
+        self.conn = cluster.connect(**connection)
+        self.conn.execute(prepare)
+        self.pid = self.conn.info.backend_pid
+        self.result, self.ended = None, None
+        self.thread = threading.Thread(target=self._work, args=(sql,), daemon=True)
+        self.thread.start()
+
+    def _work(self, sql):
+        try:
+            cursor = self.conn.execute(sql)
+            self.result = cursor.fetchall() if cursor.description else cursor.rowcount
+        except psycopg.Error as e:
+            self.result = e
+        self.ended = time.time()
+
+    def running(self):
+        return self.ended is None
+
+    def finish(self, seconds=60):
+        self.thread.join(seconds)
+        assert not self.running(), "the statement does not end"
+        self.conn.close()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def samples(cluster, sql, prepare="SELECT 1", until=None):
+    """What firn.activity shows of `sql` while it runs (to its end, or until a sample suits)."""
+    seen = []
+    with cluster.connect() as watcher:
+        watcher.row_factory = psycopg.rows.dict_row
+        work = Background(cluster, sql, prepare)
+        while work.running():
+            for row in watcher.execute("SELECT * FROM firn.activity WHERE pid = %s", (work.pid,)).fetchall():
+                if not seen or {**row} != seen[-1]:
+                    seen.append(row)
+                if until and until(row):
+                    return seen, work
+        work.finish()
+        left = watcher.execute("SELECT * FROM firn.activity").fetchall()
+        assert not left, left
+    return seen, None
+
+
+def grows(seen, command, what):
+    assert seen, f"{command} was not seen"
+    assert {s["command"] for s in seen} == {command}, seen
+    assert all(s["datname"] == "postgres" and s["usename"] == "postgres" and command in s["query"] for s in seen), seen
+    for name in what:
+        # Each table of a partitioned one counts from 0.
+        values = [s[f"{name}_done"] for s in seen if s["tables_done"] == 0]
+        assert values == sorted(values), (name, values)
+        assert len(set(values)) > 2, (command, name, values)
+        for s in seen:
+            total = s.get(f"{name}_total")
+            assert total is None or s[f"{name}_done"] <= total, s
+
+
+def progress(cluster):
+    """Another session sees how far a compaction and a check are."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS big")
+        c.execute("CREATE TABLE big (id int PRIMARY KEY, a int, v text) USING firn")
+        c.execute("SET firn.bulk_threshold = 100000000")
+        c.execute("INSERT INTO big SELECT i, i % 1000, md5(i::text) FROM generate_series(1, 60000) i")
+        c.execute("CREATE INDEX ON big (a, v)")
+    seen, _ = samples(cluster, "SELECT firn.compact('big')", "SET firn.stripe_rows = 2500")
+    grows(seen, "compact", ["rows", "bytes", "stripes"])
+    assert {s["relation"] for s in seen} == {"big"} and {s["tables_total"] for s in seen} == {1}
+    assert len({s["phase"] for s in seen} & {"reading the row store", "encoding", "writing chunks", "inserting index entries"}) > 2
+    seen, _ = samples(cluster, "SELECT * FROM firn.check('big')")
+    grows(seen, "check", ["stripes", "bytes"])
+    assert any(s["phase"] == "checking indexes" and s["indexes_total"] == 2 for s in seen), seen[-1]
+    with cluster.connect() as c:
+        # Another command's report is left alone, and its numbers are not touched.
+        c.execute("SET firn.bulk_threshold = 100000000")
+        c.execute("INSERT INTO big SELECT i, i % 1000, md5(i::text) FROM generate_series(60001, 80000) i")
+    work = Background(cluster, "COPY (SELECT firn.compact('big')) TO '/dev/null'", "SET firn.stripe_rows = 5000")
+    with cluster.connect() as c:
+        copies = set()
+        while work.running():
+            copies |= set(c.execute("SELECT tuples_processed FROM pg_stat_progress_copy").fetchall())
+            assert not c.execute("SELECT * FROM firn.activity").fetchall()
+    work.finish()
+    assert copies == {(0,)}, copies
+
+
+def progress_of_moves(cluster, proxy):
+    """Offload and load through a slow store: partitions, stripes and bytes; who may see what."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS p")
+        c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 2000")
+        c.execute("CREATE TABLE p (id int, v text) PARTITION BY RANGE (id)")
+        for n in (0, 1):
+            c.execute(f"CREATE TABLE p{n} PARTITION OF p FOR VALUES FROM ({n * 10000}) TO ({n * 10000 + 10000}) USING firn")
+        c.execute("INSERT INTO p SELECT i, md5(i::text) FROM generate_series(0, 19999) i")
+        size = c.execute("SELECT sum(bytes) FROM firn.stripes('p0')").fetchone()[0]
+    for sql, phases in (("SELECT firn.offload('p', 's3')", {"uploading", "verifying"}),
+                        ("SELECT firn.load('p')", {"downloading"})):
+        proxy.rate = 800_000
+        seen, _ = samples(cluster, sql)
+        command = "offload" if "offload" in sql else "load"
+        grows(seen, command, ["stripes", "bytes"])
+        assert {(s["relation"], s["tables_done"], s["tables_total"]) for s in seen} == {("p0", 0, 2), ("p1", 1, 2)}
+        assert {s["bytes_total"] for s in seen if s["relation"] == "p0"} <= {size, None}
+        assert phases <= {s["phase"] for s in seen}
+        assert ("Extension", "Extension") in {(s["wait_event_type"], s["wait_event"]) for s in seen}
+        proxy.rate = None
+    # Everybody sees that there is work; at what, the same role and readers of all statistics only.
+    with cluster.connect() as c:
+        c.execute("DROP ROLE IF EXISTS looker, reader")
+        c.execute("CREATE ROLE looker; CREATE ROLE reader IN ROLE pg_read_all_stats")
+    proxy.rate = 0
+    _, work = samples(cluster, "SELECT firn.offload('p', 's3')", until=lambda s: s["phase"] == "uploading")
+    with cluster.connect() as c:
+        for role, sees in (("looker", False), ("reader", True), ("postgres", True)):
+            c.execute(f"SET ROLE {role}")
+            row = c.execute("SELECT command, relation, phase, bytes_total, query FROM firn.activity").fetchone()
+            assert row is not None and (row[0] is not None) == sees and (row[2] is not None) == sees, (role, row)
+            assert sees or row[:4] == (None,) * 4 and "offload" not in row[4], row
+        c.execute("RESET ROLE")
+        c.execute("DROP ROLE looker, reader")
+        proxy.rate = None
+        work.finish()
+        c.execute("DROP TABLE p")
+
+
+def without_preload(_cluster):
+    """The same in a server that loads firn when it is first used."""
+    cluster = Cluster("bare", ["shared_preload_libraries=''"]).create()
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+        progress(cluster)
+    finally:
+        cluster.destroy()
+
+
+def stores(tally, cluster, pattern):
+    """What needs a real store and a proxy that hampers it."""
+    with Gateway(os.path.join(cluster.root, "s3")) as gateway:
+        proxy = Proxy(gateway.port)
+        with cluster.connect() as c:
+            c.execute("CREATE SERVER s3 FOREIGN DATA WRAPPER firn OPTIONS (url 's3://bucket/firn', "
+                      f"endpoint 'http://127.0.0.1:{proxy.port}', region 'us-east-1')")
+            c.execute(f"CREATE USER MAPPING FOR postgres SERVER s3 OPTIONS (access_key_id '{KEY}', "
+                      f"secret_access_key '{SECRET}')")
+        for name, body in (("progress of offload and load", progress_of_moves),):
+            if pattern in name:
+                tally.case(f"trouble {name}", lambda: body(cluster, proxy))
+                proxy.rate = None
+        proxy.close()
+
+
 def run(tally, pattern):
     cluster = Cluster("trouble").create()
     try:
@@ -71,8 +233,11 @@ def run(tally, pattern):
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
             c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
-        if pattern in "several moves in one statement":
-            tally.case("trouble several moves in one statement", lambda: one_statement(cluster))
+        for name, body in (("several moves in one statement", one_statement), ("progress", progress),
+                           ("progress without preloading", without_preload)):
+            if pattern in name:
+                tally.case(f"trouble {name}", lambda: body(cluster))
+        stores(tally, cluster, pattern)
         tally.case("trouble server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()

@@ -18,6 +18,7 @@ pub mod hooks;
 pub mod index;
 pub mod lock;
 pub mod memory;
+pub mod progress;
 pub mod rel;
 pub mod relocate;
 pub mod report;
@@ -38,6 +39,7 @@ pub mod utility;
 pub mod wal;
 pub mod xact;
 
+pub use progress::{Count, Phase, Progress};
 pub use rel::{LockMode, OpenRel, Rel};
 pub use report::{error, Kind};
 pub use slot::Slot as TupleSlot;

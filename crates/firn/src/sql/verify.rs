@@ -3,7 +3,7 @@
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::index::{entries_of, index_kind};
 use crate::pg::tableam_ddl::index_oids;
-use crate::pg::{xact, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{xact, Count, LockMode, OpenRel, Phase, Progress, Rel, Snap};
 use crate::stripe::handle_for;
 use firn_format::{Decoder, Location, StripeMeta, Tid};
 use std::collections::HashSet;
@@ -11,12 +11,15 @@ use std::collections::HashSet;
 type Report<'a> = &'a mut dyn FnMut(&str, &str, &str);
 
 /// Check one table; each problem is reported.
-pub fn check_table(oid: u32, report: Report<'_>) {
+pub fn check_table(oid: u32, progress: &Progress, report: Report<'_>) {
     let opened = OpenRel::open(oid, LockMode::AccessShare);
     let table = opened.rel();
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
     let snap = Snap::self_snap();
     let stripes = directory.list(snap);
+    progress.set(Count::StripesTotal, stripes.len() as u64);
+    progress.set(Count::BytesTotal, stripes.iter().map(|f| f.entry.bytes).sum());
+    progress.phase(Phase::CheckingStripes);
     let mut end_of_last = 0u64;
     for found in &stripes {
         xact::check_for_interrupts();
@@ -44,8 +47,12 @@ pub fn check_table(oid: u32, report: Report<'_>) {
                 }
             },
         );
+        progress.add(Count::StripesDone, 1);
+        progress.add(Count::RowsDone, u64::from(found.entry.rows));
+        progress.add(Count::BytesDone, found.entry.bytes);
     }
-    check_indexes(table, &directory, &stripes, report);
+    progress.phase(Phase::CheckingIndexes);
+    check_indexes(table, &directory, &stripes, progress, report);
 }
 
 /// Bytes, checksum, metadata, every page.
@@ -129,9 +136,18 @@ fn check_column(
 
 /// Every B-tree entry of a stripe row finds a stripe; every visible stripe row has its entry in
 /// every full B-tree index.
-fn check_indexes(table: Rel, directory: &Directory, stripes: &[Found], report: Report<'_>) {
+fn check_indexes(
+    table: Rel,
+    directory: &Directory,
+    stripes: &[Found],
+    progress: &Progress,
+    report: Report<'_>,
+) {
     let snap = Snap::self_snap();
-    for oid in index_oids(table) {
+    let indexes = index_oids(table);
+    progress.set(Count::IndexesTotal, indexes.len() as u64);
+    for (done, oid) in indexes.into_iter().enumerate() {
+        progress.set(Count::IndexesDone, done as u64);
         let index = OpenRel::any_kind(oid, LockMode::AccessShare);
         let kind = index_kind(index.rel());
         if !kind.is_btree || !kind.is_valid {

@@ -1,5 +1,6 @@
 //! Stores and cache of this session.
 
+use crate::pg::progress::waiting;
 use crate::pg::{catalog, error, guc, thread, xact, Kind};
 use firn_lake::{Cache, ErrorKind, Store, StoreOptions, PUBLIC_OPTIONS, SECRET_OPTIONS};
 use std::cell::RefCell;
@@ -115,16 +116,16 @@ pub fn read_object(
     xact::check_for_interrupts();
     let open = open(server, role);
     let range = offset..offset + len as u64;
-    let bytes = cache()
-        .read(&open.store, &open.id, key, object_len, range, &cancelled)
-        .unwrap_or_else(|e| raise(e));
-    out.extend_from_slice(&bytes);
+    let cache = cache();
+    let read = waiting(|| cache.read(&open.store, &open.id, key, object_len, range, &cancelled));
+    out.extend_from_slice(&read.unwrap_or_else(|e| raise(e)));
 }
 
 /// Read a whole object past the cache.
 pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);
-    open.store.get_range(key, 0..len, &cancelled).unwrap_or_else(|e| raise(e)).to_vec()
+    let read = waiting(|| open.store.get_range(key, 0..len, &cancelled));
+    read.unwrap_or_else(|e| raise(e)).to_vec()
 }
 
 /// Check the options given to CREATE SERVER or CREATE USER MAPPING.
