@@ -93,6 +93,8 @@ pub enum Count {
 pub const COUNTS: usize = 9;
 /// The slot's first integer is the phase.
 const PHASE: i32 = 0;
+const _: () = assert!(Count::BytesTotal as usize + 1 == COUNTS);
+const _: () = assert!(COUNTS < pg_sys::PGSTAT_NUM_PROGRESS_PARAM as usize);
 
 /// The report of one function about one table; it ends when this is dropped.
 pub struct Progress {
@@ -213,23 +215,4 @@ pub fn waiting<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: as above. After an error, PostgreSQL does this.
     unsafe { pg_sys::pgstat_report_wait_end() }
     result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_and_phases_have_one_number_each() {
-        for command in COMMANDS {
-            assert_eq!(Command::of(command.number()), Some(command));
-        }
-        assert_eq!(Command::of(0), None);
-        assert_eq!(Command::of(FIRST_COMMAND + COMMANDS.len() as u32), None);
-        for (at, (phase, _)) in PHASES.iter().enumerate() {
-            assert_eq!(*phase as usize, at);
-        }
-        assert_eq!(Count::BytesTotal as usize + 1, COUNTS);
-        assert!(COUNTS < pg_sys::PGSTAT_NUM_PROGRESS_PARAM as usize);
-    }
 }

@@ -470,6 +470,7 @@ impl Toast {
         let mut at = offset;
         let blocks = self.rel.heap_blocks();
         while at < end {
+            super::xact::check_for_interrupts();
             let chunk = (at / CHUNK_BYTES as u64) as u32;
             let within = (at % CHUNK_BYTES as u64) as usize;
             let want = ((end - at) as usize).min(CHUNK_BYTES - within);

@@ -1,9 +1,8 @@
 //! Offload and load: the steps of `firn_lake::plan`, carried out on one table.
 
 use super::intents::{self, Noted};
-use super::stores::{self, cancelled, raise, Open};
+use super::stores::{self, call, cancelled, raise, Open};
 use crate::directory::{chunks, Directory, Found};
-use crate::pg::progress::waiting;
 use crate::pg::{
     catalog, error, guc, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel, Snap,
 };
@@ -112,15 +111,13 @@ impl Run<'_> {
                 self.progress.phase(Phase::ReadingStripe);
                 let bytes = Bytes::from(read_stripe(self.table, &self.directory, &found));
                 self.progress.phase(Phase::Uploading);
-                let result = waiting(|| self.store.store.put(key, bytes, &cancelled));
-                result.unwrap_or_else(|e| raise(e));
+                call(|| self.store.store.put(key, bytes, &cancelled));
                 guc::crash_point("offload-uploaded");
             }
             Step::Verify { slot, key, bytes } => {
                 let crc = self.found(*slot).entry.crc32c;
                 self.progress.phase(Phase::Verifying);
-                let result = waiting(|| self.store.store.verify(key, *bytes, crc, &cancelled));
-                result.unwrap_or_else(|e| raise(e));
+                call(|| self.store.store.verify(key, *bytes, crc, &cancelled));
                 guc::crash_point("offload-verified");
             }
             Step::Flip { slot, key, .. } => {
@@ -219,8 +216,7 @@ pub fn unneeded(oid: u32) -> Vec<(String, String, String)> {
     let mut result = Vec::new();
     for server in catalog::servers_of(table.oid()) {
         let open = stores::open(&server, table.owner());
-        let listed = waiting(|| open.store.list(&identity.prefix(), &cancelled));
-        let listed = listed.unwrap_or_else(|e| raise(e));
+        let listed = call(|| open.store.list(&identity.prefix(), &cancelled));
         for u in plan::unneeded(&identity, &listed, &stripes, &known) {
             result.push((server.clone(), u.key.clone(), u.to_string()));
         }

@@ -24,16 +24,34 @@ thread_local! {
     static CACHE: RefCell<Option<(String, u64, Rc<Cache>)>> = const { RefCell::new(None) };
 }
 
-/// True when the user or the administrator wants this session's work to end.
-pub fn cancelled() -> bool {
-    xact::interrupt_requested()
+thread_local! {
+    /// The error that made [`cancelled`] answer true.
+    static HELD: RefCell<Option<xact::Held>> = const { RefCell::new(None) };
 }
 
-/// Raise a store's failure; a cancelled call is answered by PostgreSQL's own cancel error.
-pub fn raise(e: firn_lake::Error) -> ! {
-    if e.kind == ErrorKind::Cancelled {
-        xact::check_for_interrupts();
+/// For calls into the store: serves what other sessions and the client ask of this one, and answers true
+/// when that ends its work. However long a store is silent, nobody has to wait for this session.
+pub fn cancelled() -> bool {
+    match xact::hold_interrupts() {
+        None => false,
+        held => {
+            HELD.set(held);
+            true
+        }
     }
+}
+
+/// Call into a store or the cache; raises what goes wrong there, or what [`cancelled`] has kept back.
+pub fn call<T>(body: impl FnOnce() -> firn_lake::Result<T>) -> T {
+    let result = waiting(body);
+    if let Some(held) = HELD.take() {
+        held.raise()
+    }
+    result.unwrap_or_else(|e| raise(e))
+}
+
+/// Raise a store's failure.
+pub fn raise(e: firn_lake::Error) -> ! {
     let (kind, hint) = match e.kind {
         ErrorKind::NotFound => (
             Kind::StoreMissing,
@@ -117,15 +135,14 @@ pub fn read_object(
     let open = open(server, role);
     let range = offset..offset + len as u64;
     let cache = cache();
-    let read = waiting(|| cache.read(&open.store, &open.id, key, object_len, range, &cancelled));
-    out.extend_from_slice(&read.unwrap_or_else(|e| raise(e)));
+    let bytes = call(|| cache.read(&open.store, &open.id, key, object_len, range, &cancelled));
+    out.extend_from_slice(&bytes);
 }
 
 /// Read a whole object past the cache.
 pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);
-    let read = waiting(|| open.store.get_range(key, 0..len, &cancelled));
-    read.unwrap_or_else(|e| raise(e)).to_vec()
+    call(|| open.store.get_range(key, 0..len, &cancelled)).to_vec()
 }
 
 /// Check the options given to CREATE SERVER or CREATE USER MAPPING.

@@ -1,41 +1,8 @@
-"""Fit for trouble: several moves in one statement; progress that other sessions see."""
-import os
-import threading
-import time
-
+"""Several moves in one statement; progress that other sessions see."""
 import psycopg
 
 from harness.cluster import Cluster
-from harness.store import KEY, SECRET, Gateway, Proxy
-
-
-def fresh(c, rows=3000, stripe_rows=500):
-    """A table `f` with rows in stripes and in the row store, and its twin `h` on heap."""
-    c.execute("DROP TABLE IF EXISTS f, h")
-    c.execute(f"SET firn.bulk_threshold = 10; SET firn.stripe_rows = {stripe_rows}")
-    c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n numeric(10,2)) USING firn")
-    c.execute(f"INSERT INTO f SELECT i, 'v' || i % 50, i / 4.0 FROM generate_series(1, {rows}) i")
-    c.execute("UPDATE f SET v = 'changed' WHERE id % 100 = 0")
-    c.execute("CREATE TABLE h USING heap AS TABLE f")
-
-
-def intact(c):
-    """`f` holds what `h` holds, and firn.check finds nothing wrong."""
-    for a, b in (("h", "f"), ("f", "h")):
-        n = c.execute(f"SELECT count(*) FROM (TABLE {a} EXCEPT ALL TABLE {b}) x").fetchone()[0]
-        assert n == 0, f"{n} rows of {a} are not in {b}"
-    problems = c.execute("SELECT * FROM firn.check('f')").fetchall()
-    assert not problems, problems
-
-
-def expect(c, sql, *states):
-    """`sql` fails with one of these SQLSTATEs; returns the error."""
-    try:
-        c.execute(sql)
-    except psycopg.Error as e:
-        assert e.sqlstate in states, (e.sqlstate, str(e))
-        return e
-    raise AssertionError(f"no error from {sql}")
+from trouble.common import Background, expect, fresh, intact
 
 
 def one_statement(cluster):
@@ -63,37 +30,6 @@ def one_statement(cluster):
             c.execute("ROLLBACK TO s")
             c.execute("UPDATE f SET v = v WHERE CURRENT OF k")
         intact(c)
-
-
-class Background:
-    """A statement in a session of its own; `result` is its rows or its error."""
-
-    def __init__(self, cluster, sql, prepare="SELECT 1", **connection):
-        self.conn = cluster.connect(**connection)
-        self.conn.execute(prepare)
-        self.pid = self.conn.info.backend_pid
-        self.result, self.ended = None, None
-        self.thread = threading.Thread(target=self._work, args=(sql,), daemon=True)
-        self.thread.start()
-
-    def _work(self, sql):
-        try:
-            cursor = self.conn.execute(sql)
-            self.result = cursor.fetchall() if cursor.description else cursor.rowcount
-        except psycopg.Error as e:
-            self.result = e
-        self.ended = time.time()
-
-    def running(self):
-        return self.ended is None
-
-    def finish(self, seconds=60):
-        self.thread.join(seconds)
-        assert not self.running(), "the statement does not end"
-        self.conn.close()
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
 
 
 def samples(cluster, sql, prepare="SELECT 1", until=None):
@@ -206,42 +142,3 @@ def without_preload(_cluster):
         progress(cluster)
     finally:
         cluster.destroy()
-
-
-def stores(tally, cluster, pattern):
-    """What needs a real store and a proxy that hampers it."""
-    with Gateway(os.path.join(cluster.root, "s3")) as gateway:
-        proxy = Proxy(gateway.port)
-        with cluster.connect() as c:
-            c.execute("CREATE SERVER s3 FOREIGN DATA WRAPPER firn OPTIONS (url 's3://bucket/firn', "
-                      f"endpoint 'http://127.0.0.1:{proxy.port}', region 'us-east-1')")
-            c.execute(f"CREATE USER MAPPING FOR postgres SERVER s3 OPTIONS (access_key_id '{KEY}', "
-                      f"secret_access_key '{SECRET}')")
-        for name, body in (("progress of offload and load", progress_of_moves),):
-            if pattern in name:
-                tally.case(f"trouble {name}", lambda: body(cluster, proxy))
-                proxy.rate = None
-        proxy.close()
-
-
-def run(tally, pattern):
-    cluster = Cluster("trouble").create()
-    try:
-        store = os.path.join(cluster.root, "store")
-        os.mkdir(store)
-        os.chmod(store, 0o777)
-        with cluster.connect() as c:
-            c.execute("CREATE EXTENSION firn")
-            c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
-        for name, body in (("several moves in one statement", one_statement), ("progress", progress),
-                           ("progress without preloading", without_preload)):
-            if pattern in name:
-                tally.case(f"trouble {name}", lambda: body(cluster))
-        stores(tally, cluster, pattern)
-        tally.case("trouble server log", lambda: quiet(cluster))
-    finally:
-        cluster.destroy()
-
-
-def quiet(cluster):
-    assert not cluster.alarms(), cluster.alarms()
