@@ -12,6 +12,7 @@ pub mod datum;
 pub mod errors;
 pub mod ext;
 pub mod fmgr;
+mod frozen;
 pub mod guc;
 pub mod heap;
 pub mod hooks;
