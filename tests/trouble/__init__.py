@@ -3,7 +3,7 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import cancel, progress
+from trouble import cancel, full, progress
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
 CASES = {
@@ -12,6 +12,13 @@ CASES = {
     "progress without preloading": progress.without_preload,
     "statement_timeout": cancel.timeouts,
     "no thread left": cancel.no_thread_left,
+}
+# Those that mount a small file system.
+DISK_CASES = {
+    "full disk of a table": full.table_space,
+    "full disk of a server": full.whole_server,
+    "full disk of the cache": full.cache,
+    "full disk of a store": full.store,
 }
 STORE_CASES = {
     "progress of offload and load": progress.progress_of_moves,
@@ -29,7 +36,8 @@ def run(tally, pattern):
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
             c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
-        for name, body in CASES.items():
+        small = any(pattern in name for name in DISK_CASES) and full.possible()
+        for name, body in (CASES | DISK_CASES if small else CASES).items():
             if pattern in name:
                 tally.case(f"trouble {name}", lambda: body(cluster))
         if any(pattern in name for name in STORE_CASES):

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 type Options = Vec<(String, String)>;
 type ServerAndRole = (String, u32);
@@ -21,7 +22,7 @@ pub struct Open {
 thread_local! {
     /// Open stores by server and role; reopened when their options change.
     static STORES: RefCell<HashMap<ServerAndRole, (Options, Rc<Open>)>> = RefCell::default();
-    static CACHE: RefCell<Option<(String, u64, Rc<Cache>)>> = const { RefCell::new(None) };
+    static CACHE: RefCell<Option<OpenCache>> = const { RefCell::new(None) };
 }
 
 thread_local! {
@@ -52,10 +53,15 @@ pub fn call<T>(body: impl FnOnce() -> firn_lake::Result<T>) -> T {
 
 /// Raise a store's failure.
 pub fn raise(e: firn_lake::Error) -> ! {
+    let folder = e.store.as_deref().is_some_and(|url| url.starts_with("file:"));
     let (kind, hint) = match e.kind {
         ErrorKind::NotFound => (
             Kind::StoreMissing,
             "The object was removed behind firn's back; restore it to the store under its key.",
+        ),
+        ErrorKind::PermissionDenied if folder => (
+            Kind::Denied,
+            "PostgreSQL's operating system user must be able to write to the folder.",
         ),
         ErrorKind::PermissionDenied => (
             Kind::StoreDenied,
@@ -70,10 +76,7 @@ pub fn raise(e: firn_lake::Error) -> ! {
         ErrorKind::InvalidOptions => (Kind::Invalid, "Check the options of the foreign server."),
         _ => (Kind::StoreUnreachable, "Try again; the table is unchanged."),
     };
-    error(kind, "could not reach the object of a cold stripe")
-        .detail(e.to_string())
-        .hint(hint)
-        .raise()
+    error(kind, e.to_string()).hint(hint).raise()
 }
 
 /// The store behind a foreign server, with the credentials of `role`.
@@ -108,17 +111,42 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     open
 }
 
+/// How long a cache that could not be opened is left alone.
+const CACHE_PAUSE: Duration = Duration::from_secs(60);
+
+/// The cache of this session, and when to try again if it is one that keeps nothing.
+struct OpenCache {
+    directory: String,
+    size: u64,
+    cache: Rc<Cache>,
+    until: Option<Instant>,
+}
+
+/// The local cache. If its folder cannot be used, one that keeps nothing: reading goes on.
 fn cache() -> Rc<Cache> {
     let (directory, size) = (guc::cache_directory(), guc::cache_size());
     let known = CACHE.with_borrow(|c| {
-        c.as_ref().filter(|(d, s, _)| *d == directory && *s == size).map(|(_, _, c)| c.clone())
+        c.as_ref()
+            .filter(|c| c.directory == directory && c.size == size)
+            .filter(|c| c.until.is_none_or(|until| Instant::now() < until))
+            .map(|c| c.cache.clone())
     });
     if let Some(cache) = known {
         return cache;
     }
-    let cache = Cache::open(&PathBuf::from(&directory), size).unwrap_or_else(|e| raise(e));
+    let (cache, until) = match Cache::open(&PathBuf::from(&directory), size) {
+        Ok(cache) => (cache, None),
+        Err(e) => {
+            error(Kind::CacheUnusable, e.to_string())
+                .detail("Cold stripes are read from their store each time.")
+                .hint("Check firn.cache_directory and the space and rights there.")
+                .warn();
+            let without = Cache::open(&PathBuf::from(&directory), 0).unwrap_or_else(|e| raise(e));
+            (without, Some(Instant::now() + CACHE_PAUSE))
+        }
+    };
     let cache = Rc::new(cache);
-    CACHE.with_borrow_mut(|c| *c = Some((directory, size, cache.clone())));
+    CACHE.set(Some(OpenCache { directory, size, cache: cache.clone(), until }));
     cache
 }
 
