@@ -35,6 +35,7 @@ class SmallDisk:
 
     def __exit__(self, *_):
         subprocess.run(["umount", "-l", self.folder], check=True)
+        os.rmdir(self.folder)
 
     def folder_for(self, name):
         path = os.path.join(self.folder, name)
@@ -91,13 +92,11 @@ def table_space(cluster):
 def possible():
     """Whether these tests can run here; says so if not."""
     try:
-        with SmallDisk(f"/tmp/firn-disk-probe-{os.getpid()}", 1) as disk:
-            folder = disk.folder
+        with SmallDisk(f"/tmp/firn-disk-probe-{os.getpid()}", 1):
+            return True
     except NoDisk as e:
         print(f"tests of full disks are left out, a tmpfs cannot be mounted here: {e}", flush=True)
         return False
-    os.rmdir(folder)
-    return True
 
 
 def run_out(c, disk, cluster, name, work, undone):
