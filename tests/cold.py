@@ -1,6 +1,5 @@
 """Cold stripes: a local folder and a real S3 server; faults of the store; damaged bytes; other readers."""
 import os
-import subprocess
 import time
 
 import duckdb
@@ -8,9 +7,7 @@ import psycopg
 import pyarrow.parquet
 
 from harness.cluster import Cluster
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KEY, SECRET = "firnaccess", "firnsecret123"
+from harness.store import KEY, SECRET, Gateway
 
 
 def fresh(c, name="f"):
@@ -253,26 +250,14 @@ def other_readers(cluster):
 
 
 def s3(tally, cluster):
-    tool = os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools"))
-    gateway = subprocess.run([os.path.join(ROOT, "scripts/install-versitygw.sh"), tool], text=True,
-                             stdout=subprocess.PIPE).stdout.strip().splitlines()
-    folder = os.path.join(cluster.root, "s3")
-    os.makedirs(os.path.join(folder, "bucket"))
-    port = 7199
-    env = dict(os.environ, ROOT_ACCESS_KEY=KEY, ROOT_SECRET_KEY=SECRET)
-    server = subprocess.Popen([gateway[-1], "--port", f"127.0.0.1:{port}", "posix", "--nometa", folder], env=env,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        time.sleep(1.5)
+    with Gateway(os.path.join(cluster.root, "s3")) as gateway:
         with cluster.connect() as c:
             c.execute("CREATE SERVER s3 FOREIGN DATA WRAPPER firn OPTIONS (url 's3://bucket/firn', "
-                      f"endpoint 'http://127.0.0.1:{port}', region 'us-east-1', max_retries '2', retry_timeout_ms '3000')")
+                      f"endpoint 'http://127.0.0.1:{gateway.port}', region 'us-east-1', max_retries '2', "
+                      "retry_timeout_ms '3000')")
             c.execute(f"CREATE USER MAPPING FOR postgres SERVER s3 OPTIONS (access_key_id '{KEY}', secret_access_key '{SECRET}')")
         tally.case("cold life on s3 (versitygw)", lambda: life(cluster, "s3"))
         tally.case("cold wrong credentials", lambda: wrong_credentials(cluster))
-    finally:
-        server.terminate()
-        server.wait()
     tally.case("cold unreachable store", lambda: unreachable(cluster))
 
 

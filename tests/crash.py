@@ -14,6 +14,8 @@ POINTS = [
     ("offload-intent", "SELECT firn.offload('f', 'cold')"), ("offload-uploaded", "SELECT firn.offload('f', 'cold')"),
     ("offload-verified", "SELECT firn.offload('f', 'cold')"), ("offload-flipped", "SELECT firn.offload('f', 'cold')"),
     ("offload-freed", "SELECT firn.offload('f', 'cold')"),
+    *((point, statement) for point in ("row-unindexed", "row-indexed") for statement in (
+        "SELECT firn.offload('f', 'cold')", "SELECT * FROM f WHERE id = 303 FOR UPDATE", "INSERT INTO g TABLE f")),
     ("load-object-read", "SELECT firn.load('f')"), ("load-flipped", "SELECT firn.load('f')"),
 ]
 
@@ -24,9 +26,10 @@ def content(c):
 
 def crash_at(cluster, point, statement):
     with cluster.connect() as c:
-        c.execute("DROP TABLE IF EXISTS f")
+        c.execute("DROP TABLE IF EXISTS f, g")
         c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n int) USING firn")
         c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
+        c.execute("CREATE TABLE g (id int PRIMARY KEY, v text, n int) USING firn")
         c.execute("INSERT INTO f SELECT i, 'old', i FROM generate_series(1, 500) i")
         c.execute("UPDATE f SET n = 0 WHERE id % 50 = 0")
         c.execute("DELETE FROM f WHERE id % 33 = 0")
@@ -56,6 +59,10 @@ def crash_at(cluster, point, statement):
         assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
         c.execute("VACUUM f")
         c.execute("SELECT * FROM firn.unneeded('f')").fetchall()
+        for t in ("f", "g"):
+            c.execute(f"REINDEX TABLE {t}")
+            c.execute(f"VACUUM FULL {t}")
+            assert not c.execute(f"SELECT * FROM firn.check('{t}')").fetchall()
 
 
 def committed_survives(cluster):
@@ -84,9 +91,12 @@ def run(tally, pattern):
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
             c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
-        for point, statement in POINTS:
-            if pattern in point:
-                tally.case(f"crash at {point}", lambda: crash_at(cluster, point, statement))
+        # What was logged last before the crash may have reached the disk, or not.
+        for suffix in ("", "+wal"):
+            for point, statement in POINTS:
+                if pattern in point:
+                    what = f"crash at {point}{suffix} in {statement.split('(')[0][:24]}"
+                    tally.case(what, lambda: crash_at(cluster, point + suffix, statement))
         tally.case("crash of the server after commit", lambda: committed_survives(cluster))
     finally:
         cluster.destroy()

@@ -15,6 +15,7 @@ import isolation  # noqa: E402
 import oracle  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
+import trouble  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -44,6 +45,7 @@ SUITES = {
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,
+    "trouble": trouble.run,
     "isolation": isolation.run,
     "regress": regress.run,
 }

@@ -38,13 +38,13 @@ class Cluster:
             user = pwd.getpwnam("postgres")
             os.chown(self.root, user.pw_uid, user.pw_gid)
 
-    def _as_user(self, args):
+    def as_user(self, args):
         if os.getuid() == 0:
             return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *args]
         return list(args)
 
     def run(self, program, *args, check=True, **kw):
-        cmd = self._as_user([os.path.join(self.bin, program), *args])
+        cmd = self.as_user([os.path.join(self.bin, program), *args])
         kw.setdefault("cwd", self.root)
         kw.setdefault("stdout", subprocess.PIPE)
         kw.setdefault("stderr", subprocess.STDOUT)

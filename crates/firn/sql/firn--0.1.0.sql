@@ -62,10 +62,24 @@ CREATE VIEW firn.tables AS
 
 COMMENT ON VIEW firn.tables IS 'firn tables: rows (as of the last ANALYZE or VACUUM), what lies where, and its size in bytes';
 
+CREATE FUNCTION firn.activity_info(OUT pid int, OUT datid oid, OUT command text, OUT relation oid, OUT phase text,
+        OUT tables_done bigint, OUT tables_total bigint, OUT stripes_done bigint, OUT stripes_total bigint,
+        OUT indexes_done bigint, OUT indexes_total bigint, OUT rows_done bigint,
+        OUT bytes_done bigint, OUT bytes_total bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'firn_activity_info' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+-- Everybody may see who is at work; at what, only the role itself and members of pg_read_all_stats.
 CREATE VIEW firn.activity AS
-    SELECT pid, datname, usename, query_start, state, query
-    FROM pg_stat_activity
-    WHERE state = 'active' AND query ~* 'firn\.(compact|offload|load|check)' AND pid <> pg_backend_pid();
+    SELECT i.pid, d.datname, s.usename, i.command,
+           CASE WHEN d.datname = current_database() THEN i.relation::regclass END AS relation, i.phase,
+           i.tables_done, i.tables_total, i.stripes_done, NULLIF(i.stripes_total, 0) AS stripes_total,
+           i.indexes_done, NULLIF(i.indexes_total, 0) AS indexes_total, i.rows_done,
+           i.bytes_done, NULLIF(i.bytes_total, 0) AS bytes_total,
+           s.query_start, s.wait_event_type, s.wait_event, s.query
+    FROM firn.activity_info() i
+    LEFT JOIN pg_database d ON d.oid = i.datid
+    LEFT JOIN pg_stat_activity s ON s.pid = i.pid;
+COMMENT ON VIEW firn.activity IS 'sessions that compact, offload, load or check, and how far they are';
 
 REVOKE ALL ON FUNCTION firn.stripe_file(regclass, bigint) FROM PUBLIC;
 GRANT USAGE ON SCHEMA firn TO PUBLIC;

@@ -144,8 +144,17 @@ pub(crate) fn io_kind(e: &io::Error) -> ErrorKind {
     }
 }
 
+/// What the operating system says of an error, without the number.
+pub(crate) fn io_text(e: &io::Error) -> String {
+    let text = e.to_string();
+    match text.find(" (os error ") {
+        Some(at) => text[..at].to_string(),
+        None => text,
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
-        Failure::fatal(io_kind(&e), e.to_string())
+        Failure::fatal(io_kind(&e), io_text(&e))
     }
 }

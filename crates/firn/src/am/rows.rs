@@ -153,6 +153,8 @@ impl StripeRows {
             Source::Stripe(reader) => {
                 let covered = current.batch.as_ref().is_some_and(|(b, _)| b.rows.contains(&row));
                 if !covered {
+                    // Index builds and rewrites ask nowhere else.
+                    xact::check_for_interrupts();
                     let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);
                     let columns = load_batch(
                         &self.layout,

@@ -10,7 +10,9 @@ use crate::pg::heap::{Outcome, RowStoreScan};
 use crate::pg::index::Indexes;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::tableam_tuple::delete_row_store;
-use crate::pg::{error, guc, lock, snapshot, xact, Kind, LockMode, OpenRel, Rel};
+use crate::pg::{
+    error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
+};
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{push_row, store, write_options};
 use firn_format::{ColumnSpec, StripeWriter, Tid};
@@ -18,13 +20,18 @@ use std::rc::Rc;
 
 /// Raw bytes after which a stripe is written, however few rows it has.
 const STRIPE_BYTES: usize = 128 << 20;
+/// Bytes of a block of the row store.
+const BLOCK_BYTES: u64 = 8_192;
 
 /// Move the settled rows of a table's row store into stripes. Returns the number of rows moved.
-pub fn compact(oid: u32) -> i64 {
+pub fn compact(oid: u32, progress: &Progress) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
     refuse_published(table, "compact");
+    // A moved row has a new TID: an outer statement or a cursor that has read the old one could not
+    // change the row any more.
+    table.check_not_in_use(c"compact");
     crate::write::flush_table(table);
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
     let snapshot = snapshot::Registered::latest();
@@ -35,9 +42,13 @@ pub fn compact(oid: u32) -> i64 {
     let mut batch = Batch::new(table);
     let mut moved = 0;
     let cid = xact::command_id(true);
+    let bytes_before = |block: u32| u64::from(block) * BLOCK_BYTES;
+    progress.set(Count::BytesTotal, bytes_before(table.heap_blocks()));
+    progress.phase(Phase::ReadingRowStore);
     while scan.next(slot.slot()) {
         xact::check_for_interrupts();
         let row = slot.slot();
+        progress.set(Count::BytesDone, bytes_before(row.tid().block));
         // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
         // and nobody gets an error that heap would not give.
         let settled = row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest));
@@ -53,11 +64,12 @@ pub fn compact(oid: u32) -> i64 {
         }
         batch.keep(tid);
         if batch.is_full() {
-            moved += batch.write(&directory, cid);
+            moved += batch.write(&directory, cid, progress);
+            progress.phase(Phase::ReadingRowStore);
             batch = Batch::new(table);
         }
     }
-    moved += batch.write(&directory, cid);
+    moved += batch.write(&directory, cid, progress);
     guc::crash_point("compact-deleted");
     moved
 }
@@ -117,30 +129,35 @@ impl Batch {
     }
 
     /// Write the stripe, its forwarding list and its index entries.
-    fn write(self, directory: &Directory, cid: u32) -> i64 {
+    fn write(self, directory: &Directory, cid: u32, progress: &Progress) -> i64 {
         let rows = self.writer.rows();
         if rows == 0 {
             return 0;
         }
         let slot = allocation::slot_for(&directory.toast, rows);
         let place = directory.reserve(slot, rows, cid);
+        progress.phase(Phase::Encoding);
         let (writer, stripe) = crate::write::encode_now(self.writer);
+        progress.phase(Phase::WritingChunks);
         let entry = store(directory, &stripe, cid);
         directory.publish(slot, place, &entry);
         forward::write(&directory.toast, slot, &self.origins, cid);
         lock::widen_predicate_locks(self.table);
         guc::crash_point("compact-written");
+        progress.phase(Phase::InsertingIndexEntries);
         let mut indexes = Indexes::open(self.table);
         let mut buffer = RowBuffer::default();
         let xid = xact::xid();
         for row in 0..rows {
-            if row % 1_024 == 0 {
+            if row % 256 == 0 {
                 xact::check_for_interrupts();
+                progress.add(Count::RowsDone, u64::from(256.min(rows - row)));
             }
             pending_row(&self.layout, &writer, row, &mut buffer);
             indexes.insert(Tid::of(slot, row), &buffer.values, &buffer.nulls, xid);
         }
         indexes.finish();
+        progress.add(Count::StripesDone, 1);
         i64::from(rows)
     }
 }

@@ -123,6 +123,19 @@ pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::Transaction
     (*header).t_choice.t_heap.t_xmax
 }
 
+/// The copy of the status of backend `number` (from 1) that this transaction has made, or null.
+///
+/// # Safety
+/// As for any call into PostgreSQL; the copy lives to the end of the transaction.
+pub unsafe fn local_status(number: i32) -> *const pg_sys::PgBackendStatus {
+    // From PostgreSQL 16 on it is pgstat_get_local_beentry_by_index.
+    let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+    if entry.is_null() {
+        return std::ptr::null();
+    }
+    &raw const (*entry).backendStatus
+}
+
 /// PostgreSQL functions called without a guard, from frames that own nothing: their errors pass by as
 /// C's own longjmp, and a call costs no more than in C.
 pub mod direct {

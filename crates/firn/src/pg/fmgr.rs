@@ -8,7 +8,9 @@ pub enum Out {
     Null,
     /// The result of a function that returns void.
     Void,
+    Int4(i32),
     Int8(i64),
+    Oid(u32),
     Text(String),
     Bytes(Vec<u8>),
     /// Microseconds since 1970.
@@ -27,7 +29,9 @@ unsafe fn datum(out: &Out) -> (pg_sys::Datum, bool) {
     let d = match out {
         Out::Null => return (pg_sys::Datum::from(0usize), true),
         Out::Void => pg_sys::Datum::from(0usize),
+        Out::Int4(v) => pg_sys::Datum::from(*v),
         Out::Int8(v) => pg_sys::Datum::from(*v),
+        Out::Oid(v) => pg_sys::Datum::from(pg_sys::Oid::from(*v)),
         Out::Text(v) => varlena(v.as_bytes()),
         Out::Bytes(v) => varlena(v),
         Out::Time(v) => pg_sys::Datum::from(v - super::datum::EPOCH_MICROS),
@@ -142,6 +146,7 @@ sql_functions! {
     firn_offload, pg_finfo_firn_offload, single => crate::sql::offload;
     firn_load, pg_finfo_firn_load, single => crate::sql::load;
     firn_unneeded, pg_finfo_firn_unneeded, set => crate::sql::unneeded;
+    firn_activity_info, pg_finfo_firn_activity_info, set => crate::sql::activity_info;
     firn_fdw_validator, pg_finfo_firn_fdw_validator, single => crate::sql::validate_options;
 }
 

@@ -56,11 +56,23 @@ fn text(raw: *mut core::ffi::c_char) -> String {
 }
 
 /// Developer setting for crash tests: when `firn.crash_point` names this point, the backend kills
-/// itself as `kill -9` would, and PostgreSQL restarts from its log.
+/// itself as `kill -9` would, and PostgreSQL restarts from its log. With `+wal` behind the name all that
+/// was logged so far reaches the disk before; without, what was logged last is lost.
 pub fn crash_point(name: &str) {
     // SAFETY: as above; kill on ourselves.
     unsafe {
-        if !CRASH_POINT.is_null() && *CRASH_POINT != 0 && text(CRASH_POINT) == name {
+        if CRASH_POINT.is_null() || *CRASH_POINT == 0 {
+            return;
+        }
+        let wanted = text(CRASH_POINT);
+        let (wanted, flush) = match wanted.strip_suffix("+wal") {
+            Some(wanted) => (wanted, true),
+            None => (wanted.as_str(), false),
+        };
+        if wanted == name {
+            if flush {
+                super::wal::flush_all();
+            }
             libc_kill(std::process::id() as i32, 9);
         }
     }

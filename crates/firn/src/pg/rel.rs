@@ -187,6 +187,12 @@ impl Rel {
             pg_sys::pgstat_count_heap_update(self.0, false)
         }
     }
+    /// Raise when a cursor or an outer statement of this session works on the relation. `doing` is the
+    /// word for what is about to be done.
+    pub fn check_not_in_use(self, doing: &std::ffi::CStr) {
+        // SAFETY: plain call on an open relation.
+        unsafe { pg_sys::CheckTableNotInUse(self.0, doing.as_ptr()) }
+    }
     /// A number that stays the same as long as the relation's definition does.
     pub fn definition_token(self) -> u64 {
         static mut NEXT: u64 = 0;

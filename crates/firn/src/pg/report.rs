@@ -20,6 +20,8 @@ pub enum Kind {
     StoreDenied,
     /// An object that a stripe needs is not there.
     StoreMissing,
+    /// The local cache cannot be used.
+    CacheUnusable,
     /// A disk or store is full.
     Full,
     /// A limit of the format is reached (TIDs, chunk addresses, value size).
@@ -49,6 +51,7 @@ impl Kind {
             Kind::StoreUnreachable => C::ERRCODE_FDW_UNABLE_TO_ESTABLISH_CONNECTION,
             Kind::StoreDenied => C::ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
             Kind::StoreMissing => C::ERRCODE_UNDEFINED_FILE,
+            Kind::CacheUnusable => C::ERRCODE_WARNING,
             Kind::Full => C::ERRCODE_DISK_FULL,
             Kind::Limit => C::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             Kind::Denied => C::ERRCODE_INSUFFICIENT_PRIVILEGE,
@@ -81,6 +84,10 @@ impl Report {
     pub fn hint(mut self, text: impl Into<String>) -> Self {
         self.report = self.report.set_hint(text.into());
         self
+    }
+    /// Tell the client and go on.
+    pub fn warn(self) {
+        self.report.report(PgLogLevel::WARNING);
     }
     /// Raise it as ERROR; destructors on the way out run.
     pub fn raise(self) -> ! {

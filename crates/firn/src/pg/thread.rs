@@ -1,16 +1,29 @@
 //! Worker threads of a backend. They never call PostgreSQL, and no signal is ever delivered to them:
 //! PostgreSQL's handlers must run on the main thread.
 
-/// A computation on a thread of its own.
-pub struct Job<T>(std::thread::JoinHandle<T>);
+use std::sync::mpsc::{sync_channel, RecvError};
 
-/// Run `work` on a new thread.
-pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Job<T> {
+/// A computation on a thread of its own.
+pub struct Job<T>(std::thread::JoinHandle<Result<T, RecvError>>);
+
+/// Run `work` on a new thread; gives it back when the system has no thread left.
+pub fn spawn<T, F>(work: F) -> Result<Job<T>, F>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    let (give, take) = sync_channel::<F>(1);
     // A new thread inherits the signal mask: block everything while it starts.
     let old = block_signals();
-    let handle = std::thread::spawn(work);
+    let started = std::thread::Builder::new().spawn(move || take.recv().map(|work| work()));
     restore_signals(&old);
-    Job(handle)
+    match started {
+        Ok(handle) => match give.send(work) {
+            Ok(()) => Ok(Job(handle)),
+            Err(unsent) => Err(unsent.0),
+        },
+        Err(_) => Err(work),
+    }
 }
 
 impl<T> Job<T> {
@@ -19,7 +32,7 @@ impl<T> Job<T> {
     }
     /// The result; None when the work panicked.
     pub fn join(self) -> Option<T> {
-        self.0.join().ok()
+        self.0.join().ok()?.ok()
     }
 }
 

@@ -295,21 +295,26 @@ impl Toast {
         }
     }
 
-    /// Insert one row; returns its place.
+    /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back.
     pub fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, frozen: bool) -> Tid {
-        let mut options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
-        if frozen {
-            options |= pg_sys::HEAP_INSERT_FROZEN as i32;
-        }
+        let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
         // SAFETY: the tuple was formed for this relation and is freed after use.
-        unsafe {
+        let place = unsafe {
             let tuple = self.form(key, data);
             pg_sys::heap_insert(self.raw(), tuple, cid, options, std::ptr::null_mut());
             let mut place = (*tuple).t_self;
+            if frozen {
+                super::guc::crash_point("row-unindexed");
+            }
             self.index(key, &mut place);
             pg_sys::heap_freetuple(tuple);
             tid_of(&place)
+        };
+        if frozen {
+            super::guc::crash_point("row-indexed");
+            super::frozen::freeze(self.rel.rel(), place);
         }
+        place
     }
 
     /// Insert `data` as consecutive chunks of [`CHUNK_BYTES`] from sequence number `first` on. Returns
@@ -452,6 +457,7 @@ impl Toast {
         let mut at = offset;
         let blocks = self.rel.heap_blocks();
         while at < end {
+            super::xact::check_for_interrupts();
             let chunk = (at / CHUNK_BYTES as u64) as u32;
             let within = (at % CHUNK_BYTES as u64) as usize;
             let want = ((end - at) as usize).min(CHUNK_BYTES - within);

@@ -64,3 +64,9 @@ pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLo
     let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
     (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
 }
+
+/// Wait until everything that any session has logged so far is on disk.
+pub fn flush_all() {
+    // SAFETY: plain calls.
+    unsafe { pg_sys::XLogFlush(pg_sys::GetXLogInsertRecPtr()) }
+}

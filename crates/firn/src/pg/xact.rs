@@ -14,10 +14,20 @@ pub fn check_for_interrupts() {
     }
 }
 
-/// A cancel or terminate request waits to be served (poll this where raising is not possible).
-pub fn interrupt_requested() -> bool {
-    // SAFETY: flag reads.
-    unsafe { pg_sys::QueryCancelPending != 0 || pg_sys::ProcDiePending != 0 }
+/// An error that was raised where it could not be let through.
+pub struct Held(Box<dyn std::any::Any + Send>);
+
+impl Held {
+    /// Let it through now.
+    pub fn raise(self) -> ! {
+        std::panic::resume_unwind(self.0)
+    }
+}
+
+/// As [`check_for_interrupts`] for callers inside of foreign code, which no error may unwind: what is to be
+/// raised is given back.
+pub fn hold_interrupts() -> Option<Held> {
+    std::panic::catch_unwind(check_for_interrupts).err().map(Held)
 }
 
 /// Current subtransaction (1 is the top one).
@@ -57,6 +67,13 @@ pub fn did_commit(xid: u32) -> bool {
 pub fn command_id(used: bool) -> u32 {
     // SAFETY: plain call.
     unsafe { pg_sys::GetCurrentCommandId(used) }
+}
+
+/// End the running command here: what was written so far is seen, and may be changed, by what follows
+/// within the same statement.
+pub fn next_command() {
+    // SAFETY: plain call; raises in parallel workers, where none of our callers runs.
+    unsafe { pg_sys::CommandCounterIncrement() }
 }
 
 /// This backend is a parallel worker.

@@ -5,7 +5,8 @@ mod zones;
 
 use crate::directory::{tombstones, Directory};
 use crate::pg::fmgr::{Args, Out};
-use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Snap};
+use crate::pg::progress::{activities, Command, COUNTS};
+use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Progress, Snap};
 use firn_format::Location;
 
 /// The firn tables that a call on `oid` means: the table, or all partitions of a parent.
@@ -38,10 +39,21 @@ fn relation(args: Args) -> u32 {
     args.oid(0).unwrap_or_else(|| error(Kind::Invalid, "relation must not be null").raise())
 }
 
+/// Work on one table after the other. Each is a command of its own: two of these functions may stand in
+/// one statement, and each finds, and may move on, what the one before it has left.
+fn each(command: Command, tables: Vec<u32>, mut work: impl FnMut(u32, &Progress) -> i64) -> Out {
+    let (count, mut total) = (tables.len(), 0);
+    for (done, table) in tables.into_iter().enumerate() {
+        xact::next_command();
+        total += work(table, &Progress::begin(command, table, done, count));
+    }
+    xact::next_command();
+    Out::Int8(total)
+}
+
 /// `firn.compact(regclass)`.
 pub fn compact(args: Args) -> Out {
-    let tables = targets(relation(args), true);
-    Out::Int8(tables.into_iter().map(crate::mover::compact).sum())
+    each(Command::Compact, targets(relation(args), true), crate::mover::compact)
 }
 
 /// `firn.offload(regclass, name)`.
@@ -55,13 +67,14 @@ pub fn offload(args: Args) -> Out {
         }
         Some(_) => (),
     }
-    Out::Int8(tables.into_iter().map(|t| crate::tier::offload_table(t, &server)).sum())
+    each(Command::Offload, tables, |table, progress| {
+        crate::tier::offload_table(table, &server, progress)
+    })
 }
 
 /// `firn.load(regclass)`.
 pub fn load(args: Args) -> Out {
-    let tables = targets(relation(args), true);
-    Out::Int8(tables.into_iter().map(crate::tier::load_table).sum())
+    each(Command::Load, targets(relation(args), true), crate::tier::load_table)
 }
 
 /// `firn.unneeded(regclass)`.
@@ -164,13 +177,33 @@ pub fn stripe_file(args: Args) -> Out {
 
 /// `firn.check(regclass)`.
 pub fn check(args: Args, sink: &mut dyn FnMut(&[Out])) {
-    for oid in targets(relation(args), true) {
-        verify::check_table(oid, &mut |severity, object, problem| {
+    let tables = targets(relation(args), true);
+    let count = tables.len();
+    for (done, oid) in tables.into_iter().enumerate() {
+        let progress = Progress::begin(Command::Check, oid, done, count);
+        verify::check_table(oid, &progress, &mut |severity, object, problem| {
             sink(&[
                 Out::Text(severity.to_owned()),
                 Out::Text(object.to_owned()),
                 Out::Text(problem.to_owned()),
             ]);
         });
+    }
+}
+
+/// `firn.activity_info()`.
+pub fn activity_info(_: Args, sink: &mut dyn FnMut(&[Out])) {
+    for found in activities() {
+        let mut row = vec![Out::Int4(found.pid), Out::Oid(found.database)];
+        match found.work {
+            Some(work) => {
+                row.push(Out::Text(work.command.to_string()));
+                row.push(Out::Oid(work.table));
+                row.push(Out::Text(work.phase.to_owned()));
+                row.extend(work.counts.map(Out::Int8));
+            }
+            None => row.extend((0..3 + COUNTS).map(|_| Out::Null)),
+        }
+        sink(&row);
     }
 }

@@ -3,20 +3,22 @@
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::index::{entries_of, index_kind};
 use crate::pg::tableam_ddl::index_oids;
-use crate::pg::{xact, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{xact, Count, LockMode, OpenRel, Phase, Progress, Rel, Snap};
 use crate::stripe::handle_for;
-use firn_format::{Decoder, Location, StripeMeta, Tid};
-use std::collections::HashSet;
+use firn_format::{Decoder, DeleteVector, Location, StripeMeta, Tid, VIRTUAL_BASE};
 
 type Report<'a> = &'a mut dyn FnMut(&str, &str, &str);
 
 /// Check one table; each problem is reported.
-pub fn check_table(oid: u32, report: Report<'_>) {
+pub fn check_table(oid: u32, progress: &Progress, report: Report<'_>) {
     let opened = OpenRel::open(oid, LockMode::AccessShare);
     let table = opened.rel();
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
     let snap = Snap::self_snap();
     let stripes = directory.list(snap);
+    progress.set(Count::StripesTotal, stripes.len() as u64);
+    progress.set(Count::BytesTotal, stripes.iter().map(|f| f.entry.bytes).sum());
+    progress.phase(Phase::CheckingStripes);
     let mut end_of_last = 0u64;
     for found in &stripes {
         xact::check_for_interrupts();
@@ -44,8 +46,12 @@ pub fn check_table(oid: u32, report: Report<'_>) {
                 }
             },
         );
+        progress.add(Count::StripesDone, 1);
+        progress.add(Count::RowsDone, u64::from(found.entry.rows));
+        progress.add(Count::BytesDone, found.entry.bytes);
     }
-    check_indexes(table, &directory, &stripes, report);
+    progress.phase(Phase::CheckingIndexes);
+    check_indexes(table, &directory, &stripes, progress, report);
 }
 
 /// Bytes, checksum, metadata, every page.
@@ -83,7 +89,6 @@ fn check_stripe(table: Rel, directory: &Directory, found: &Found, name: &str, re
     }
     let mut decoder = Decoder::new();
     for column in 0..meta.columns().len() {
-        xact::check_for_interrupts();
         if let Err(e) = check_column(&mut decoder, &meta, column, &bytes) {
             let text = format!("column \"{}\": {e}", meta.columns()[column].name);
             report("error", name, &text);
@@ -109,6 +114,7 @@ fn check_column(
     };
     let mut rows = 0;
     for (number, page) in meta.pages(column).iter().enumerate() {
+        xact::check_for_interrupts();
         let decoded = decoder.decode_page(
             meta,
             column,
@@ -129,46 +135,58 @@ fn check_column(
 
 /// Every B-tree entry of a stripe row finds a stripe; every visible stripe row has its entry in
 /// every full B-tree index.
-fn check_indexes(table: Rel, directory: &Directory, stripes: &[Found], report: Report<'_>) {
+fn check_indexes(
+    table: Rel,
+    directory: &Directory,
+    stripes: &[Found],
+    progress: &Progress,
+    report: Report<'_>,
+) {
     let snap = Snap::self_snap();
-    for oid in index_oids(table) {
+    let indexes = index_oids(table);
+    progress.set(Count::IndexesTotal, indexes.len() as u64);
+    for (done, oid) in indexes.into_iter().enumerate() {
+        progress.set(Count::IndexesDone, done as u64);
         let index = OpenRel::any_kind(oid, LockMode::AccessShare);
         let kind = index_kind(index.rel());
         if !kind.is_btree || !kind.is_valid {
             continue;
         }
         let name = format!("index {}", index.rel().name());
-        let mut present: HashSet<u64> = HashSet::new();
+        // One bit per row of the table, however many entries there are.
+        let mut present: Vec<DeleteVector> =
+            stripes.iter().map(|f| DeleteVector::new(f.entry.rows)).collect();
         entries_of(table, index.rel(), &mut |tid| {
-            if tid.is_virtual() {
-                present.insert(tid.linear());
+            if !tid.is_virtual() {
+                return;
+            }
+            let block = tid.block - VIRTUAL_BASE;
+            let at = stripes.partition_point(|f| f.slot.0 <= block);
+            let Some(at) = at.checked_sub(1) else { return };
+            let (found, rows) = (&stripes[at], &mut present[at]);
+            if block - found.slot.0 >= found.entry.blocks {
+                return;
+            }
+            match tid.row_in(found.slot) {
+                Some(row) if row < found.entry.rows => rows.set(row),
+                _ => {
+                    let text = format!(
+                        "an entry points to ({},{}), past the last row of stripe {}",
+                        tid.block, tid.offset, found.slot.0
+                    );
+                    report("error", &name, &text)
+                }
             }
         });
-        let first_of = |f: &Found| Tid::of(f.slot, 0).linear();
-        for linear in &present {
-            let at = stripes.partition_point(|f| first_of(f) <= *linear);
-            let covered = at.checked_sub(1).and_then(|i| stripes.get(i)).is_some_and(|f| {
-                *linear < first_of(f) + u64::from(f.entry.blocks) * 291
-                    && *linear >= first_of(f) + u64::from(f.entry.rows)
-            });
-            if covered {
-                report(
-                    "error",
-                    &name,
-                    &format!("an entry points to row {linear}, past its stripe"),
-                );
-            }
-        }
         if kind.is_partial {
             continue;
         }
-        for found in stripes {
+        for (found, present) in stripes.iter().zip(&present) {
             xact::check_for_interrupts();
             let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
-            let base = first_of(found);
             let missing = (0..found.entry.rows)
+                .filter(|r| !present.contains(*r))
                 .filter(|r| !deleted.as_ref().is_some_and(|d| d.contains(*r)))
-                .filter(|r| !present.contains(&(base + u64::from(*r))))
                 .count();
             if missing > 0 {
                 let text = format!("it lacks entries of {missing} rows of stripe {}", found.slot.0);

@@ -1,9 +1,11 @@
 //! Offload and load: the steps of `firn_lake::plan`, carried out on one table.
 
 use super::intents::{self, Noted};
-use super::stores::{self, cancelled, raise, Open};
+use super::stores::{self, call, cancelled, raise, Open};
 use crate::directory::{chunks, Directory, Found};
-use crate::pg::{catalog, error, guc, xact, Kind, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{
+    catalog, error, guc, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel, Snap,
+};
 use crate::stripe::handle_for;
 use bytes::Bytes;
 use firn_format::{DirectoryEntry, Location};
@@ -29,7 +31,7 @@ fn describe(found: &Found) -> Stripe {
 }
 
 /// Move a table's stripes to the store behind `server`. Returns how many were moved.
-pub fn offload_table(oid: u32, server: &str) -> i64 {
+pub fn offload_table(oid: u32, server: &str, progress: &Progress) -> i64 {
     // Excludes other moves and VACUUM; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
@@ -59,8 +61,9 @@ pub fn offload_table(oid: u32, server: &str) -> i64 {
     if plan.uploads > 0 {
         catalog::depend_on_server(table.oid(), store.server);
     }
-    let mut run =
-        Run { directory, table, server, store: &store, stripes, noted, bytes: Vec::new() };
+    progress.set(Count::StripesTotal, plan.uploads as u64);
+    progress.set(Count::BytesTotal, plan.upload_bytes);
+    let mut run = Run { directory, table, server, store: &store, stripes, noted, progress };
     for step in &plan.steps {
         xact::check_for_interrupts();
         run.step(step);
@@ -75,8 +78,7 @@ struct Run<'a> {
     store: &'a Open,
     stripes: HashMap<u32, Found>,
     noted: Vec<Noted>,
-    /// Bytes of the stripe being uploaded.
-    bytes: Vec<u8>,
+    progress: &'a Progress,
 }
 
 impl Run<'_> {
@@ -106,17 +108,20 @@ impl Run<'_> {
             }
             Step::Upload { slot, key, .. } => {
                 let found = self.found(*slot);
-                self.bytes = read_stripe(self.table, &self.directory, &found);
-                let bytes = Bytes::from(self.bytes.clone());
-                self.store.store.put(key, bytes, &cancelled).unwrap_or_else(|e| raise(e));
+                self.progress.phase(Phase::ReadingStripe);
+                let bytes = Bytes::from(read_stripe(self.table, &self.directory, &found));
+                self.progress.phase(Phase::Uploading);
+                call(|| self.store.store.put(key, bytes, &cancelled));
                 guc::crash_point("offload-uploaded");
             }
             Step::Verify { slot, key, bytes } => {
                 let crc = self.found(*slot).entry.crc32c;
-                self.store.store.verify(key, *bytes, crc, &cancelled).unwrap_or_else(|e| raise(e));
+                self.progress.phase(Phase::Verifying);
+                call(|| self.store.store.verify(key, *bytes, crc, &cancelled));
                 guc::crash_point("offload-verified");
             }
             Step::Flip { slot, key, .. } => {
+                self.progress.phase(Phase::WritingDirectory);
                 let found = self.found(*slot);
                 let entry = DirectoryEntry {
                     location: Location::Object { server: self.server.to_owned(), key: key.clone() },
@@ -130,7 +135,10 @@ impl Run<'_> {
                 guc::crash_point("offload-flipped");
             }
             Step::FreeLocal { slot, .. } => {
-                free_chunks(&self.directory, &self.found(*slot));
+                let found = self.found(*slot);
+                free_chunks(&self.directory, &found);
+                self.progress.add(Count::StripesDone, 1);
+                self.progress.add(Count::BytesDone, found.entry.bytes);
                 guc::crash_point("offload-freed");
             }
         }
@@ -164,18 +172,21 @@ fn free_chunks(directory: &Directory, found: &Found) {
 }
 
 /// Bring a table's cold stripes back. Returns how many.
-pub fn load_table(oid: u32) -> i64 {
+pub fn load_table(oid: u32, progress: &Progress) -> i64 {
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
     let Some(directory) = open_directory(table) else { return 0 };
-    let mut count = 0;
-    for found in directory.list(Snap::self_snap()) {
-        if !matches!(found.entry.location, Location::Object { .. }) {
-            continue;
-        }
+    let mut cold = directory.list(Snap::self_snap());
+    cold.retain(|found| matches!(found.entry.location, Location::Object { .. }));
+    progress.set(Count::StripesTotal, cold.len() as u64);
+    progress.set(Count::BytesTotal, cold.iter().map(|f| f.entry.bytes).sum());
+    let count = cold.len() as i64;
+    for found in cold {
+        progress.phase(Phase::Downloading);
         xact::check_for_interrupts();
         let bytes = read_stripe(table, &directory, &found);
         guc::crash_point("load-object-read");
+        progress.phase(Phase::WritingChunks);
         let cid = xact::command_id(true);
         let address = crate::write::store_bytes(&directory, &bytes, cid);
         let entry = DirectoryEntry {
@@ -188,7 +199,8 @@ pub fn load_table(oid: u32) -> i64 {
         };
         directory.replace(&found, &entry, cid);
         guc::crash_point("load-flipped");
-        count += 1;
+        progress.add(Count::StripesDone, 1);
+        progress.add(Count::BytesDone, found.entry.bytes);
     }
     count
 }
@@ -204,7 +216,7 @@ pub fn unneeded(oid: u32) -> Vec<(String, String, String)> {
     let mut result = Vec::new();
     for server in catalog::servers_of(table.oid()) {
         let open = stores::open(&server, table.owner());
-        let listed = open.store.list(&identity.prefix(), &cancelled).unwrap_or_else(|e| raise(e));
+        let listed = call(|| open.store.list(&identity.prefix(), &cancelled));
         for u in plan::unneeded(&identity, &listed, &stripes, &known) {
             result.push((server.clone(), u.key.clone(), u.to_string()));
         }

@@ -1,11 +1,13 @@
 //! Stores and cache of this session.
 
+use crate::pg::progress::waiting;
 use crate::pg::{catalog, error, guc, thread, xact, Kind};
 use firn_lake::{Cache, ErrorKind, Store, StoreOptions, PUBLIC_OPTIONS, SECRET_OPTIONS};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 type Options = Vec<(String, String)>;
 type ServerAndRole = (String, u32);
@@ -20,23 +22,46 @@ pub struct Open {
 thread_local! {
     /// Open stores by server and role; reopened when their options change.
     static STORES: RefCell<HashMap<ServerAndRole, (Options, Rc<Open>)>> = RefCell::default();
-    static CACHE: RefCell<Option<(String, u64, Rc<Cache>)>> = const { RefCell::new(None) };
+    static CACHE: RefCell<Option<OpenCache>> = const { RefCell::new(None) };
 }
 
-/// True when the user or the administrator wants this session's work to end.
+thread_local! {
+    /// The error that made [`cancelled`] answer true.
+    static HELD: RefCell<Option<xact::Held>> = const { RefCell::new(None) };
+}
+
+/// For calls into the store: serves what other sessions and the client ask of this one, and answers true
+/// when that ends its work. However long a store is silent, nobody has to wait for this session.
 pub fn cancelled() -> bool {
-    xact::interrupt_requested()
+    match xact::hold_interrupts() {
+        None => false,
+        held => {
+            HELD.set(held);
+            true
+        }
+    }
 }
 
-/// Raise a store's failure; a cancelled call is answered by PostgreSQL's own cancel error.
-pub fn raise(e: firn_lake::Error) -> ! {
-    if e.kind == ErrorKind::Cancelled {
-        xact::check_for_interrupts();
+/// Call into a store or the cache; raises what goes wrong there, or what [`cancelled`] has kept back.
+pub fn call<T>(body: impl FnOnce() -> firn_lake::Result<T>) -> T {
+    let result = waiting(body);
+    if let Some(held) = HELD.take() {
+        held.raise()
     }
+    result.unwrap_or_else(|e| raise(e))
+}
+
+/// Raise a store's failure.
+pub fn raise(e: firn_lake::Error) -> ! {
+    let folder = e.store.as_deref().is_some_and(|url| url.starts_with("file:"));
     let (kind, hint) = match e.kind {
         ErrorKind::NotFound => (
             Kind::StoreMissing,
             "The object was removed behind firn's back; restore it to the store under its key.",
+        ),
+        ErrorKind::PermissionDenied if folder => (
+            Kind::Denied,
+            "PostgreSQL's operating system user must be able to write to the folder.",
         ),
         ErrorKind::PermissionDenied => (
             Kind::StoreDenied,
@@ -51,10 +76,7 @@ pub fn raise(e: firn_lake::Error) -> ! {
         ErrorKind::InvalidOptions => (Kind::Invalid, "Check the options of the foreign server."),
         _ => (Kind::StoreUnreachable, "Try again; the table is unchanged."),
     };
-    error(kind, "could not reach the object of a cold stripe")
-        .detail(e.to_string())
-        .hint(hint)
-        .raise()
+    error(kind, e.to_string()).hint(hint).raise()
 }
 
 /// The store behind a foreign server, with the credentials of `role`.
@@ -89,17 +111,42 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     open
 }
 
+/// How long a cache that could not be opened is left alone.
+const CACHE_PAUSE: Duration = Duration::from_secs(60);
+
+/// The cache of this session, and when to try again if it is one that keeps nothing.
+struct OpenCache {
+    directory: String,
+    size: u64,
+    cache: Rc<Cache>,
+    until: Option<Instant>,
+}
+
+/// The local cache. If its folder cannot be used, one that keeps nothing: reading goes on.
 fn cache() -> Rc<Cache> {
     let (directory, size) = (guc::cache_directory(), guc::cache_size());
     let known = CACHE.with_borrow(|c| {
-        c.as_ref().filter(|(d, s, _)| *d == directory && *s == size).map(|(_, _, c)| c.clone())
+        c.as_ref()
+            .filter(|c| c.directory == directory && c.size == size)
+            .filter(|c| c.until.is_none_or(|until| Instant::now() < until))
+            .map(|c| c.cache.clone())
     });
     if let Some(cache) = known {
         return cache;
     }
-    let cache = Cache::open(&PathBuf::from(&directory), size).unwrap_or_else(|e| raise(e));
+    let (cache, until) = match Cache::open(&PathBuf::from(&directory), size) {
+        Ok(cache) => (cache, None),
+        Err(e) => {
+            error(Kind::CacheUnusable, e.to_string())
+                .detail("Cold stripes are read from their store each time.")
+                .hint("Check firn.cache_directory and the space and rights there.")
+                .warn();
+            let without = Cache::open(&PathBuf::from(&directory), 0).unwrap_or_else(|e| raise(e));
+            (without, Some(Instant::now() + CACHE_PAUSE))
+        }
+    };
     let cache = Rc::new(cache);
-    CACHE.with_borrow_mut(|c| *c = Some((directory, size, cache.clone())));
+    CACHE.set(Some(OpenCache { directory, size, cache: cache.clone(), until }));
     cache
 }
 
@@ -115,16 +162,15 @@ pub fn read_object(
     xact::check_for_interrupts();
     let open = open(server, role);
     let range = offset..offset + len as u64;
-    let bytes = cache()
-        .read(&open.store, &open.id, key, object_len, range, &cancelled)
-        .unwrap_or_else(|e| raise(e));
+    let cache = cache();
+    let bytes = call(|| cache.read(&open.store, &open.id, key, object_len, range, &cancelled));
     out.extend_from_slice(&bytes);
 }
 
 /// Read a whole object past the cache.
 pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);
-    open.store.get_range(key, 0..len, &cancelled).unwrap_or_else(|e| raise(e)).to_vec()
+    call(|| open.store.get_range(key, 0..len, &cancelled)).to_vec()
 }
 
 /// Check the options given to CREATE SERVER or CREATE USER MAPPING.

@@ -9,22 +9,37 @@ use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe, Stri
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A stripe being encoded.
-pub(super) struct Encoding(thread::Job<Result<Stripe, firn_format::Error>>);
+type Encoded = Result<Stripe, firn_format::Error>;
+
+/// A stripe being encoded, or encoded.
+pub(super) enum Encoding {
+    Apart(thread::Job<Encoded>),
+    Done(Encoded),
+}
 
 fn encode_apart(writer: &Arc<StripeWriter>) -> Encoding {
     let writer = writer.clone();
-    Encoding(thread::spawn(move || writer.encode()))
+    match thread::spawn(move || writer.encode()) {
+        Ok(job) => Encoding::Apart(job),
+        // No thread is to be had: it takes longer, that is all.
+        Err(work) => Encoding::Done(work()),
+    }
 }
 
 impl Encoding {
     /// Wait for the result; cancel requests are served meanwhile.
     fn finish(self) -> Stripe {
-        while !self.0.is_finished() {
-            xact::check_for_interrupts();
-            std::thread::sleep(Duration::from_micros(500));
-        }
-        match self.0.join() {
+        let encoded = match self {
+            Encoding::Done(encoded) => Some(encoded),
+            Encoding::Apart(job) => {
+                while !job.is_finished() {
+                    xact::check_for_interrupts();
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+                job.join()
+            }
+        };
+        match encoded {
             Some(Ok(stripe)) => stripe,
             Some(Err(e)) => {
                 error(Kind::Limit, "could not encode a stripe").detail(e.to_string()).raise()

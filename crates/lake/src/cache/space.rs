@@ -6,7 +6,7 @@
 //! get one leaves the cache as it is.
 
 use crate::error::ErrorKind;
-use crate::error::{Error, Result};
+use crate::error::{io_text, Error, Result};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -43,7 +43,7 @@ impl Space {
         let failed = |e: io::Error| {
             Error::new(
                 crate::error::io_kind(&e),
-                format!("could not open the cache in {}: {e}", space.dir.display()),
+                format!("could not open the cache in {}: {}", space.dir.display(), io_text(&e)),
             )
         };
         make_folder(&space.dir).map_err(failed)?;

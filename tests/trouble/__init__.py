@@ -1,0 +1,66 @@
+"""Fit for trouble: progress, cancel, full disks, privileges."""
+import os
+
+from harness.cluster import Cluster
+from harness.store import KEY, SECRET, Gateway, Proxy
+from trouble import cancel, full, progress
+
+# Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
+CASES = {
+    "several moves in one statement": progress.one_statement,
+    "progress": progress.progress,
+    "progress without preloading": progress.without_preload,
+    "statement_timeout": cancel.timeouts,
+    "no thread left": cancel.no_thread_left,
+}
+# Those that mount a small file system.
+DISK_CASES = {
+    "full disk of a table": full.table_space,
+    "full disk of a server": full.whole_server,
+    "full disk of the cache": full.cache,
+    "full disk of a store": full.store,
+}
+STORE_CASES = {
+    "progress of offload and load": progress.progress_of_moves,
+    "cancel at a silent store": cancel.silent_store,
+    "others at a silent store": cancel.others_wait_not,
+}
+
+
+def run(tally, pattern):
+    cluster = Cluster("trouble").create()
+    try:
+        store = os.path.join(cluster.root, "store")
+        os.mkdir(store)
+        os.chmod(store, 0o777)
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+            c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+        small = any(pattern in name for name in DISK_CASES) and full.possible()
+        for name, body in (CASES | DISK_CASES if small else CASES).items():
+            if pattern in name:
+                tally.case(f"trouble {name}", lambda: body(cluster))
+        if any(pattern in name for name in STORE_CASES):
+            with_store(tally, cluster, pattern)
+        tally.case("trouble server log", lambda: quiet(cluster))
+    finally:
+        cluster.destroy()
+
+
+def with_store(tally, cluster, pattern):
+    with Gateway(os.path.join(cluster.root, "s3")) as gateway:
+        proxy = Proxy(gateway.port)
+        with cluster.connect() as c:
+            c.execute("CREATE SERVER s3 FOREIGN DATA WRAPPER firn OPTIONS (url 's3://bucket/firn', "
+                      f"endpoint 'http://127.0.0.1:{proxy.port}', region 'us-east-1')")
+            c.execute(f"CREATE USER MAPPING FOR postgres SERVER s3 OPTIONS (access_key_id '{KEY}', "
+                      f"secret_access_key '{SECRET}')")
+        for name, body in STORE_CASES.items():
+            if pattern in name:
+                tally.case(f"trouble {name}", lambda: body(cluster, proxy))
+                proxy.rate = None
+        proxy.close()
+
+
+def quiet(cluster):
+    assert not cluster.alarms(), cluster.alarms()
