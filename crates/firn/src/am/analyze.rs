@@ -59,7 +59,7 @@ pub fn blocks_to_share(table: Rel) -> u32 {
     (f64::from(table.heap_blocks()) + stripes).min(f64::from(u32::MAX - 1)) as u32
 }
 
-/// A batch to be read, and the block that carries it.
+/// A unit to be read, and the block that carries it.
 struct Carried {
     unit: Unit,
     /// Counted from the first of the stripes' blocks.
@@ -128,13 +128,17 @@ impl Sampler {
                 _ => tombstones::any(&directory.toast, found.slot, all, snap),
             };
             holed = Some((unit.stripe, is_holed));
-            let batch = Batch::number(unit.batch, all).rows;
-            let size = batch.len() as f64;
-            let deleted = if is_holed {
-                tombstones::deleted_of(&directory.toast, found.slot, batch, snap)
-            } else {
-                Vec::new()
-            };
+            let size = unit.rows(all).len() as f64;
+            let mut deleted = Vec::new();
+            if is_holed {
+                let batch = Batch::number(unit.batch, all).rows;
+                deleted = tombstones::deleted_of(&directory.toast, found.slot, batch, snap);
+                let mut rows = unit.rows(all).peekable();
+                deleted.retain(|d| {
+                    while rows.next_if(|r| r < d).is_some() {}
+                    rows.next_if_eq(d).is_some()
+                });
+            }
             rows += unit.weight * size;
             live += unit.weight * (size - deleted.len() as f64);
             let block = (2 * i as u64 + 1) * u64::from(self.told.stripes) / (2 * count);
@@ -176,7 +180,7 @@ impl Sampler {
             let Some(carried) = self.todo.next().and_then(|i| self.units.get(i)) else { break };
             let Some(found) = self.stripes.get(carried.unit.stripe) else { continue };
             let Some(directory) = &self.directory else { continue };
-            let rows = Batch::number(carried.unit.batch, found.entry.rows).rows;
+            let rows = carried.unit.rows(found.entry.rows);
             let chosen =
                 choose_rows(rows, &carried.deleted, carried.unit.share, || self.random.fraction());
             self.rows.load(&directory.toast, found, chosen);
@@ -222,25 +226,23 @@ const LEAST_ROWS: f64 = 30.0;
 
 /// A random choice of the part `share` of the rows that are not deleted, ascending.
 fn choose_rows(
-    rows: std::ops::Range<u32>,
+    rows: impl ExactSizeIterator<Item = u32>,
     deleted: &[u32],
     share: f64,
     mut random: impl FnMut() -> f64,
 ) -> Vec<u32> {
-    let mut left = rows.len() - deleted.len().min(rows.len());
-    let wish = left as f64 * share;
-    let mut take = if share >= 1.0 { left } else { (wish + random()) as usize };
-    let mut chosen = Vec::with_capacity(take);
-    let mut gone = deleted.iter().peekable();
-    for row in rows {
-        if gone.next_if(|d| **d == row).is_some() {
-            continue;
+    let count = rows.len() - deleted.len().min(rows.len());
+    let mut chosen = vec![share >= 1.0; count];
+    if share < 1.0 {
+        // As many as the share says on average, each set of that size with the same chance (Floyd).
+        let take = ((count as f64 * share + random()) as usize).min(count);
+        for last in count - take..count {
+            let one = ((random() * (last + 1) as f64) as usize).min(last);
+            let free = if chosen[one] { last } else { one };
+            chosen[free] = true;
         }
-        if take == left || (take > 0 && random() * (left as f64) < take as f64) {
-            chosen.push(row);
-            take -= 1;
-        }
-        left -= 1;
     }
-    chosen
+    let mut gone = deleted.iter().peekable();
+    let alive = rows.filter(|row| gone.next_if(|d| *d == row).is_none());
+    alive.zip(chosen).filter_map(|(row, is)| is.then_some(row)).collect()
 }
