@@ -55,11 +55,20 @@ pub fn write(toast: &Toast, counted: Counted) {
     let _lock = AllocationLock::take(toast.rel());
     match toast.find(KEY, Snap::self_snap()) {
         Some(row) if row.data.len() == LEN => toast.overwrite(row.place, KEY, &counted.encode()),
-        // Frozen from birth, as it belongs to no transaction.
-        _ => {
-            toast.insert(KEY, &counted.encode(), crate::pg::xact::command_id(true), true);
-        }
+        Some(_) => (),
+        None => insert(toast, counted),
     }
+}
+
+/// Make room for the note of a table that gets its first stripe: a row written later would lie
+/// behind the chunks and keep their file from shrinking when they go.
+pub(super) fn prepare(toast: &Toast) {
+    insert(toast, Counted { whole: -1.0, rows: 0, live: 0 })
+}
+
+/// Frozen from birth, as it belongs to no transaction.
+fn insert(toast: &Toast, counted: Counted) {
+    toast.insert(KEY, &counted.encode(), crate::pg::xact::command_id(true), true);
 }
 
 #[cfg(test)]
