@@ -5,7 +5,7 @@
 
 use super::analyze_plan::{choose, Plan, Task, Unit};
 use super::analyze_rows::UnitRows;
-use super::vacuum::{stripe_totals_now, StripeTotals};
+use super::counts::{self, stripe_totals_now, StripeTotals};
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::statistics::{self, Random};
 use crate::pg::{LockMode, Rel, Snap, TupleSlot};
@@ -27,7 +27,7 @@ impl Told {
     fn new(table: Rel) -> Told {
         let row_store = table.heap_blocks();
         let most = statistics::blocks_of_files(row_store);
-        let stripes = heap_blocks_of(table, stripe_totals_now(table)).min(f64::from(most)) as u32;
+        let stripes = heap_blocks_of(stripe_totals_now(table)).min(f64::from(most)) as u32;
         let total = row_store.saturating_add(stripes).min(most);
         Told { table: table.oid(), row_store, stripes, total }
     }
@@ -42,8 +42,8 @@ thread_local! {
 }
 
 /// Blocks that the rows of a table's stripes would fill in a heap, about.
-fn heap_blocks_of(table: Rel, stripes: StripeTotals) -> f64 {
-    (stripes.rows / statistics::rows_per_page(table)).ceil()
+fn heap_blocks_of(stripes: StripeTotals) -> f64 {
+    (stripes.rows / statistics::rows_per_page(stripes.row_width())).ceil()
 }
 
 /// Blocks to tell ANALYZE for its sampling.
@@ -55,11 +55,11 @@ pub fn blocks_to_sample(table: Rel) -> u32 {
 
 /// Blocks to tell ANALYZE of a parent, which gives its children shares of the sample by them.
 pub fn blocks_to_share(table: Rel) -> u32 {
-    let stripes = heap_blocks_of(table, stripe_totals_now(table));
+    let stripes = heap_blocks_of(stripe_totals_now(table));
     (f64::from(table.heap_blocks()) + stripes).min(f64::from(u32::MAX - 1)) as u32
 }
 
-/// A batch to be read, and the block that carries it.
+/// A unit to be read, and the block that carries it.
 struct Carried {
     unit: Unit,
     /// Counted from the first of the stripes' blocks.
@@ -75,6 +75,12 @@ pub struct Sampler {
     stripes: Vec<Found>,
     units: Vec<Carried>,
     rate: f64,
+    /// All rows of the stripes, and the part of them that is alive.
+    stripe_rows: f64,
+    alive: f64,
+    /// Blocks visited, and the live rows that ANALYZE has counted in them.
+    visited: u32,
+    counted: f64,
     /// Live stripe rows that one of the stripes' blocks stands for.
     live_per_block: f64,
     random: Random,
@@ -102,6 +108,10 @@ impl Sampler {
             stripes,
             units: Vec::new(),
             rate: plan.rate,
+            stripe_rows: 0.0,
+            alive: 1.0,
+            visited: 0,
+            counted: 0.0,
             live_per_block: 0.0,
             random,
             todo: 0..0,
@@ -128,26 +138,32 @@ impl Sampler {
                 _ => tombstones::any(&directory.toast, found.slot, all, snap),
             };
             holed = Some((unit.stripe, is_holed));
-            let batch = Batch::number(unit.batch, all).rows;
-            let size = batch.len() as f64;
-            let deleted = if is_holed {
-                tombstones::deleted_of(&directory.toast, found.slot, batch, snap)
-            } else {
-                Vec::new()
-            };
+            let size = unit.rows(all).len() as f64;
+            let mut deleted = Vec::new();
+            if is_holed {
+                let batch = Batch::number(unit.batch, all).rows;
+                deleted = tombstones::deleted_of(&directory.toast, found.slot, batch, snap);
+                let mut rows = unit.rows(all).peekable();
+                deleted.retain(|d| {
+                    while rows.next_if(|r| r < d).is_some() {}
+                    rows.next_if_eq(d).is_some()
+                });
+            }
             rows += unit.weight * size;
             live += unit.weight * (size - deleted.len() as f64);
             let block = (2 * i as u64 + 1) * u64::from(self.told.stripes) / (2 * count);
             self.units.push(Carried { unit, block: block as u32, deleted });
         }
-        let all: f64 = self.stripes.iter().map(|f| f64::from(f.entry.rows)).sum();
+        self.stripe_rows = self.stripes.iter().map(|f| f64::from(f.entry.rows)).sum();
         if rows > 0.0 && self.told.stripes > 0 {
-            self.live_per_block = all * live / rows / f64::from(self.told.stripes);
+            self.alive = live / rows;
+            self.live_per_block = self.stripe_rows * self.alive / f64::from(self.told.stripes);
         }
     }
 
     /// Begin a block; true when the row store has one of this number.
     pub fn begin_block(&mut self, block: u32) -> bool {
+        self.visited += 1;
         self.todo = 0..0;
         self.uncounted = false;
         if let Some(number) = block.checked_sub(self.told.first_of_stripes()) {
@@ -169,6 +185,7 @@ impl Sampler {
         if std::mem::take(&mut self.uncounted) {
             *live += self.live_per_block;
         }
+        self.counted = *live;
         loop {
             if self.rows.next_into(slot) {
                 return true;
@@ -176,13 +193,31 @@ impl Sampler {
             let Some(carried) = self.todo.next().and_then(|i| self.units.get(i)) else { break };
             let Some(found) = self.stripes.get(carried.unit.stripe) else { continue };
             let Some(directory) = &self.directory else { continue };
-            let rows = Batch::number(carried.unit.batch, found.entry.rows).rows;
+            let rows = carried.unit.rows(found.entry.rows);
             let chosen =
                 choose_rows(rows, &carried.deleted, carried.unit.share, || self.random.fraction());
             self.rows.load(&directory.toast, found, chosen);
         }
         slot.clear();
         false
+    }
+}
+
+impl Sampler {
+    /// The scan has ended: note what the row count includes of the stripes.
+    pub fn finish(self) {
+        // For a parent, the table's own count is not set.
+        if self.stripe_rows == 0.0 || self.visited == 0 || statistics::for_parent() {
+            return;
+        }
+        let Some(directory) = Directory::open(self.rows.table(), LockMode::RowExclusive) else {
+            return;
+        };
+        // As ANALYZE computes it.
+        let per_block = self.counted / f64::from(self.visited);
+        let whole = (per_block * f64::from(self.told.total) + 0.5).floor();
+        let live = (self.stripe_rows * self.alive).round();
+        counts::note(&directory, whole, self.stripe_rows as u64, live as u64);
     }
 }
 
@@ -204,15 +239,25 @@ fn plan(table: Rel, told: &Told, stripes: &[Found], random: &mut Random) -> Plan
     // relation.
     let rows: f64 = stripes.iter().map(|f| f64::from(f.entry.rows)).sum();
     let bytes: f64 = stripes.iter().map(|f| f.entry.raw_bytes as f64).sum();
-    let bearable =
-        statistics::maintenance_memory().max(LEAST_MEMORY) as f64 / (bytes / rows).max(1.0);
+    let width = bytes / rows.max(1.0);
+    let bearable = statistics::maintenance_memory().max(LEAST_MEMORY) as f64 / width.max(1.0);
     let task = Task {
         stripes: &list,
-        row_store_rows: f64::from(told.row_store) * statistics::rows_per_page(table),
+        row_store_rows: f64::from(told.row_store) * row_store_density(table, width),
         wanted: f64::from(wanted).min(bearable.max(LEAST_ROWS)),
         visited: f64::from(visits) / f64::from(told.total.max(1)),
     };
     choose(&task, || random.fraction())
+}
+
+/// Rows on a page of the row store, by the last count or else by their width.
+fn row_store_density(table: Rel, width: f64) -> f64 {
+    let (whole, pages) = table.counted();
+    let part = stripe_totals_now(table).row_store_part(whole);
+    match part {
+        Some(rows) if pages > 0 => f64::from(rows) / f64::from(pages),
+        _ => statistics::rows_per_page(width),
+    }
 }
 
 /// Memory for the sample, whatever maintenance_work_mem says.
@@ -222,25 +267,23 @@ const LEAST_ROWS: f64 = 30.0;
 
 /// A random choice of the part `share` of the rows that are not deleted, ascending.
 fn choose_rows(
-    rows: std::ops::Range<u32>,
+    rows: impl ExactSizeIterator<Item = u32>,
     deleted: &[u32],
     share: f64,
     mut random: impl FnMut() -> f64,
 ) -> Vec<u32> {
-    let mut left = rows.len() - deleted.len().min(rows.len());
-    let wish = left as f64 * share;
-    let mut take = if share >= 1.0 { left } else { (wish + random()) as usize };
-    let mut chosen = Vec::with_capacity(take);
-    let mut gone = deleted.iter().peekable();
-    for row in rows {
-        if gone.next_if(|d| **d == row).is_some() {
-            continue;
+    let count = rows.len() - deleted.len().min(rows.len());
+    let mut chosen = vec![share >= 1.0; count];
+    if share < 1.0 {
+        // As many as the share says on average, each set of that size with the same chance (Floyd).
+        let take = ((count as f64 * share + random()) as usize).min(count);
+        for last in count - take..count {
+            let one = ((random() * (last + 1) as f64) as usize).min(last);
+            let free = if chosen[one] { last } else { one };
+            chosen[free] = true;
         }
-        if take == left || (take > 0 && random() * (left as f64) < take as f64) {
-            chosen.push(row);
-            take -= 1;
-        }
-        left -= 1;
     }
-    chosen
+    let mut gone = deleted.iter().peekable();
+    let alive = rows.filter(|row| gone.next_if(|d| *d == row).is_none());
+    alive.zip(chosen).filter_map(|(row, is)| is.then_some(row)).collect()
 }

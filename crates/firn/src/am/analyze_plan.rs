@@ -2,11 +2,15 @@
 //! choice: it knows counts and random numbers only. docs/internals/statistics.md says why it is fair.
 
 use crate::stripe::Batch;
+use std::iter::StepBy;
+use std::ops::Range;
 
-/// Rows that a batch should give. More would save reading, but rows of one batch are often alike.
-const ROWS_PER_UNIT: f64 = 30.0;
-/// Batches read at least: the rows of one are too alike to stand for a table.
-const FEWEST_UNITS: f64 = 4.0;
+/// Rows that a unit should give. More would save reading, but rows of one batch are often alike.
+const ROWS_PER_UNIT: f64 = 15.0;
+/// Units of a batch: one whose block is not visited need not keep all of the batch unread.
+const LANES: u32 = 4;
+/// Units read at least: the rows of one are too alike to stand for a table.
+const FEWEST_UNITS: f64 = 8.0;
 /// Rows handed to ANALYZE's reservoir per row it wants, so that chance never leaves it short.
 const SURPLUS: f64 = 1.2;
 /// Stripes read at most where few rows are wanted of each: every one costs its metadata.
@@ -26,16 +30,26 @@ pub struct Task<'a> {
     pub visited: f64,
 }
 
-/// One batch to be read.
+/// Some rows of one batch to be read: every so many-th.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
     /// Index of the stripe.
     pub stripe: usize,
     pub batch: u32,
-    /// Rows of the table that each row of this batch stands for in counts.
+    lane: u32,
+    lanes: u32,
+    /// Rows of the table that each row of this unit stands for in counts.
     pub weight: f64,
-    /// Part of the batch's live rows to be handed on.
+    /// Part of the unit's live rows to be handed on.
     pub share: f64,
+}
+
+impl Unit {
+    /// The numbers of its rows in a stripe of `rows` rows.
+    pub fn rows(&self, rows: u32) -> StepBy<Range<u32>> {
+        let all = Batch::number(self.batch, rows).rows;
+        (all.start.saturating_add(self.lane)..all.end).step_by(self.lanes as usize)
+    }
 }
 
 /// The choice.
@@ -63,11 +77,11 @@ pub fn choose(task: &Task, mut random: impl FnMut() -> f64) -> Plan {
         let wish = (task.wanted / ROWS_PER_UNIT * rows / all).max(FEWEST_UNITS) / visited;
         units.extend(choose_of(task.stripes, &class, rate, wish, most, &mut random));
     }
-    units.sort_by_key(|u: &Unit| (u.stripe, u.batch));
+    units.sort_by_key(|u: &Unit| (u.stripe, u.batch, u.lane));
     Plan { rate, units }
 }
 
-/// About `wish` batches of the stripes `class`, from `most` of them if that is enough.
+/// About `wish` units of the stripes `class`, from `most` of them if that is enough.
 fn choose_of(
     stripes: &[(u32, bool)],
     class: &[usize],
@@ -79,22 +93,24 @@ fn choose_of(
     // Of every stripe taken at least half the rows stay unread: a thinner choice of stripes could not
     // give enough rows.
     let enough = (class.len() as f64 * (2.0 * rate).min(1.0)).ceil().max(most) as usize;
-    let mut batches = Vec::new();
+    // All rows of a table must come in the order of the table: PostgreSQL sorts only what it chose.
+    let lanes = if rate < 1.0 { LANES } else { 1 };
+    let mut all = Vec::new();
     for (number, stripes_of_stratum) in strata(class.len(), enough, random) {
-        let stripe = class[number];
-        let count = Batch::count(stripes[stripe].0);
-        batches.extend((0..count).map(|batch| (stripe, batch, stripes_of_stratum as f64)));
+        let (stripe, weight) = (class[number], stripes_of_stratum as f64);
+        let batches = 0..Batch::count(stripes[stripe].0);
+        let unit = |batch, lane| Unit { stripe, batch, lane, lanes, weight, share: 0.0 };
+        all.extend(batches.flat_map(|batch| (0..lanes).map(move |lane| unit(batch, lane))));
     }
     // So many that no share exceeds one.
-    let heaviest = batches.iter().map(|b| b.2).fold(1.0, f64::max);
-    let least = (batches.len() as f64 * (rate * heaviest).min(1.0)).ceil();
-    let chosen = strata(batches.len(), wish.ceil().max(least).max(1.0) as usize, random);
-    let unit = |(number, size): (usize, usize)| {
-        let (stripe, batch, stripes_of_stratum) = batches[number];
-        let weight = size as f64 * stripes_of_stratum;
-        Unit { stripe, batch, weight, share: (rate * weight).min(1.0) }
+    let heaviest = all.iter().map(|u| u.weight).fold(1.0, f64::max);
+    let least = (all.len() as f64 * (rate * heaviest).min(1.0)).ceil();
+    let chosen = strata(all.len(), wish.ceil().max(least).max(1.0) as usize, random);
+    let weigh = |(number, size): (usize, usize)| {
+        let weight = all[number].weight * size as f64;
+        Unit { weight, share: (rate * weight).min(1.0), ..all[number] }
     };
-    chosen.into_iter().map(unit).collect()
+    chosen.into_iter().map(weigh).collect()
 }
 
 /// Divide `count` things into up to `parts` runs of nearly equal length and choose one of each: its

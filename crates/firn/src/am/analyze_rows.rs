@@ -45,6 +45,10 @@ impl UnitRows {
         }
     }
 
+    pub fn table(&self) -> Rel {
+        self.table
+    }
+
     /// Read the rows `rows` (ascending) of a stripe.
     pub fn load(&mut self, toast: &Toast, found: &Found, rows: Vec<u32>) {
         crate::pg::xact::check_for_interrupts();

@@ -5,6 +5,7 @@
 pub mod analyze;
 mod analyze_plan;
 mod analyze_rows;
+pub mod counts;
 pub mod fetch;
 pub mod index_build;
 pub mod row_lock;

@@ -43,6 +43,7 @@ fn update<T>(toast: &Toast, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut state);
         // Frozen from birth: it must outlive this transaction's rollback.
         toast.insert(KEY, &state.encode(), crate::pg::xact::command_id(true), true);
+        super::counted::prepare(toast);
         return result;
     };
     let Some(mut state) = State::decode(&row.data) else {

@@ -149,7 +149,7 @@ impl Directory {
         let entry = DirectoryEntry::reserved(blocks_for(rows));
         let bytes = frame(&entry, reserved_bytes(self.table.column_count()));
         // Plans made for a table without stripes do not scan any fast.
-        if crate::am::vacuum::stripe_totals(self.table).stripes == 0.0 {
+        if crate::am::counts::stripe_totals(self.table).stripes == 0.0 {
             self.table.invalidate();
         }
         self.toast.insert(key(slot), &bytes, cid, false)

@@ -12,6 +12,8 @@ pub const INTENT: u32 = 4;
 /// Defaults given to ADD COLUMN, kept when a rewrite makes PostgreSQL forget them; sequence number =
 /// attribute number.
 pub const MISSING: u32 = 5;
+/// The stripes' part of `pg_class.reltuples`, one row.
+pub const COUNTED: u32 = 6;
 /// First id of the number line of chunk addresses.
 pub const CHUNKS: u32 = 100;
 /// First id of tombstones.

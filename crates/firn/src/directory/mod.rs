@@ -3,6 +3,7 @@
 
 pub mod allocation;
 pub mod chunks;
+pub mod counted;
 mod entries;
 pub mod forward;
 pub mod keys;

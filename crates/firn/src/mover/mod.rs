@@ -9,6 +9,7 @@ use crate::directory::{allocation, forward, Directory};
 use crate::pg::heap::{Outcome, RowStoreScan};
 use crate::pg::index::Indexes;
 use crate::pg::slot::OwnedSlot;
+use crate::pg::statistics::count_moved;
 use crate::pg::tableam_tuple::delete_row_store;
 use crate::pg::{
     error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
@@ -70,6 +71,7 @@ pub fn compact(oid: u32, progress: &Progress) -> i64 {
         }
     }
     moved += batch.write(&directory, cid, progress);
+    count_moved(table, moved as u64);
     guc::crash_point("compact-deleted");
     moved
 }

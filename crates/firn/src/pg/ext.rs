@@ -90,11 +90,34 @@ postgres_functions! {
         >,
         context: *mut core::ffi::c_void,
     ) -> *mut pg_sys::Node;
+    fn pgstat_get_entry_ref_locked(
+        kind: pg_sys::PgStat_Kind::Type,
+        database: pg_sys::Oid,
+        object: pg_sys::Oid,
+        nowait: bool,
+    ) -> *mut PgStatEntryRef;
+    fn pgstat_unlock_entry(entry: *mut PgStatEntryRef);
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,
         numparents: *mut *mut pg_sys::List,
     ) -> *mut pg_sys::List;
+}
+
+/// A session's reference to a shared entry of the cumulative statistics (PgStat_EntryRef), as far as
+/// we look into it.
+#[repr(C)]
+pub struct PgStatEntryRef {
+    shared_entry: *mut core::ffi::c_void,
+    pub table: *mut PgStatSharedTable,
+}
+
+/// A table's entry in shared memory (PgStatShared_Relation).
+#[repr(C)]
+pub struct PgStatSharedTable {
+    magic: u32,
+    lock: pg_sys::LWLock,
+    pub stats: pg_sys::PgStat_StatTabEntry,
 }
 
 /// Call a C function pointer so that a PostgreSQL error becomes an unwinding panic.

@@ -108,6 +108,10 @@ impl Rel {
             unsafe { pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM) };
         (bytes / u64::from(pg_sys::BLCKSZ)) as u32
     }
+    /// `pg_class.reltuples` and `relpages`: what VACUUM or ANALYZE counted last.
+    pub fn counted(self) -> (f32, u32) {
+        (self.form().reltuples, self.form().relpages.max(0) as u32)
+    }
     /// Numbers of the columns that a foreign key could refer to; None when that depends on more than
     /// columns.
     pub fn key_columns(self) -> Option<Vec<i16>> {

@@ -35,7 +35,9 @@ impl ScanDesc {
         let desc = scan as *mut ScanDesc;
         *(*desc).state = None;
         if !(*desc).analyze.is_null() {
-            *(*desc).analyze = None;
+            if let Some(sampler) = (*(*desc).analyze).take() {
+                sampler.finish();
+            }
         }
         if !(*desc).sample.is_null() {
             *(*desc).sample = None;

@@ -1,7 +1,7 @@
 //! What ANALYZE is about to do, as far as it can be known from inside a table access method, and the
 //! random numbers that PostgreSQL's own sampling uses.
 
-use super::Rel;
+use super::{ext, Rel};
 use pgrx::pg_sys;
 
 /// Why a table's size is being asked for.
@@ -25,14 +25,18 @@ pub fn size_asked(table: Rel) -> SizeAsked {
     if !in_analyze {
         return SizeAsked::Plainly;
     }
-    let inherited = i64::from(pg_sys::PROGRESS_ANALYZE_PHASE_ACQUIRE_SAMPLE_ROWS_INH);
-    let of_parent = progress(pg_sys::PROGRESS_ANALYZE_PHASE) == Some(inherited);
     // All children are asked for their sizes before the first is sampled.
     let child = progress(pg_sys::PROGRESS_ANALYZE_CURRENT_CHILD_TABLE_RELID);
-    if of_parent && child != Some(i64::from(table.oid())) {
+    if for_parent() && child != Some(i64::from(table.oid())) {
         return SizeAsked::ToShare;
     }
     SizeAsked::ToSample
+}
+
+/// The ANALYZE at work samples for a table's parent, not for the table.
+pub fn for_parent() -> bool {
+    let inherited = i64::from(pg_sys::PROGRESS_ANALYZE_PHASE_ACQUIRE_SAMPLE_ROWS_INH);
+    progress(pg_sys::PROGRESS_ANALYZE_PHASE) == Some(inherited)
 }
 
 /// Blocks that the ANALYZE at work has chosen; None when activity is not tracked.
@@ -81,14 +85,12 @@ fn statistics_targets(rel: Rel) -> Vec<i32> {
     }
 }
 
-/// Rows of a table that heapam would put on a page, as the planner estimates it.
-pub fn rows_per_page(table: Rel) -> f64 {
-    let page =
-        f64::from(pg_sys::BLCKSZ) - std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp) as f64;
-    // SAFETY: an open relation.
-    let width = unsafe { pg_sys::get_rel_data_width(table.raw(), std::ptr::null_mut()) };
-    // A tuple's header, aligned, and its line pointer.
-    (page / (f64::from(width.max(0)) + 28.0)).max(1.0)
+/// Rows that heapam would put on a page, when their values have `width` bytes.
+pub fn rows_per_page(width: f64) -> f64 {
+    let header = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp) as f64;
+    // A tuple's header, aligned, and its line pointer; wide values go to the TOAST relation.
+    let row = width.min(f64::from(pg_sys::BLCKSZ) / 4.0) + 28.0;
+    (f64::from(pg_sys::BLCKSZ) - header) / row
 }
 
 /// Blocks that a prefetch of a table of `blocks` blocks may name: to the end of its last file. (Of a
@@ -101,6 +103,36 @@ pub fn blocks_of_files(blocks: u32) -> u32 {
 pub fn maintenance_memory() -> usize {
     // SAFETY: plain setting, in kilobytes.
     unsafe { (pg_sys::maintenance_work_mem.max(0) as usize) << 10 }
+}
+
+/// The cumulative statistics have just been told by heapam how many live rows VACUUM has left: there
+/// are `rows` more. (PostgreSQL's function for it would count one more VACUUM.)
+pub fn add_live_rows(table: Rel, rows: u64) {
+    // SAFETY: the entry stays locked between the two calls, which raise nothing in between.
+    unsafe {
+        if !pg_sys::pgstat_track_counts {
+            return;
+        }
+        let kind = pg_sys::PgStat_Kind::PGSTAT_KIND_RELATION;
+        let oid = pg_sys::Oid::from(table.oid());
+        let entry = ext::pgstat_get_entry_ref_locked(kind, pg_sys::MyDatabaseId, oid, false);
+        if let Some(table) = entry.as_ref().and_then(|e| e.table.as_mut()) {
+            table.stats.n_live_tuples += rows as i64;
+        }
+        ext::pgstat_unlock_entry(entry);
+    }
+}
+
+/// `rows` rows of the row store were deleted by a move, which is no change of the table: only their
+/// remains in the row store count.
+pub fn count_moved(table: Rel, rows: u64) {
+    // SAFETY: the counters belong to this process; heapam has just counted the deletions in them.
+    unsafe {
+        let Some(counters) = (*table.raw()).pgstat_info.as_mut() else { return };
+        let Some(of_transaction) = counters.trans.as_mut() else { return };
+        of_transaction.tuples_deleted -= rows as i64;
+        counters.t_counts.t_delta_dead_tuples += rows as i64;
+    }
 }
 
 /// A source of random numbers.

@@ -6,7 +6,8 @@ use super::snapshot::Snap;
 use super::statistics::{size_asked, SizeAsked};
 use super::tableam_scan::heap;
 use super::Rel;
-use crate::am::{analyze, index_build, vacuum as maintenance};
+use crate::am::{analyze, counts, index_build, vacuum as maintenance};
+use crate::directory::Directory;
 use pgrx::pg_sys;
 
 use super::heap::am as heapam;
@@ -49,8 +50,22 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
     params: *mut pg_sys::VacuumParams,
     strategy: pg_sys::BufferAccessStrategy,
 ) {
-    heap!(relation_vacuum(rel, params, strategy));
-    callback(|| maintenance::correct_statistics(Rel::of(rel)))
+    callback(|| {
+        let form = (*rel).rd_rel;
+        let whole = (*form).reltuples;
+        (*form).reltuples = maintenance::row_store_tuples(Rel::of(rel), whole);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            guarded(|| heap!(relation_vacuum(rel, params, strategy)))
+        }));
+        if let Err(panic) = outcome {
+            (*(*rel).rd_rel).reltuples = whole;
+            std::panic::resume_unwind(panic);
+        }
+        // heapam has written the catalog; the minor releases before 2024 tell the caches of such
+        // writes at the end of the command only.
+        pg_sys::CommandEndInvalidationMessages();
+        maintenance::correct_statistics(Rel::of(rel))
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn size(
@@ -87,24 +102,23 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
     tuples: *mut f64,
     all_visible: *mut f64,
 ) {
-    // heapam's estimate divides reltuples by relpages, which count stripes too after VACUUM and
-    // ANALYZE: give it the row store's share.
+    // heapam's estimate divides reltuples by relpages, and reltuples counts stripes too after VACUUM
+    // and ANALYZE: give it the row store's part.
     let form = (*rel).rd_rel;
-    let stripes = callback(|| maintenance::stripe_totals(Rel::of(rel)));
-    let stripe_rows = stripes.rows;
+    let stripes = callback(|| counts::stripe_totals(Rel::of(rel)));
     let whole = (*form).reltuples;
     let actual = Rel::of(rel).heap_blocks();
     if whole >= 0.0 {
-        (*form).reltuples = (whole - stripe_rows as f32).max(0.0);
+        (*form).reltuples = stripes.row_store_part(whole).unwrap_or(-1.0);
     }
     heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible));
     (*form).reltuples = whole;
-    if stripe_rows > 0.0 && actual < *pages {
+    if stripes.rows > 0.0 && actual < *pages {
         // heapam takes a never-analysed table for ten pages at least; here the stripes are the table.
         *tuples *= f64::from(actual) / f64::from((*pages).max(1));
         *pages = actual;
     }
-    *tuples += stripe_rows;
+    *tuples += stripes.live();
     *pages = (*pages).saturating_add(stripes.pages());
 }
 
@@ -163,7 +177,7 @@ unsafe fn carry_stripes(
     if from == pg_sys::InvalidOid || to == pg_sys::InvalidOid {
         return 0.0;
     }
-    let total = maintenance::stripe_totals_now(Rel::of(old)).rows;
+    let total = live_stripe_rows(Rel::of(old));
     let from = pg_sys::table_open(from, pg_sys::AccessExclusiveLock as i32);
     let to = pg_sys::table_open(to, pg_sys::AccessExclusiveLock as i32);
     let rewrite = ext::begin_heap_rewrite(from, to, oldest_xmin, freeze_xid, cutoff_multi);
@@ -213,6 +227,11 @@ unsafe fn carry_stripes(
     total
 }
 
+fn live_stripe_rows(table: Rel) -> f64 {
+    let directory = Directory::open(table, super::LockMode::AccessShare);
+    directory.map_or(0.0, |d| counts::count_stripe_rows(&d).1 as f64)
+}
+
 /// PostgreSQL forgets the defaults of added columns after a rewrite, as heap rows have them written
 /// out then. Stripes were carried as they are and still need them.
 fn keep_defaults(old: Rel, new_toast: u32) {
@@ -248,7 +267,7 @@ pub fn set_row_count(table: Rel, rows: f64) {
         let (mut a, mut b) = (false, false);
         pg_sys::vac_update_relstats(
             table.raw(),
-            (*form).relpages.max(1) as u32,
+            (*form).relpages.max(0) as u32,
             rows,
             (*form).relallvisible as u32,
             (*form).relhasindex,

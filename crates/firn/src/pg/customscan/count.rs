@@ -149,8 +149,8 @@ unsafe fn offer(
         let (mut rows, mut steps) = ((*rel).tuples, 0.0);
         if table.is_firn() {
             ours = true;
-            let stripes = crate::am::vacuum::stripe_totals(table.rel());
-            rows = (rows - stripes.rows).max(0.0);
+            let stripes = crate::am::counts::stripe_totals(table.rel());
+            rows = (rows - stripes.live()).max(0.0);
             steps = stripes.stripes;
         }
         cost += blocks * pg_sys::seq_page_cost

@@ -4,7 +4,7 @@ use super::super::ext::callback;
 use super::super::scandesc::alloc;
 use super::super::{LockMode, OpenRel, Rel};
 use super::{columns_of, conditions, exec, list_items, table_columns, Shared};
-use crate::am::vacuum::stripe_totals;
+use crate::am::counts::stripe_totals;
 use crate::write::pending_of;
 use pgrx::pg_sys;
 
