@@ -115,6 +115,38 @@ def space(cluster):
         c.execute("DROP TABLE g")
 
 
+def dead(cluster):
+    """VACUUM removes stripes whose rows are all deleted, local or cold, once no snapshot sees them."""
+    with cluster.connect() as c, cluster.connect() as old:
+        c.execute("DROP TABLE IF EXISTS g")
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 20000")
+        c.execute("CREATE TABLE g (id int PRIMARY KEY, v text) USING firn")
+        c.execute("INSERT INTO g SELECT i, md5(i::text) FROM generate_series(1, 100000) i")
+        old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert old.execute("SELECT count(*) FROM g").fetchone() == (100000,)
+        c.execute("DELETE FROM g WHERE id <= 70000")
+        c.execute("VACUUM g")
+        assert c.execute("SELECT stripes FROM firn.table_info('g')").fetchone() == (5,)
+        assert old.execute("SELECT v = md5('3') FROM g WHERE id = 3").fetchone() == (True,)
+        old.execute("COMMIT")
+        c.execute("VACUUM g")
+        assert c.execute("SELECT stripes, stripe_rows, deleted_rows FROM firn.table_info('g')").fetchone() == (2, 40000, 10000)
+        assert c.execute("SELECT count(*), min(id), sum(id) FROM g").fetchone() == (30000, 70001, 2550015000)
+        # Index entries of removed stripes lead nowhere, and their keys are free.
+        c.execute("SET enable_seqscan = off")
+        assert c.execute("SELECT id FROM g WHERE id IN (1, 20000, 40001, 70000, 70001)").fetchall() == [(70001,)]
+        c.execute("INSERT INTO g SELECT i, 'again' FROM generate_series(1, 50000) i")
+        assert c.execute("SELECT v FROM g WHERE id IN (1, 50000)").fetchall() == [("again",), ("again",)]
+        assert not c.execute("SELECT * FROM firn.check('g')").fetchall()
+        c.execute("SELECT firn.offload('g', 'cold')")
+        c.execute("DELETE FROM g")
+        c.execute("VACUUM g")
+        assert c.execute("SELECT stripes FROM firn.table_info('g')").fetchone() == (0,)
+        assert c.execute("SELECT count(*) > 0 FROM firn.unneeded('g')").fetchone() == (True,)
+        assert not c.execute("SELECT * FROM firn.check('g')").fetchall()
+        c.execute("DROP TABLE g")
+
+
 def seen(cluster):
     """What firn.stripes and firn.tables say of a table of known content."""
     with cluster.connect() as c:
@@ -295,6 +327,7 @@ def run(tally, _pattern):
         tally.case("cold life in a folder", lambda: life(cluster, "cold"))
         tally.case("cold partitions", lambda: partitions(cluster))
         tally.case("stripes and tables as users see them", lambda: seen(cluster))
+        tally.case("dead stripes are removed", lambda: dead(cluster))
         tally.case("cold space comes back", lambda: space(cluster))
         tally.case("cold faults of objects", lambda: faults(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))

@@ -1,11 +1,11 @@
 //! Directory rows: reserved when a stripe's slot is handed out, published when its bytes are
 //! written, found by the virtual block of any of its rows.
 
-use super::keys;
+use super::{chunks, keys, tombstones};
 use crate::pg::rel::StorageId;
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, Toast};
-use firn_format::{blocks_for, DirectoryEntry, EntryState, Slot, Tid, VIRTUAL_BASE};
+use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, VIRTUAL_BASE};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -159,6 +159,28 @@ impl Directory {
     pub fn publish(&self, slot: Slot, place: Tid, entry: &DirectoryEntry) {
         let bytes = frame(entry, reserved_bytes(self.table.column_count()));
         self.toast.overwrite(place, key(slot), &bytes);
+    }
+
+    /// Delete a stripe's chunks; VACUUM removes them when no snapshot can need them.
+    pub fn free_chunks(&self, found: &Found) {
+        let Location::Chunks { address, .. } = found.entry.location else { return };
+        let (id, first) = chunks::key_of(address);
+        let count = found.entry.bytes.div_ceil(CHUNK_BYTES as u64) as u32;
+        self.toast.delete_run(id, first, count, crate::pg::xact::command_id(true));
+    }
+
+    /// Remove a stripe with all that belongs to it: no snapshot sees a row of it.
+    pub fn remove(&self, found: &Found, cid: u32) {
+        self.toast.delete(found.place, cid);
+        self.free_chunks(found);
+        let mut stones = Vec::new();
+        let rows = found.entry.rows;
+        tombstones::each(&self.toast, found.slot, rows, Snap::self_snap(), |_, stone| {
+            stones.push(stone.place)
+        });
+        for place in stones {
+            self.toast.delete(place, cid);
+        }
     }
 
     /// Bytes that a stripe's row takes on a page, headers included.

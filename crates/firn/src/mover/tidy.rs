@@ -1,11 +1,12 @@
-//! Giving space back. Two things keep a TOAST relation's file from shrinking when VACUUM has removed
-//! the chunks of stripes that went cold: forwarding lists that nobody needs any more, and directory
-//! rows, whose new versions were put at the end of the file because no page before it had room then.
+//! Giving space back. Stripes whose rows are all deleted, and forwarding lists, are of no use once no
+//! snapshot needs them. And a TOAST relation's file does not shrink when VACUUM has removed chunks as
+//! long as directory rows lie at its end, where their new versions were put because no page before it
+//! had room then.
 
-use crate::directory::{forward, Directory};
-use crate::pg::toast::CHUNK_BYTES;
+use crate::directory::{forward, tombstones, Directory};
+use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
 use crate::pg::{xact, LockMode, OpenRel, Snap};
-use firn_format::Location;
+use firn_format::{Location, TombstoneState};
 
 /// Pages below which a file is not worth the work.
 const SMALL: u64 = 64;
@@ -18,9 +19,31 @@ pub fn tidy(oid: u32) -> Option<u32> {
     if u64::from(directory.toast.rel().heap_blocks()) < SMALL {
         return None;
     }
-    let pruned = forward::prune(&directory.toast, xact::oldest_visible(directory.toast.rel()));
+    let oldest = xact::oldest_visible(directory.toast.rel());
+    let pruned = forward::prune(&directory.toast, oldest);
+    let removed = remove_dead_stripes(&directory, oldest);
     let moved = move_directory_rows(&directory);
-    (pruned + moved > 0).then(|| directory.toast.rel().oid())
+    (pruned + removed + moved > 0).then(|| directory.toast.rel().oid())
+}
+
+/// Remove the stripes without a row that some snapshot sees. Their index entries lead nowhere from
+/// then on, as their slots are never used again. Returns how many were removed.
+fn remove_dead_stripes(directory: &Directory, oldest: u32) -> usize {
+    let mut removed = 0;
+    for found in directory.list(Snap::self_snap()) {
+        xact::check_for_interrupts();
+        let (rows, mut dead) = (found.entry.rows, 0);
+        tombstones::each(&directory.toast, found.slot, rows, Snap::self_snap(), |_, stone| {
+            let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
+            let deleted = stone.tombstone.state == TombstoneState::Deleted;
+            dead += u32::from(deleted && settled);
+        });
+        if dead == rows {
+            directory.remove(&found, xact::command_id(true));
+            removed += 1;
+        }
+    }
+    removed
 }
 
 /// When less than half of the file is in use, move directory rows from its end to free pages at its

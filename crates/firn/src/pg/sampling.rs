@@ -115,7 +115,10 @@ pub(super) unsafe fn analyze_next_tuple(
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
     // heapam holds a page until it has returned all rows of it.
-    while (*(scan as *mut ScanDesc)).heap.rs_cbuf != 0 {
+    loop {
+        if (*(scan as *mut ScanDesc)).heap.rs_cbuf == 0 {
+            break;
+        }
         if heap!(scan_analyze_next_tuple(scan, oldest_xmin, live, dead, slot))
             && in_scan(scan, || sampler(scan).keep_row_store_row())
         {

@@ -2,7 +2,7 @@
 
 use super::intents::{self, Noted};
 use super::stores::{self, call, cancelled, raise, Open};
-use crate::directory::{chunks, Directory, Found};
+use crate::directory::{Directory, Found};
 use crate::pg::{
     catalog, error, guc, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel, Snap,
 };
@@ -136,7 +136,7 @@ impl Run<'_> {
             }
             Step::FreeLocal { slot, .. } => {
                 let found = self.found(*slot);
-                free_chunks(&self.directory, &found);
+                self.directory.free_chunks(&found);
                 self.progress.add(Count::StripesDone, 1);
                 self.progress.add(Count::BytesDone, found.entry.bytes);
                 guc::crash_point("offload-freed");
@@ -161,14 +161,6 @@ pub fn read_stripe(table: Rel, directory: &Directory, found: &Found) -> Vec<u8> 
         .raise()
     }
     bytes
-}
-
-/// Delete a stripe's chunks; VACUUM removes them when no snapshot can need them.
-fn free_chunks(directory: &Directory, found: &Found) {
-    let Location::Chunks { address, .. } = found.entry.location else { return };
-    let (id, first) = chunks::key_of(address);
-    let count = found.entry.bytes.div_ceil(crate::pg::toast::CHUNK_BYTES as u64) as u32;
-    directory.toast.delete_run(id, first, count, xact::command_id(true));
 }
 
 /// Bring a table's cold stripes back. Returns how many.
