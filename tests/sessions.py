@@ -127,6 +127,69 @@ SPECS = {
         ("a", "DELETE FROM t WHERE id < 10"), ("a", "INSERT INTO t SELECT i, i FROM generate_series(2000, 2050) i"),
         ("b", "SELECT count(*), sum(n) FROM t"), ("b", "SELECT n FROM t WHERE id = 5"), ("b", "COMMIT"),
         ("b", "SELECT count(*) FROM t")],
+    "lock strengthened in a savepoint, rolled back": [
+        ("a", "BEGIN"), ("a", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"), ("a", "SAVEPOINT s"),
+        ("a", "UPDATE t SET n = 30 WHERE id = 3"), ("b", "SELECT n FROM t WHERE id = 3 FOR SHARE NOWAIT"),
+        ("a", "ROLLBACK TO s"), ("b", "SELECT n FROM t WHERE id = 3 FOR SHARE NOWAIT"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE NOWAIT"), ("b", "UPDATE t SET n = 31 WHERE id = 3 RETURNING n"),
+        ("b", "DELETE FROM t WHERE id = 3"), ("a", "SELECT n FROM t WHERE id = 3"), ("a", "COMMIT")],
+    "share strengthened by two": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "SELECT n FROM t WHERE id = 3 FOR SHARE"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR SHARE"), ("a", "UPDATE t SET n = 30 WHERE id = 3"),
+        ("b", "UPDATE t SET n = 31 WHERE id = 3"), ("b", "ROLLBACK"), ("a", "COMMIT")],
+    "skip locked passes over rows that are being changed": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 0 WHERE id = 2"), ("a", "DELETE FROM t WHERE id = 3"),
+        ("a", "SELECT id FROM t WHERE id = 4 FOR SHARE"), ("a", "UPDATE t SET id = 500 WHERE id = 5"),
+        *(("b", f"SELECT id FROM t WHERE id < 8 ORDER BY id FOR {strength} SKIP LOCKED")
+          for strength in ("KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE")), ("a", "ROLLBACK")],
+    "nowait on rows that are being changed": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 0 WHERE id = 2"), ("a", "DELETE FROM t WHERE id = 3"),
+        *(("b", f"SELECT id FROM t WHERE id = {i} FOR {strength} NOWAIT")
+          for strength in ("KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE") for i in (2, 3)), ("a", "COMMIT")],
+    "on conflict do update waits for an update": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 100 WHERE id = 3"),
+        ("b", "INSERT INTO t VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET n = t.n + 1 RETURNING n"), ("a", "COMMIT")],
+    "on conflict do update waits for a deletion": [
+        ("a", "BEGIN"), ("a", "DELETE FROM t WHERE id = 3"),
+        ("b", "INSERT INTO t VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET n = t.n + 1 RETURNING n"), ("a", "COMMIT")],
+    "on conflict in repeatable read": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT count(*) FROM t"),
+        ("a", "INSERT INTO t SELECT i, i FROM generate_series(60, 80) i"),
+        ("b", "INSERT INTO t VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET n = t.n + 1 RETURNING n"),
+        ("b", "INSERT INTO t VALUES (70, 0) ON CONFLICT DO NOTHING"), ("b", "ROLLBACK")],
+    "merge waits and looks again": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 100 WHERE id = 3"), ("a", "DELETE FROM t WHERE id = 4"),
+        ("b", "MERGE INTO t USING (VALUES (3), (4)) v (k) ON id = k WHEN MATCHED AND n < 50 THEN UPDATE SET n = 0 "
+              "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (k, -1)"), ("a", "COMMIT")],
+    "prepared transactions hold their locks": [
+        ("a", "BEGIN"), ("a", "UPDATE t SET n = 20 WHERE id = 2"), ("a", "SELECT n FROM t WHERE id = 3 FOR SHARE"),
+        ("a", "PREPARE TRANSACTION 'p'"), ("b", "SELECT n FROM t WHERE id = 2 FOR KEY SHARE NOWAIT"),
+        ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE NOWAIT"), ("b", "UPDATE t SET n = n + 1 WHERE id = 2 RETURNING n"),
+        ("c", "COMMIT PREPARED 'p'")],
+    "a row moved to another partition": [
+        ("a", "CREATE TABLE p (k int, n int) PARTITION BY LIST (k)"), ("a", "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)"),
+        ("a", "CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)"), ("a", "SET firn.bulk_threshold = 0"),
+        ("a", "INSERT INTO p SELECT 1, i FROM generate_series(1, 9) i"), ("a", "BEGIN"), ("a", "UPDATE p SET k = 2 WHERE n = 3"),
+        ("b", "UPDATE p SET n = 30 WHERE n = 3"), ("a", "COMMIT"), ("a", "BEGIN"), ("a", "UPDATE p SET k = 2 WHERE n = 4"),
+        ("b", "SELECT n FROM p WHERE n = 4 FOR UPDATE"), ("a", "ROLLBACK"), ("b", "SELECT k, n FROM p ORDER BY n")],
+    "a cursor's row is updated and deleted": [
+        ("a", "BEGIN"), ("a", "DECLARE c CURSOR FOR SELECT n FROM t WHERE n > 5"), ("a", "FETCH 2 FROM c"),
+        ("a", "UPDATE t SET n = -1 WHERE CURRENT OF c"), ("a", "FETCH c"), ("a", "DELETE FROM t WHERE CURRENT OF c"),
+        ("b", "SELECT id FROM t WHERE id < 9 ORDER BY id FOR UPDATE SKIP LOCKED"), ("a", "COMMIT")],
+    "serializable, rows read by key": [
+        ("a", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"),
+        ("a", "SELECT n FROM t WHERE id = 1"), ("b", "SELECT n FROM t WHERE id = 40"),
+        ("a", "UPDATE t SET n = 0 WHERE id = 40"), ("b", "UPDATE t SET n = 0 WHERE id = 1"),
+        ("a", "COMMIT"), ("b", "COMMIT")],
+    "serializable, rows counted and inserted": [
+        ("a", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"),
+        ("a", "SELECT count(*) FROM t"), ("b", "SELECT count(*) FROM t"),
+        ("a", "INSERT INTO t SELECT i, i FROM generate_series(60, 80) i"),
+        ("b", "INSERT INTO t SELECT i, i FROM generate_series(160, 180) i"), ("a", "COMMIT"), ("b", "COMMIT")],
+    "serializable, only one reads": [
+        ("a", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"),
+        ("a", "SELECT sum(n) FROM t"), ("b", "INSERT INTO t SELECT i, i FROM generate_series(60, 80) i"),
+        ("a", "INSERT INTO child VALUES (3)"), ("b", "COMMIT"), ("a", "COMMIT")],
     "deadlock": [
         ("a", "BEGIN"), ("b", "BEGIN"), ("a", "UPDATE t SET n = 0 WHERE id = 1"), ("b", "UPDATE t SET n = 0 WHERE id = 2"),
         ("a", "UPDATE t SET n = 1 WHERE id = 2"), ("b", "UPDATE t SET n = 1 WHERE id = 1"), ("b", "ROLLBACK"), ("a", "ROLLBACK")],
@@ -150,6 +213,32 @@ MOVES = {
         ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"), ("a", "MOVE"),
         ("b", "SELECT sum(n), count(*) FROM t"), ("b", "UPDATE t SET n = n + 1 WHERE id = 3 RETURNING n"), ("b", "COMMIT"),
         ("a", "SELECT sum(n), count(*) FROM t")],
+    "repeatable read, changes after a move": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"), ("a", "MOVE"),
+        ("b", "UPDATE t SET n = n + 100 WHERE id = 3 RETURNING n"), ("b", "DELETE FROM t WHERE id = 4"),
+        ("b", "SELECT count(*), sum(n) FROM t"), ("b", "SELECT n FROM t WHERE id IN (3, 4)"),
+        ("b", "SELECT count(*) FROM t"), ("b", "SELECT n FROM t WHERE id IN (3, 4) FOR UPDATE"),
+        ("b", "SAVEPOINT s"), ("b", "UPDATE t SET n = 0 WHERE id < 9"), ("b", "DELETE FROM t WHERE id < 5"),
+        ("b", "SELECT count(*), sum(n) FROM t"), ("b", "ROLLBACK TO s"), ("b", "SELECT count(*), sum(n) FROM t"),
+        ("b", "UPDATE t SET n = n + 1 WHERE id < 9"), ("b", "COMMIT"), ("a", "SELECT count(*), sum(n) FROM t")],
+    "repeatable read, on conflict after a move": [
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"), ("a", "MOVE"),
+        ("b", "INSERT INTO t VALUES (3, 0) ON CONFLICT DO NOTHING"),
+        ("b", "INSERT INTO t VALUES (3, 0) ON CONFLICT (id) DO UPDATE SET n = t.n + 1 RETURNING n"),
+        ("b", "SELECT count(*), sum(n) FROM t"), ("b", "COMMIT"), ("a", "SELECT count(*), sum(n) FROM t")],
+    "repeatable read, a cascade over moved rows": [
+        ("a", "CREATE TABLE g (id int REFERENCES t ON DELETE CASCADE)"), ("a", "INSERT INTO g VALUES (3), (3), (4)"),
+        ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"), ("a", "MOVE g"), ("a", "MOVE"),
+        ("b", "DELETE FROM t WHERE id = 3"), ("b", "SELECT count(*) FROM g"), ("b", "COMMIT"), ("a", "SELECT * FROM g")],
+    "serializable, write skew over a move": [
+        ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "SELECT 1 FROM child"), ("a", "MOVE"),
+        ("c", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("c", "SELECT n FROM t WHERE id = 1"),
+        ("c", "UPDATE t SET n = 0 WHERE id = 40"), ("c", "COMMIT"), ("b", "SELECT n FROM t WHERE id = 40"),
+        ("b", "UPDATE t SET n = 0 WHERE id = 1"), ("b", "COMMIT")],
+    "serializable, a move between reading and writing": [
+        ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "SELECT n FROM t WHERE id = 40"), ("a", "MOVE"),
+        ("c", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("c", "SELECT n FROM t WHERE id = 1"),
+        ("c", "UPDATE t SET n = 0 WHERE id = 40"), ("c", "COMMIT"), ("b", "UPDATE t SET n = 0 WHERE id = 1"), ("b", "COMMIT")],
     "rows changed by others stay": [
         ("b", "BEGIN"), ("b", "UPDATE t SET n = 0 WHERE id = 3"), ("a", "MOVE"), ("b", "COMMIT"),
         ("a", "SELECT sum(n), count(*) FROM t"), ("a", "MOVE"), ("a", "SELECT sum(n), count(*) FROM t")],
@@ -184,7 +273,7 @@ class Session:
 
 def play(cluster, am, steps, placement):
     with cluster.connect() as c:
-        c.execute("DROP TABLE IF EXISTS child, t")
+        c.execute("DROP TABLE IF EXISTS g, p, child, t")
         c.execute("SET firn.bulk_threshold = 5")
         c.execute(f"CREATE TABLE t (id int PRIMARY KEY, n int) USING {am}")
         if placement == "rows":
@@ -195,14 +284,15 @@ def play(cluster, am, steps, placement):
     for s in sessions.values():
         s.conn.execute("SET firn.bulk_threshold = 5")
         s.conn.execute("SET deadlock_timeout = '100ms'")
+        s.conn.execute(f"SET default_table_access_method = {am}")
     outcome = []
     for name, sql in steps:
         s = sessions[name]
         outcome.append(s.finish())
-        move = "SELECT firn.compact('t')" if am == "firn" else "SELECT 1"
-        s.start(move if sql == "MOVE" else sql)
+        is_move = sql.startswith("MOVE")
+        move = f"SELECT firn.compact('{sql[5:] or 't'}')" if am == "firn" else "SELECT 1"
+        s.start(move if is_move else sql)
         blocked = s.thread.is_alive()
-        is_move = sql == "MOVE"
         if is_move:
             s.finish()
             s.result = "moved"

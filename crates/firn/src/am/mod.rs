@@ -8,6 +8,7 @@ mod analyze_rows;
 pub mod counts;
 pub mod fetch;
 pub mod index_build;
+pub mod moved;
 pub mod row_lock;
 pub mod rows;
 pub mod sample;

@@ -1,7 +1,8 @@
 //! Changing and locking stripe rows. A row is deleted by a tombstone, updated by one that names the
 //! new version in the row store.
 
-use super::fetch::{locate, Fetcher};
+use super::fetch::Fetcher;
+use super::moved::sees;
 use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
 use crate::directory::{forward, tombstones, Directory};
 use crate::mover::refuse_published;
@@ -20,7 +21,7 @@ fn open(table: Rel) -> Directory {
 /// A foreign key check under REPEATABLE READ asks that the row be visible to the transaction's
 /// snapshot, too.
 fn crosscheck_fails(directory: &Directory, tid: Tid, crosscheck: Option<Snap>) -> bool {
-    crosscheck.is_some_and(|snap| locate(directory, tid, snap).is_none())
+    crosscheck.is_some_and(|snap| !sees(directory.table, tid, snap))
 }
 
 fn wait_mode(wait: bool) -> Wait {

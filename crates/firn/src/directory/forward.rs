@@ -6,6 +6,7 @@ use super::keys;
 use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
 use crate::pg::{xact, ChunkKey, Snap, Toast};
 use firn_format::{Slot, Tid};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 /// Bytes of one entry: block (4), offset (2).
@@ -50,6 +51,48 @@ fn key(slot: Slot, part: usize) -> ChunkKey {
     ChunkKey { id: keys::FORWARDING, seq: block as i32 }
 }
 
+/// Where all rows that transaction `mover` moved were, and where they are.
+pub fn all(toast: &Toast, mover: u32, directory: &super::Directory) -> HashMap<Tid, Tid> {
+    let mut parts = Vec::new();
+    toast.scan::<()>(keys::FORWARDING, i32::MIN, i32::MAX, Snap::any(), false, |key, row| {
+        if row.raw_xmin() == mover {
+            parts.push((key.seq as u32, row.data().to_vec()));
+        }
+        ControlFlow::Continue(())
+    });
+    let mut moves = HashMap::new();
+    for (block, bytes) in parts {
+        let tid = Tid { block: block + firn_format::VIRTUAL_BASE, offset: 1 };
+        let Some(stripe) = directory.find(tid, Snap::any()) else { continue };
+        let first = first_row(block, stripe.slot);
+        for (at, entry) in bytes.chunks_exact(ENTRY).enumerate() {
+            moves.insert(decode(entry), Tid::of(stripe.slot, first + at as u32));
+        }
+    }
+    moves
+}
+
+/// Where row `row` of the stripe at `slot` was before a move; None when none has brought it there.
+pub fn origin(toast: &Toast, slot: Slot, row: u32) -> Option<Tid> {
+    let (part, at) = (row as usize / PER_ROW, row as usize % PER_ROW);
+    let list = toast.find(key(slot, part), Snap::self_snap())?;
+    list.data.chunks_exact(ENTRY).nth(at).map(decode)
+}
+
+fn decode(entry: &[u8]) -> Tid {
+    let byte = |i: usize| entry.get(i).copied().unwrap_or(0);
+    Tid {
+        block: u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]),
+        offset: u16::from_le_bytes([byte(4), byte(5)]),
+    }
+}
+
+/// The first row of a part that is filed under `block`.
+fn first_row(block: u32, slot: Slot) -> u32 {
+    let rows_before = (block - slot.0) * firn_format::ROWS_PER_BLOCK;
+    rows_before.div_ceil(PER_ROW as u32) * PER_ROW as u32
+}
+
 /// Where did the row-store row `origin`, deleted by transaction `mover`, go? None when that
 /// transaction did not move it.
 pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory) -> Option<Tid> {
@@ -71,7 +114,5 @@ pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory
     // that is follows from the stripe's slot.
     let tid = Tid { block: block + firn_format::VIRTUAL_BASE, offset: 1 };
     let stripe = directory.find(tid, Snap::self_snap())?;
-    let rows_before = (block - stripe.slot.0) * firn_format::ROWS_PER_BLOCK;
-    let part = rows_before.div_ceil(PER_ROW as u32);
-    Some(Tid::of(stripe.slot, part * PER_ROW as u32 + at as u32))
+    Some(Tid::of(stripe.slot, first_row(block, stripe.slot) + at as u32))
 }

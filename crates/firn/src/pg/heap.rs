@@ -203,6 +203,63 @@ impl Drop for RowStoreScan {
     }
 }
 
+/// `snap` sees the row-store row at `place`.
+pub fn sees(rel: Rel, place: Tid, snap: Snap) -> bool {
+    if place.block >= rel.heap_blocks() {
+        return false;
+    }
+    // SAFETY: the block exists; outputs are plain structs; the buffer pin is released.
+    unsafe {
+        let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+        tuple.t_self = raw_tid(place);
+        let mut buffer: pg_sys::Buffer = 0;
+        let seen = pg_sys::heap_fetch(rel.raw(), snap.0, &mut tuple, &mut buffer, false);
+        if seen {
+            pg_sys::ReleaseBuffer(buffer);
+        }
+        seen
+    }
+}
+
+/// The row-store row in `slot`, which `snapshot` sees, has been moved into a stripe meanwhile and
+/// changed there by this transaction: its new version is seen, this one must not be.
+///
+/// # Safety
+/// A slot of the executor with a tuple of `rel`, a live snapshot.
+#[inline]
+pub(super) unsafe fn hidden(
+    rel: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    super::xact::keeps_snapshot()
+        && super::ext::callback(|| {
+            let Some((tid, deleter)) = deleted_by(slot) else { return false };
+            let snap = Snap::of(snapshot);
+            snap.kind() == super::SnapKind::Mvcc
+                && crate::am::moved::hides(Rel::of(rel), tid, deleter, snap)
+        })
+}
+
+/// The transaction, not this one, that has deleted or updated the heap tuple in `slot`.
+unsafe fn deleted_by(slot: *mut pg_sys::TupleTableSlot) -> Option<(Tid, u32)> {
+    if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
+        return None;
+    }
+    let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
+    let header = (*filled).base.tuple.as_ref()?.t_data;
+    let untouched = pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY;
+    if u32::from((*header).t_infomask) & untouched != 0 || (*filled).buffer == 0 {
+        return None;
+    }
+    pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+    let still = u32::from((*header).t_infomask) & untouched == 0;
+    let deleter = if still { super::ext::update_xid(header).into_inner() } else { 0 };
+    pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+    let other = deleter != 0 && !super::xact::is_ours(deleter);
+    other.then(|| (tid_of(&(*slot).tts_tid), deleter))
+}
+
 /// Rows of the row store that `snap` sees.
 pub fn count_rows(table: Rel, snap: Snap) -> u64 {
     let scan = RowStoreScan::begin(table, snap);
@@ -214,7 +271,7 @@ pub fn count_rows(table: Rel, snap: Snap) -> u64 {
             let forward = pg_sys::ScanDirection::ForwardScanDirection;
             let mut rows = 0;
             while super::ext::direct::heap_getnextslot(raw_scan, forward, raw_slot) {
-                rows += 1;
+                rows += u64::from(!hidden(table.raw(), snap.0, raw_slot));
             }
             rows
         })

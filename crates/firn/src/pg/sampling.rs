@@ -1,7 +1,7 @@
 //! Callbacks of TABLESAMPLE and ANALYZE.
 
 use super::ext::guarded;
-use super::heap::am as heapam;
+use super::heap::{am as heapam, hidden};
 use super::scandesc::{in_scan, slot_for_state, ScanDesc};
 use super::slot::Slot;
 use super::snapshot::Snap;
@@ -65,7 +65,12 @@ pub(super) unsafe fn next_tuple(
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
     if !in_scan(scan, || sample(scan).in_stripes()) {
-        return heap!(scan_sample_next_tuple(scan, state, slot));
+        while heap!(scan_sample_next_tuple(scan, state, slot)) {
+            if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+                return true;
+            }
+        }
+        return false;
     }
     in_scan(scan, || {
         let sampling = sample(scan);

@@ -2,7 +2,7 @@
 //! from `am`.
 
 use super::ext::{callback, guarded};
-use super::heap::am as heapam;
+use super::heap::{am as heapam, hidden};
 use super::scandesc::{alloc, claim, in_scan, slot_for_state, ParallelDesc, ScanDesc};
 use super::slot::Slot;
 use super::snapshot::Snap;
@@ -72,6 +72,14 @@ unsafe fn next(
         *mut pg_sys::TupleTableSlot,
     ) -> bool,
 ) -> bool {
+    let heap_next = |scan: pg_sys::TableScanDesc, direction, slot| loop {
+        if !heap_next(scan, direction, slot) {
+            return false;
+        }
+        if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+            return true;
+        }
+    };
     let desc = scan as *mut ScanDesc;
     let in_stripes = (*(*desc).state).as_ref().is_some_and(|s| s.in_stripes);
     if direction != pg_sys::ScanDirection::BackwardScanDirection {
@@ -156,7 +164,12 @@ pub(super) unsafe extern "C-unwind" fn bitmap_next_tuple(
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
     if (*tbm).blockno < VIRTUAL_BASE {
-        return heap!(scan_bitmap_next_tuple(scan, tbm, slot));
+        while heap!(scan_bitmap_next_tuple(scan, tbm, slot)) {
+            if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+                return true;
+            }
+        }
+        return false;
     }
     in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
 }

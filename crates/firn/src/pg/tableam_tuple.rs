@@ -2,7 +2,7 @@
 //! row store go to heapam's own callbacks at once.
 
 use super::ext::{callback, guarded};
-use super::heap::{am as heapam, Failure, RowLock};
+use super::heap::{am as heapam, hidden, Failure, RowLock};
 use super::lock::Wait;
 use super::scandesc::{alloc, slot_for_state, FetchDesc};
 use super::slot::Slot;
@@ -11,6 +11,7 @@ use super::tableam_scan::heap;
 use super::toast::{raw_tid, tid_of};
 use super::Rel;
 use crate::am::fetch::Fetcher;
+use crate::am::moved::sees;
 use crate::am::tuple as rows;
 use firn_format::{Tid, VIRTUAL_BASE};
 use pgrx::pg_sys;
@@ -54,7 +55,8 @@ pub(super) unsafe extern "C-unwind" fn index_fetch_tuple(
     all_dead: *mut bool,
 ) -> bool {
     if !is_virtual(tid) {
-        return heap!(index_fetch_tuple(scan, tid, snapshot, slot, call_again, all_dead));
+        let found = heap!(index_fetch_tuple(scan, tid, snapshot, slot, call_again, all_dead));
+        return found && !hidden((*scan).rel, snapshot, slot);
     }
     *call_again = false;
     if !all_dead.is_null() {
@@ -78,7 +80,8 @@ pub(super) unsafe extern "C-unwind" fn fetch_row_version(
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
     if !is_virtual(tid) {
-        return heap!(tuple_fetch_row_version(rel, tid, snapshot, slot));
+        return heap!(tuple_fetch_row_version(rel, tid, snapshot, slot))
+            && !hidden(rel, snapshot, slot);
     }
     callback(|| {
         let tid = tid_of(&*tid);
@@ -123,7 +126,7 @@ pub(super) unsafe extern "C-unwind" fn satisfies_snapshot(
     if !is_virtual(tid) {
         return heap!(tuple_satisfies_snapshot(rel, slot, snapshot));
     }
-    callback(|| Fetcher::new(Rel::of(rel)).exists(tid_of(&*tid), Snap::of(snapshot)))
+    callback(|| sees(Rel::of(rel), tid_of(&*tid), Snap::of(snapshot)))
 }
 
 /// Index entries of stripe rows are never reported deletable here: whether a row is dead to all is
@@ -222,7 +225,7 @@ pub(super) unsafe extern "C-unwind" fn delete(
     tid: pg_sys::ItemPointer,
     cid: pg_sys::CommandId,
     snapshot: pg_sys::Snapshot,
-    crosscheck: pg_sys::Snapshot,
+    mut crosscheck: pg_sys::Snapshot,
     wait: bool,
     tmfd: *mut pg_sys::TM_FailureData,
     changing_part: bool,
@@ -231,9 +234,9 @@ pub(super) unsafe extern "C-unwind" fn delete(
     if !target.is_virtual() {
         let result =
             heap!(tuple_delete(rel, tid, cid, snapshot, crosscheck, wait, tmfd, changing_part));
-        // A moved row is the same row: go on where it is now.
+        // A moved row is the same row, which every snapshot saw: go on where it is now.
         match moved(rel, target, result, tmfd) {
-            Some(place) => target = place,
+            Some(place) => (target, crosscheck) = (place, std::ptr::null_mut()),
             None => return result,
         }
     }
@@ -249,7 +252,7 @@ pub(super) unsafe extern "C-unwind" fn update(
     slot: *mut pg_sys::TupleTableSlot,
     cid: pg_sys::CommandId,
     snapshot: pg_sys::Snapshot,
-    crosscheck: pg_sys::Snapshot,
+    mut crosscheck: pg_sys::Snapshot,
     wait: bool,
     tmfd: *mut pg_sys::TM_FailureData,
     lockmode: *mut pg_sys::LockTupleMode::Type,
@@ -270,7 +273,7 @@ pub(super) unsafe extern "C-unwind" fn update(
             update_indexes
         ));
         match moved(rel, target, result, tmfd) {
-            Some(place) => target = place,
+            Some(place) => (target, crosscheck) = (place, std::ptr::null_mut()),
             None => return result,
         }
     }

@@ -82,6 +82,13 @@ pub fn is_parallel_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
+/// This transaction reads all under one snapshot: REPEATABLE READ or SERIALIZABLE.
+#[inline]
+pub fn keeps_snapshot() -> bool {
+    // SAFETY: variable read.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
 /// This transaction runs at isolation level SERIALIZABLE.
 #[inline]
 pub fn is_serializable() -> bool {

@@ -6,6 +6,7 @@
 //! once a batch, inside `callback`.
 
 use super::super::ext::{callback, direct, guarded};
+use super::super::heap::hidden;
 use super::super::scandesc::{alloc, claim, slot_for_state, ParallelDesc};
 use super::super::slot::Slot;
 use super::super::snapshot::Snap;
@@ -346,6 +347,10 @@ unsafe fn next_in_row_store(
     let forward = pg_sys::ScanDirection::ForwardScanDirection;
     if !direct::heap_getnextslot((*run).heap, forward, from) {
         (*run).heap_done = true;
+        return std::ptr::null_mut();
+    }
+    let scan = (*run).heap;
+    if hidden((*scan).rs_rd, (*scan).rs_snapshot, from) {
         return std::ptr::null_mut();
     }
     let deform = (*run).deform;

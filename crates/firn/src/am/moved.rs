@@ -1,0 +1,73 @@
+//! Rows that a move has taken from the row store into a stripe, for transactions whose one snapshot is
+//! older than the move: they see such a row at its old place, where heapam knows nothing of what
+//! happens to it at its new one. See mover/README.md.
+
+use super::fetch::Fetcher;
+use crate::directory::{forward, tombstones, Directory};
+use crate::pg::rel::StorageId;
+use crate::pg::{lock, xact, LockMode, Rel, Snap};
+use firn_format::{Tid, TombstoneState};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+type Moves = Rc<HashMap<Tid, Tid>>;
+
+/// Transactions remembered, moves or not.
+const REMEMBERED: usize = 16;
+
+thread_local! {
+    static KNOWN: RefCell<Vec<((StorageId, u32), Moves)>> = RefCell::default();
+}
+
+/// Old to new TIDs of the rows that transaction `mover` has moved.
+fn moves_of(directory: &Directory, mover: u32) -> Moves {
+    let name = (directory.toast.storage(), mover);
+    let known = KNOWN.with_borrow(|k| k.iter().find(|(n, _)| *n == name).map(|(_, m)| m.clone()));
+    if let Some(moves) = known {
+        return moves;
+    }
+    // A running move may write more of them.
+    let running = xact::is_in_progress(mover);
+    let moves = Rc::new(forward::all(&directory.toast, mover, directory));
+    if !running {
+        KNOWN.with_borrow_mut(|known| {
+            if known.len() >= REMEMBERED {
+                known.remove(0);
+            }
+            known.push((name, moves.clone()));
+        });
+    }
+    moves
+}
+
+/// `snap` sees the row-store row at `origin`, which `deleter` has deleted meanwhile. Was that a move,
+/// and has this transaction itself deleted or updated the row at its new place? Then it is gone. What
+/// others do to it there is made known to serializable isolation.
+pub fn hides(table: Rel, origin: Tid, deleter: u32, snap: Snap) -> bool {
+    let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return false };
+    if directory.toast.is_empty() {
+        return false;
+    }
+    let Some(home) = moves_of(&directory, deleter).get(&origin).copied() else { return false };
+    if snap.is_serializable() {
+        lock::predicate_lock_row(table, home, snap);
+    }
+    // Tombstones of others are younger than the move, and so than the snapshot.
+    tombstones::find(&directory.toast, home, snap)
+        .is_some_and(|stone| stone.tombstone.state == TombstoneState::Deleted)
+}
+
+/// Does `snap` see the stripe row at `tid`, here or where it was before a move?
+pub fn sees(table: Rel, tid: Tid, snap: Snap) -> bool {
+    if Fetcher::new(table).exists(tid, snap) {
+        return true;
+    }
+    let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return false };
+    let Some(found) = directory.find(tid, Snap::self_snap()) else { return false };
+    let origin = tid
+        .row_in(found.slot)
+        .and_then(|row| forward::origin(&directory.toast, found.slot, row))
+        .filter(|_| !xact::is_ours(found.xmin));
+    origin.is_some_and(|origin| crate::pg::heap::sees(table, origin, snap))
+}
