@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
+import analyze  # noqa: E402
 import cold  # noqa: E402
 import contention  # noqa: E402
 import sessions  # noqa: E402
@@ -40,6 +41,7 @@ SUITES = {
     "docs": docs.run,
     "sql": oracle.run,
     "sessions": sessions.run,
+    "analyze": analyze.run,
     "contention": contention.run,
     "differential": differential.run,
     "crash": crash.run,

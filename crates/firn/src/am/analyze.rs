@@ -64,7 +64,7 @@ struct Carried {
     unit: Unit,
     /// Counted from the first of the stripes' blocks.
     block: u32,
-    /// Its deleted rows, ascending.
+    /// Deleted rows of its batch, ascending.
     deleted: Vec<u32>,
 }
 
@@ -138,17 +138,13 @@ impl Sampler {
                 _ => tombstones::any(&directory.toast, found.slot, all, snap),
             };
             holed = Some((unit.stripe, is_holed));
-            let size = unit.rows(all).len() as f64;
-            let mut deleted = Vec::new();
-            if is_holed {
-                let batch = Batch::number(unit.batch, all).rows;
-                deleted = tombstones::deleted_of(&directory.toast, found.slot, batch, snap);
-                let mut rows = unit.rows(all).peekable();
-                deleted.retain(|d| {
-                    while rows.next_if(|r| r < d).is_some() {}
-                    rows.next_if_eq(d).is_some()
-                });
-            }
+            let batch = Batch::number(unit.batch, all).rows;
+            let size = batch.len() as f64;
+            let deleted = if is_holed {
+                tombstones::deleted_of(&directory.toast, found.slot, batch, snap)
+            } else {
+                Vec::new()
+            };
             rows += unit.weight * size;
             live += unit.weight * (size - deleted.len() as f64);
             let block = (2 * i as u64 + 1) * u64::from(self.told.stripes) / (2 * count);
@@ -193,9 +189,13 @@ impl Sampler {
             let Some(carried) = self.todo.next().and_then(|i| self.units.get(i)) else { break };
             let Some(found) = self.stripes.get(carried.unit.stripe) else { continue };
             let Some(directory) = &self.directory else { continue };
-            let rows = carried.unit.rows(found.entry.rows);
-            let chosen =
-                choose_rows(rows, &carried.deleted, carried.unit.share, || self.random.fraction());
+            let unit = &carried.unit;
+            let mut deleted = carried.deleted.iter().peekable();
+            let alive = Batch::number(unit.batch, found.entry.rows)
+                .rows
+                .filter(|row| deleted.next_if(|d| *d == row).is_none() && unit.has(*row))
+                .collect();
+            let chosen = choose_rows(alive, unit.share, || self.random.fraction());
             self.rows.load(&directory.toast, found, chosen);
         }
         slot.clear();
@@ -217,7 +217,7 @@ impl Sampler {
         let per_block = self.counted / f64::from(self.visited);
         let whole = (per_block * f64::from(self.told.total) + 0.5).floor();
         let live = (self.stripe_rows * self.alive).round();
-        counts::note(&directory, whole, self.stripe_rows as u64, live as u64);
+        counts::note(&directory.toast, whole, self.stripe_rows as u64, live as u64);
     }
 }
 
@@ -265,25 +265,19 @@ const LEAST_MEMORY: usize = 64 << 20;
 /// Rows of the sample, however wide they are.
 const LEAST_ROWS: f64 = 30.0;
 
-/// A random choice of the part `share` of the rows that are not deleted, ascending.
-fn choose_rows(
-    rows: impl ExactSizeIterator<Item = u32>,
-    deleted: &[u32],
-    share: f64,
-    mut random: impl FnMut() -> f64,
-) -> Vec<u32> {
-    let count = rows.len() - deleted.len().min(rows.len());
-    let mut chosen = vec![share >= 1.0; count];
-    if share < 1.0 {
-        // As many as the share says on average, each set of that size with the same chance (Floyd).
-        let take = ((count as f64 * share + random()) as usize).min(count);
-        for last in count - take..count {
-            let one = ((random() * (last + 1) as f64) as usize).min(last);
-            let free = if chosen[one] { last } else { one };
-            chosen[free] = true;
-        }
+/// A random choice of the part `share` of these rows, in their order.
+fn choose_rows(rows: Vec<u32>, share: f64, mut random: impl FnMut() -> f64) -> Vec<u32> {
+    if share >= 1.0 {
+        return rows;
     }
-    let mut gone = deleted.iter().peekable();
-    let alive = rows.filter(|row| gone.next_if(|d| *d == row).is_none());
-    alive.zip(chosen).filter_map(|(row, is)| is.then_some(row)).collect()
+    // As many as the share says on average, each set of that size with the same chance (Floyd).
+    let count = rows.len();
+    let take = ((count as f64 * share + random()) as usize).min(count);
+    let mut chosen = vec![false; count];
+    for last in count - take..count {
+        let one = ((random() * (last + 1) as f64) as usize).min(last);
+        let free = if chosen[one] { last } else { one };
+        chosen[free] = true;
+    }
+    rows.into_iter().zip(chosen).filter_map(|(row, is)| is.then_some(row)).collect()
 }

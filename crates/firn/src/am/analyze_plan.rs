@@ -2,8 +2,6 @@
 //! choice: it knows counts and random numbers only. docs/internals/statistics.md says why it is fair.
 
 use crate::stripe::Batch;
-use std::iter::StepBy;
-use std::ops::Range;
 
 /// Rows that a unit should give. More would save reading, but rows of one batch are often alike.
 const ROWS_PER_UNIT: f64 = 15.0;
@@ -13,10 +11,13 @@ const LANES: u32 = 4;
 const FEWEST_UNITS: f64 = 8.0;
 /// Rows handed to ANALYZE's reservoir per row it wants, so that chance never leaves it short.
 const SURPLUS: f64 = 1.2;
-/// Stripes read at most where few rows are wanted of each: every one costs its metadata.
-const LOCAL_STRIPES: f64 = 512.0;
-/// The same for cold ones, whose parts are fetched from a store.
-const COLD_STRIPES: f64 = 64.0;
+/// Rows that a stripe should give, when there are many: each costs its metadata and dictionaries.
+const ROWS_PER_STRIPE: f64 = 60.0;
+/// The same for a cold one. A few rows of it cost as much as all, as its columns' pages are spread over
+/// the whole object, which is fetched in pieces.
+const ROWS_PER_COLD_STRIPE: f64 = 1_000.0;
+/// Stripes read at least.
+const FEWEST_STRIPES: f64 = 4.0;
 
 /// What is to be sampled.
 pub struct Task<'a> {
@@ -30,7 +31,7 @@ pub struct Task<'a> {
     pub visited: f64,
 }
 
-/// Some rows of one batch to be read: every so many-th.
+/// Some rows of one batch to be read: those of one lane, which are strewn over the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
     /// Index of the stripe.
@@ -45,11 +46,17 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// The numbers of its rows in a stripe of `rows` rows.
-    pub fn rows(&self, rows: u32) -> StepBy<Range<u32>> {
-        let all = Batch::number(self.batch, rows).rows;
-        (all.start.saturating_add(self.lane)..all.end).step_by(self.lanes as usize)
+    /// Is row `row` of the stripe, if it is in this batch, one of this unit?
+    pub fn has(&self, row: u32) -> bool {
+        scatter(row) % self.lanes == self.lane
     }
+}
+
+/// A number without any pattern in common with `row`: rows often have one of their own.
+fn scatter(row: u32) -> u32 {
+    let x = (row ^ (row >> 16)).wrapping_mul(0x85EB_CA6B);
+    let x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
+    x ^ (x >> 16)
 }
 
 /// The choice.
@@ -70,29 +77,38 @@ pub fn choose(task: &Task, mut random: impl FnMut() -> f64) -> Plan {
     }
     let rate = (SURPLUS * task.wanted / (visited * all)).min(1.0);
     let mut units = Vec::new();
-    for (cold, most) in [(false, LOCAL_STRIPES), (true, COLD_STRIPES)] {
+    for (cold, rows_per_stripe) in [(false, ROWS_PER_STRIPE), (true, ROWS_PER_COLD_STRIPE)] {
         let class: Vec<usize> =
             (0..task.stripes.len()).filter(|i| task.stripes[*i].1 == cold).collect();
         let rows: f64 = class.iter().map(|i| f64::from(task.stripes[*i].0)).sum();
-        let wish = (task.wanted / ROWS_PER_UNIT * rows / all).max(FEWEST_UNITS) / visited;
-        units.extend(choose_of(task.stripes, &class, rate, wish, most, &mut random));
+        let wanted = task.wanted * rows / all;
+        let wish = Wish {
+            units: (wanted / ROWS_PER_UNIT).max(FEWEST_UNITS) / visited,
+            stripes: (wanted / rows_per_stripe).max(FEWEST_STRIPES),
+        };
+        units.extend(choose_of(task.stripes, &class, rate, &wish, &mut random));
     }
     units.sort_by_key(|u: &Unit| (u.stripe, u.batch, u.lane));
     Plan { rate, units }
 }
 
-/// About `wish` units of the stripes `class`, from `most` of them if that is enough.
+/// How many units of how many stripes would do.
+struct Wish {
+    units: f64,
+    stripes: f64,
+}
+
 fn choose_of(
     stripes: &[(u32, bool)],
     class: &[usize],
     rate: f64,
-    wish: f64,
-    most: f64,
+    wish: &Wish,
     random: &mut impl FnMut() -> f64,
 ) -> Vec<Unit> {
     // Of every stripe taken at least half the rows stay unread: a thinner choice of stripes could not
     // give enough rows.
-    let enough = (class.len() as f64 * (2.0 * rate).min(1.0)).ceil().max(most) as usize;
+    let least = (class.len() as f64 * (2.0 * rate).min(1.0)).ceil();
+    let enough = wish.stripes.ceil().max(least) as usize;
     // All rows of a table must come in the order of the table: PostgreSQL sorts only what it chose.
     let lanes = if rate < 1.0 { LANES } else { 1 };
     let mut all = Vec::new();
@@ -105,7 +121,7 @@ fn choose_of(
     // So many that no share exceeds one.
     let heaviest = all.iter().map(|u| u.weight).fold(1.0, f64::max);
     let least = (all.len() as f64 * (rate * heaviest).min(1.0)).ceil();
-    let chosen = strata(all.len(), wish.ceil().max(least).max(1.0) as usize, random);
+    let chosen = strata(all.len(), wish.units.ceil().max(least) as usize, random);
     let weigh = |(number, size): (usize, usize)| {
         let weight = all[number].weight * size as f64;
         Unit { weight, share: (rate * weight).min(1.0), ..all[number] }

@@ -3,7 +3,7 @@
 use crate::directory::counted::{self, Counted};
 use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
-use crate::pg::{xact, LockMode, Rel, Snap};
+use crate::pg::{xact, LockMode, Rel, Snap, Toast};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -135,8 +135,20 @@ pub fn count_stripe_rows(directory: &Directory) -> (u64, u64) {
     (rows, live)
 }
 
-/// Note how many rows of stripes the table's `pg_class.reltuples`, just set to `whole`, includes.
-pub fn note(directory: &Directory, whole: f64, rows: u64, live: u64) {
-    counted::write(&directory.toast, Counted { whole: whole as f32, rows, live });
-    TOTALS.with_borrow_mut(|map| map.remove(&directory.toast.storage()));
+/// Note how many rows of stripes the table's `pg_class.reltuples`, which is being set to `whole`,
+/// includes.
+pub fn note(toast: &Toast, whole: f64, rows: u64, live: u64) {
+    counted::write(toast, Counted { whole: whole as f32, rows, live });
+    TOTALS.with_borrow_mut(|map| map.remove(&toast.storage()));
+}
+
+/// Note the count of an index build, `whole` rows and `live` of them in stripes.
+pub fn note_build(table: Rel, whole: f64, live: f64) {
+    let totals = stripe_totals_now(table);
+    if totals.rows == 0.0 {
+        return;
+    }
+    if let Some(directory) = Directory::open(table, LockMode::RowExclusive) {
+        note(&directory.toast, whole, totals.rows as u64, live as u64);
+    }
 }

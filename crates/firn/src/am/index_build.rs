@@ -1,5 +1,6 @@
 //! Building indexes over both halves of a table.
 
+use super::counts;
 use super::rows::StripeRows;
 use crate::directory::{tombstones, Directory};
 use crate::pg::index::Builder;
@@ -25,6 +26,10 @@ pub fn build(builder: &mut Builder) -> f64 {
         None => all_stripes(builder),
     };
     builder.end_scan();
+    // PostgreSQL sets the table's count, too. Of a parallel build no process knows all of it.
+    if builder.shared().is_none() {
+        counts::note_build(builder.table(), rows + stripes, stripes);
+    }
     rows + stripes
 }
 

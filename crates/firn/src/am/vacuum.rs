@@ -23,7 +23,7 @@ pub fn correct_statistics(table: Rel) {
     }
     let whole = row_count(table.oid()).max(0.0) + live as f64;
     set_row_count(table, whole);
-    counts::note(&directory, whole, rows, live);
+    counts::note(&directory.toast, whole, rows, live);
     add_live_rows(table, live);
     for oid in index_oids(table) {
         let index = OpenRel::any_kind(oid, LockMode::AccessShare);

@@ -159,25 +159,32 @@ pub(super) unsafe extern "C-unwind" fn copy_for_cluster(
         if let Err(panic) = outcome {
             std::panic::resume_unwind(panic);
         }
-        carry_stripes(old, new, oldest_xmin, *xid_cutoff, *multi_cutoff)
+        let (all, live) = stripe_rows(Rel::of(old));
+        carry_stripes(old, new, oldest_xmin, *xid_cutoff, *multi_cutoff);
+        if all > 0 {
+            // The caller sets the table's count to what we return.
+            let toast = (*(*new).rd_rel).reltoastrelid.to_u32();
+            let toast = super::Toast::open_oid(toast, super::LockMode::RowExclusive);
+            counts::note(&toast, *rows + live as f64, all, live);
+        }
+        live as f64
     });
     *rows += result;
 }
 
 /// Copy all rows of ours from the old TOAST relation to the new one, their transaction ids kept, so
-/// that older snapshots go on seeing what they saw. Returns the number of stripe rows.
+/// that older snapshots go on seeing what they saw.
 unsafe fn carry_stripes(
     old: pg_sys::Relation,
     new: pg_sys::Relation,
     oldest_xmin: pg_sys::TransactionId,
     freeze_xid: pg_sys::TransactionId,
     cutoff_multi: pg_sys::MultiXactId,
-) -> f64 {
+) {
     let (from, to) = ((*(*old).rd_rel).reltoastrelid, (*(*new).rd_rel).reltoastrelid);
     if from == pg_sys::InvalidOid || to == pg_sys::InvalidOid {
-        return 0.0;
+        return;
     }
-    let total = live_stripe_rows(Rel::of(old));
     let from = pg_sys::table_open(from, pg_sys::AccessExclusiveLock as i32);
     let to = pg_sys::table_open(to, pg_sys::AccessExclusiveLock as i32);
     let rewrite = ext::begin_heap_rewrite(from, to, oldest_xmin, freeze_xid, cutoff_multi);
@@ -224,12 +231,12 @@ unsafe fn carry_stripes(
     keep_defaults(Rel::of(old), (*to).rd_id.to_u32());
     pg_sys::relation_close(from, pg_sys::NoLock as i32);
     pg_sys::relation_close(to, pg_sys::NoLock as i32);
-    total
 }
 
-fn live_stripe_rows(table: Rel) -> f64 {
+/// Rows of the table's stripes, and those alive.
+fn stripe_rows(table: Rel) -> (u64, u64) {
     let directory = Directory::open(table, super::LockMode::AccessShare);
-    directory.map_or(0.0, |d| counts::count_stripe_rows(&d).1 as f64)
+    directory.map_or((0, 0), |d| counts::count_stripe_rows(&d))
 }
 
 /// PostgreSQL forgets the defaults of added columns after a rewrite, as heap rows have them written
