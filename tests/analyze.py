@@ -74,12 +74,12 @@ COLUMNS = """i AS id, i % 8 AS low, CASE WHEN random() < 0.3 THEN NULL ELSE (ran
     timestamptz '2020-01-01 UTC' + i * interval '7 s' AS at, repeat('w', (i % 3) * 20) AS wide"""
 
 
-def fill(c, row_store_part):
+def fill(c, row_store_part, rows=ROWS):
     """Tables h and f of the same rows: a part of them in f's row store, the rest in stripes."""
-    in_row_store = int(ROWS * row_store_part)
+    in_row_store = int(rows * row_store_part)
     c.execute(f"DROP TABLE IF EXISTS h, f")
     c.execute("SELECT setseed(0.5)")
-    c.execute(f"CREATE TABLE h USING heap AS SELECT {COLUMNS} FROM generate_series(1, {ROWS}) i")
+    c.execute(f"CREATE TABLE h USING heap AS SELECT {COLUMNS} FROM generate_series(1, {rows}) i")
     c.execute(f"CREATE TABLE f (LIKE h) USING firn")
     c.execute("SET firn.bulk_threshold = 100000000; SET firn.stripe_rows = 30000")
     c.execute(f"INSERT INTO f SELECT * FROM h WHERE id <= {in_row_store}")
@@ -127,16 +127,16 @@ def alike(cluster, row_store_part):
             near(h[name]["correlation"], expected, 6 / math.sqrt(N), f"heap's correlation of {name}")
 
 
-def fair(cluster, row_store_part, deleted):
+def fair(cluster, row_store_part, deleted, rows=ROWS):
     """Row store and stripes have the parts of the sample that they have of the live rows, wherever rows were deleted."""
     with cluster.connect() as c:
-        fill(c, row_store_part)
+        fill(c, row_store_part, rows)
         c.execute(f"SET default_statistics_target = {TARGET}")
         # One more column says in which tenth of the table a row is.
         c.execute("DROP TABLE IF EXISTS g; CREATE TABLE g (LIKE f, place int) USING firn")
         for threshold, there in ((100_000_000, "<="), (10, ">")):
             c.execute(f"SET firn.bulk_threshold = {threshold}")
-            c.execute(f"INSERT INTO g SELECT *, id * 10 / {ROWS + 1} FROM h WHERE id {there} {int(ROWS * row_store_part)}")
+            c.execute(f"INSERT INTO g SELECT *, id * 10 / {rows + 1} FROM h WHERE id {there} {int(rows * row_store_part)}")
         c.execute("RESET firn.bulk_threshold")
         c.execute(f"DELETE FROM g WHERE {deleted}")
         settle(c)
@@ -319,7 +319,9 @@ def beyond_files(cluster):
         c.execute(f"CREATE TABLE b (id int, {columns}) USING firn")
         c.execute(f"INSERT INTO b SELECT i FROM generate_series(1, {rows}) i")
         visited, told, in_sample = messages(c, "ANALYZE VERBOSE b")["b"]
-        assert (visited, told, in_sample) == (N, 131072, N), (visited, told, in_sample)
+        assert (visited, told) == (N, 131072), (visited, told)
+        # Few blocks of many are visited, and how many of these carry something is left to chance.
+        assert in_sample > 0.9 * N, in_sample
         near(reltuples(c, "b"), rows, rows * 0.02, "reltuples")
         c.execute("DROP TABLE b")
 
@@ -341,6 +343,7 @@ def run(tally, pattern):
             "fair parts, most in the row store": lambda: fair(cluster, 0.9, "false"),
             "fair parts, a run of rows deleted": lambda: fair(cluster, 0.1, "id BETWEEN 30001 AND 90000"),
             "fair parts, nine of ten rows deleted": lambda: fair(cluster, 0.1, "id % 10 <> 0"),
+            "fair parts, little more rows than the sample": lambda: fair(cluster, 0.5, "id % 7 = 0", 5000),
             "small tables exactly": lambda: exact(cluster),
             "moves change no count": lambda: moves(cluster),
             "own and others' transactions": lambda: transactions(cluster),

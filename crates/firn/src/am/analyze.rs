@@ -244,7 +244,8 @@ fn plan(table: Rel, told: &Told, stripes: &[Found], random: &mut Random) -> Plan
     let task = Task {
         stripes: &list,
         row_store_rows: f64::from(told.row_store) * row_store_density(table, width),
-        wanted: f64::from(wanted).min(bearable.max(LEAST_ROWS)),
+        wanted: f64::from(wanted),
+        bearable: bearable.max(LEAST_ROWS),
         visited: f64::from(visits) / f64::from(told.total.max(1)),
     };
     choose(&task, || random.fraction())

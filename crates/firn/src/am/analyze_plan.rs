@@ -5,12 +5,11 @@ use crate::stripe::Batch;
 
 /// Rows that a unit should give. More would save reading, but rows of one batch are often alike.
 const ROWS_PER_UNIT: f64 = 15.0;
-/// Units of a batch: one whose block is not visited need not keep all of the batch unread.
-const LANES: u32 = 4;
+/// Lanes of a batch at most: each a unit of its own, so that even where few blocks are visited there
+/// are units enough among these.
+const MOST_LANES: f64 = 128.0;
 /// Units read at least: the rows of one are too alike to stand for a table.
 const FEWEST_UNITS: f64 = 8.0;
-/// Rows handed to ANALYZE's reservoir per row it wants, so that chance never leaves it short.
-const SURPLUS: f64 = 1.2;
 /// Rows that a stripe should give, when there are many: each costs its metadata and dictionaries.
 const ROWS_PER_STRIPE: f64 = 60.0;
 /// The same for a cold one. A few rows of it cost as much as all, as its columns' pages are spread over
@@ -27,6 +26,8 @@ pub struct Task<'a> {
     pub row_store_rows: f64,
     /// Rows that ANALYZE wants of the whole table.
     pub wanted: f64,
+    /// Rows that memory bears.
+    pub bearable: f64,
     /// Part of the blocks it was told that ANALYZE visits.
     pub visited: f64,
 }
@@ -75,13 +76,14 @@ pub fn choose(task: &Task, mut random: impl FnMut() -> f64) -> Plan {
     if stripe_rows == 0.0 {
         return Plan { rate: 1.0, units: Vec::new() };
     }
-    let rate = (SURPLUS * task.wanted / (visited * all)).min(1.0);
+    let handed_on = (surplus(task.wanted) * task.wanted).min(task.bearable);
+    let rate = (handed_on / (visited * all)).min(1.0);
     let mut units = Vec::new();
     for (cold, rows_per_stripe) in [(false, ROWS_PER_STRIPE), (true, ROWS_PER_COLD_STRIPE)] {
         let class: Vec<usize> =
             (0..task.stripes.len()).filter(|i| task.stripes[*i].1 == cold).collect();
         let rows: f64 = class.iter().map(|i| f64::from(task.stripes[*i].0)).sum();
-        let wanted = task.wanted * rows / all;
+        let wanted = task.wanted.min(task.bearable) * rows / all;
         let wish = Wish {
             units: (wanted / ROWS_PER_UNIT).max(FEWEST_UNITS) / visited,
             stripes: (wanted / rows_per_stripe).max(FEWEST_STRIPES),
@@ -90,6 +92,12 @@ pub fn choose(task: &Task, mut random: impl FnMut() -> f64) -> Plan {
     }
     units.sort_by_key(|u: &Unit| (u.stripe, u.batch, u.lane));
     Plan { rate, units }
+}
+
+/// Rows handed to ANALYZE's reservoir per row it wants: how many units lie in the blocks it visits is
+/// left to chance, and may be less than expected by five times the root of their number.
+fn surplus(wanted: f64) -> f64 {
+    1.1 + 5.0 / (wanted / ROWS_PER_UNIT).max(FEWEST_UNITS).sqrt()
 }
 
 /// How many units of how many stripes would do.
@@ -109,19 +117,24 @@ fn choose_of(
     // give enough rows.
     let least = (class.len() as f64 * (2.0 * rate).min(1.0)).ceil();
     let enough = wish.stripes.ceil().max(least) as usize;
+    let taken = strata(class.len(), enough, random);
+    let batches_of = |number: usize| Batch::count(stripes[class[number]].0);
+    let batches: f64 = taken.iter().map(|(number, _)| f64::from(batches_of(*number))).sum();
     // All rows of a table must come in the order of the table: PostgreSQL sorts only what it chose.
-    let lanes = if rate < 1.0 { LANES } else { 1 };
+    let lanes = if rate < 1.0 { (2.0 * wish.units / batches).clamp(1.0, MOST_LANES) } else { 1.0 };
+    let lanes = lanes.ceil() as u32;
     let mut all = Vec::new();
-    for (number, stripes_of_stratum) in strata(class.len(), enough, random) {
+    for (number, stripes_of_stratum) in taken {
         let (stripe, weight) = (class[number], stripes_of_stratum as f64);
-        let batches = 0..Batch::count(stripes[stripe].0);
         let unit = |batch, lane| Unit { stripe, batch, lane, lanes, weight, share: 0.0 };
-        all.extend(batches.flat_map(|batch| (0..lanes).map(move |lane| unit(batch, lane))));
+        let of_batch = |batch| (0..lanes).map(move |lane| unit(batch, lane));
+        all.extend((0..batches_of(number)).flat_map(of_batch));
     }
-    // So many that no share exceeds one.
+    // Runs so short that no share exceeds one: that unit's rows would come too seldom.
     let heaviest = all.iter().map(|u| u.weight).fold(1.0, f64::max);
-    let least = (all.len() as f64 * (rate * heaviest).min(1.0)).ceil();
-    let chosen = strata(all.len(), wish.units.ceil().max(least) as usize, random);
+    let longest = (1.0 / (rate * heaviest)).floor().max(1.0) as usize;
+    let least = all.len().div_ceil(longest);
+    let chosen = strata(all.len(), (wish.units.ceil() as usize).max(least), random);
     let weigh = |(number, size): (usize, usize)| {
         let weight = all[number].weight * size as f64;
         Unit { weight, share: (rate * weight).min(1.0), ..all[number] }

@@ -112,6 +112,11 @@ pub(super) unsafe fn analyze_next_block(
     true
 }
 
+/// heapam holds a page until it has returned all rows of it.
+unsafe fn holds_page(scan: pg_sys::TableScanDesc) -> bool {
+    (*(scan as *mut ScanDesc)).heap.rs_cbuf != 0
+}
+
 pub(super) unsafe fn analyze_next_tuple(
     scan: pg_sys::TableScanDesc,
     oldest_xmin: pg_sys::TransactionId,
@@ -119,11 +124,7 @@ pub(super) unsafe fn analyze_next_tuple(
     dead: *mut f64,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // heapam holds a page until it has returned all rows of it.
-    loop {
-        if (*(scan as *mut ScanDesc)).heap.rs_cbuf == 0 {
-            break;
-        }
+    while holds_page(scan) {
         if heap!(scan_analyze_next_tuple(scan, oldest_xmin, live, dead, slot))
             && in_scan(scan, || sampler(scan).keep_row_store_row())
         {
