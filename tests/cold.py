@@ -221,6 +221,54 @@ def faults(cluster, store):
             same(d)
 
 
+def flipped(cluster, store):
+    """One flipped bit in each page of an object, and in its metadata: XX001 from a query and from a look-up, and
+    firn.check says where it is."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("SELECT firn.offload('f', 'cold')")
+        key, slot, zones = c.execute("SELECT object_key, slot, zone_maps FROM firn.stripes('f') ORDER BY slot LIMIT 1").fetchone()
+        path = next(os.path.join(d, f) for d, _, fs in os.walk(store) for f in fs if os.path.join(d, f).endswith(key))
+    with open(path, "rb") as f:
+        original = f.read()
+    group = pyarrow.parquet.ParquetFile(path).metadata.row_group(0)
+    places = []
+    for i in range(group.num_columns):
+        chunk = group.column(i)
+        name, end = chunk.path_in_schema, chunk.data_page_offset + chunk.total_compressed_size
+        if chunk.has_dictionary_page:
+            end = chunk.dictionary_page_offset + chunk.total_compressed_size
+            middle = (chunk.dictionary_page_offset + chunk.data_page_offset) // 2
+            places.append((middle, name, f'the dictionary of column "{name}"'))
+        # The first byte of a page is its header's, the middle one a value's.
+        places += [(at, name, f'page 0 of column "{name}"') for at in (chunk.data_page_offset + 1, (chunk.data_page_offset + end) // 2)]
+    end_of_pages = end
+    places += [(at, "n", "the metadata") for at in ((end_of_pages + len(original)) // 2, len(original) - 6)]
+    assert any("dictionary" in where for _, _, where in places), "no column has a dictionary"
+    for number, (at, column, where) in enumerate(places):
+        damaged = bytearray(original)
+        damaged[at] ^= 1 << number % 8
+        with open(path, "wb") as f:
+            f.write(damaged)
+        with cluster.connect() as c:
+            c.execute(f"SET firn.cache_directory = 'flipped{number}'")
+            expect(c, f"SELECT count(DISTINCT {column}) FROM f", "XX001")
+        with cluster.connect() as c:
+            # Another folder: what the query fetched must not help.
+            c.execute(f"SET firn.cache_directory = 'flipped_too{number}'")
+            found = c.execute("SELECT object, problem FROM firn.check('f') WHERE object = %s", (f"stripe {slot} of f",)).fetchall()
+            assert len(found) == 2 and "CRC-32C" in found[0][1] and where in found[1][1], (where, found)
+            c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+            # The look-up by index decodes only this row's pages.
+            text = expect(c, f"SELECT {column} FROM f WHERE id = {zones['id']['min']}", "XX001") if column != "id" else None
+            assert text is None or where in text, (where, text)
+    with open(path, "wb") as f:
+        f.write(original)
+    with cluster.connect() as c:
+        c.execute("SET firn.cache_directory = 'flipped_back'")
+        same(c)
+
+
 def damaged_chunk(cluster):
     """Bytes of a local stripe changed on disk: a clear error, the server lives."""
     with cluster.connect() as c:
@@ -330,6 +378,7 @@ def run(tally, _pattern):
         tally.case("dead stripes are removed", lambda: dead(cluster))
         tally.case("cold space comes back", lambda: space(cluster))
         tally.case("cold faults of objects", lambda: faults(cluster, store))
+        tally.case("cold pages with a flipped bit", lambda: flipped(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))
         tally.case("other readers", lambda: other_readers(cluster))

@@ -1,8 +1,11 @@
 //! Directory entries: what a table's directory says of one stripe. The layout is in README.md.
 
+use crate::checksum;
 use crate::error::{Error, Result};
 use crate::zone::{Bound, ZoneMap};
-use crate::FORMAT_VERSION;
+
+/// Version of the entries that are written. Version 1 has no checksum of the metadata.
+pub const ENTRY_VERSION: u16 = 2;
 
 /// Whether the stripe is there yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +40,8 @@ pub struct DirectoryEntry {
     pub meta_offset: u64,
     /// CRC-32C of the stripe's bytes.
     pub crc32c: u32,
+    /// CRC-32C of page index and footer; entries of version 1 have none.
+    pub meta_crc32c: u32,
     /// Microseconds since 1970.
     pub created_at: i64,
     /// Grows each time the stripe moves between chunks and objects.
@@ -143,7 +148,7 @@ impl DirectoryEntry {
     /// The entry of a stripe that is still to be written.
     pub fn reserved(blocks: u32) -> DirectoryEntry {
         DirectoryEntry {
-            version: FORMAT_VERSION,
+            version: ENTRY_VERSION,
             state: EntryState::Reserved,
             blocks,
             rows: 0,
@@ -151,6 +156,7 @@ impl DirectoryEntry {
             raw_bytes: 0,
             meta_offset: 0,
             crc32c: 0,
+            meta_crc32c: 0,
             created_at: 0,
             generation: 0,
             location: Location::Chunks { address: 0, chunk_bytes: 0 },
@@ -172,6 +178,9 @@ impl DirectoryEntry {
         w.u64(self.raw_bytes);
         w.u64(self.meta_offset);
         w.u32(self.crc32c);
+        if self.version > 1 {
+            w.u32(self.meta_crc32c);
+        }
         w.u64(self.created_at as u64);
         w.u32(self.generation);
         match &self.location {
@@ -216,9 +225,9 @@ impl DirectoryEntry {
         let (body, stored) = bytes.split_at(body_len);
         let mut r = Reader(body);
         let version = r.u16()?;
-        if version > FORMAT_VERSION {
+        if version > ENTRY_VERSION {
             return Err(Error::unsupported(format!(
-                "stripe format version {version} is newer than this firn's {FORMAT_VERSION}"
+                "version {version} of a directory entry is newer than this firn's {ENTRY_VERSION}"
             )));
         }
         let crc = crc32c::crc32c(body);
@@ -233,6 +242,7 @@ impl DirectoryEntry {
         let (blocks, rows) = (r.u32()?, r.u32()?);
         let (bytes, raw_bytes, meta_offset) = (r.u64()?, r.u64()?, r.u64()?);
         let crc32c = r.u32()?;
+        let meta_crc32c = if version > 1 { r.u32()? } else { 0 };
         let created_at = r.u64()? as i64;
         let generation = r.u32()?;
         let location = match r.u8()? {
@@ -271,10 +281,30 @@ impl DirectoryEntry {
             raw_bytes,
             meta_offset,
             crc32c,
+            meta_crc32c,
             created_at,
             generation,
             location,
             zones,
+        })
+    }
+
+    /// The metadata's checksum is known.
+    pub fn has_meta_checksum(&self) -> bool {
+        self.version > 1
+    }
+
+    /// Hold a stripe's bytes from `meta_offset` to its end against their checksum, which must come
+    /// before parsing them.
+    ///
+    /// # Errors
+    /// Corrupt when they differ.
+    pub fn verify_meta(&self, tail: &[u8]) -> Result<()> {
+        if !self.has_meta_checksum() {
+            return Ok(());
+        }
+        checksum::verify(tail, self.meta_crc32c, || {
+            format!("the metadata in bytes {} to {}", self.meta_offset, self.bytes)
         })
     }
 
@@ -302,11 +332,14 @@ mod tests {
     prop_compose! {
         fn entry()(
             rows: u32, bytes: u64, raw_bytes: u64, meta_offset: u64, crc32c: u32, created_at: i64,
+            old: bool, tail: u32,
             generation: u32, live: bool, address: u64, object in prop::option::of("[a-z0-9/]{1,80}"),
             zones in prop::collection::vec(
                 (any::<i32>(), bound(), bound(), any::<u32>(), any::<bool>(), any::<bool>()), 0..40),
         ) -> DirectoryEntry {
             DirectoryEntry {
+                version: if old { 1 } else { ENTRY_VERSION },
+                meta_crc32c: if old { 0 } else { tail },
                 state: if live { EntryState::Live } else { EntryState::Reserved },
                 rows, bytes, raw_bytes, meta_offset, crc32c, created_at, generation,
                 location: match object {
@@ -332,6 +365,24 @@ mod tests {
             prop_assert!(bytes.len() <= room);
             let back = DirectoryEntry::decode(&bytes).unwrap();
             prop_assert_eq!(&e.zones[..back.zones.len()], &back.zones[..]);
+        }
+        #[test]
+        fn newer_entries_are_unsupported(e in entry(), version in ENTRY_VERSION + 1..) {
+            let newer = DirectoryEntry { version, ..e };
+            let error = DirectoryEntry::decode(&newer.encode(8_000)).unwrap_err();
+            prop_assert_eq!(error.kind, crate::ErrorKind::Unsupported);
+        }
+        #[test]
+        fn metadata_is_held_against_its_checksum(
+            e in entry(), tail in prop::collection::vec(any::<u8>(), 1..99),
+            at: prop::sample::Index, flip in 1u8..,
+        ) {
+            let e = DirectoryEntry { meta_crc32c: crc32c::crc32c(&tail), ..e };
+            prop_assert!(e.verify_meta(&tail).is_ok());
+            let mut damaged = tail.clone();
+            damaged[at.index(tail.len())] ^= flip;
+            prop_assert_eq!(e.verify_meta(&damaged).is_err(), e.has_meta_checksum());
+            prop_assert_eq!(e.verify_meta(&tail[1..]).is_err(), e.has_meta_checksum());
         }
         #[test]
         fn damage_is_found(e in entry(), at: prop::sample::Index, flip in 1u8..) {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod checksum;
 pub mod column;
 pub mod entry;
 pub mod error;
@@ -26,5 +27,5 @@ pub use tombstone::{DeleteVector, Tombstone, TombstoneState};
 pub use write::{Codec, ColumnBuilder, Stripe, StripeWriter, WriteOptions};
 pub use zone::{Bound, ZoneMap};
 
-/// Version of the stripe format, in the file's key-value metadata and in every directory entry.
+/// Version of the stripe format, in the file's key-value metadata.
 pub const FORMAT_VERSION: u16 = 1;

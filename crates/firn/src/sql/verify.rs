@@ -76,9 +76,15 @@ fn check_stripe(table: Rel, directory: &Directory, found: &Found, name: &str, re
     if crc != entry.crc32c {
         let text = format!("its CRC-32C is {crc:08x}, the directory says {:08x}", entry.crc32c);
         report("error", name, &text);
-        return;
+        // Which pages are damaged can be said where the metadata is known to be sound.
+        if !entry.has_meta_checksum() {
+            return;
+        }
     }
     let tail = bytes.get(entry.meta_offset as usize..).unwrap_or(&[]);
+    if let Err(e) = entry.verify_meta(tail) {
+        return report("error", name, &e.to_string());
+    }
     let meta = match StripeMeta::parse(tail, entry.meta_offset) {
         Ok(meta) => meta,
         Err(e) => return report("error", name, &format!("its metadata: {e}")),
@@ -90,47 +96,58 @@ fn check_stripe(table: Rel, directory: &Directory, found: &Found, name: &str, re
     let mut decoder = Decoder::new();
     for column in 0..meta.columns().len() {
         if let Err(e) = check_column(&mut decoder, &meta, column, &bytes) {
-            let text = format!("column \"{}\": {e}", meta.columns()[column].name);
-            report("error", name, &text);
+            report("error", name, &e);
         }
     }
 }
 
+/// Decode all pages of a column; what is wrong names the page.
 fn check_column(
     decoder: &mut Decoder,
     meta: &StripeMeta,
     column: usize,
     bytes: &[u8],
-) -> firn_format::Result<()> {
+) -> Result<(), String> {
+    let name = &meta.columns()[column].name;
+    // Checksums name their page themselves, other errors of a page do not.
+    let named = |page: Option<usize>, bytes: &[u8], e: firn_format::Error| {
+        if let Err(e) = meta.verify_page(column, page, bytes) {
+            return e.to_string();
+        }
+        let page = page.map_or("dictionary".to_owned(), |p| format!("page {p}"));
+        format!("{page} of column \"{name}\": {e}")
+    };
     let part = |offset: u64, len: u32| {
         let start = offset as usize;
-        bytes
-            .get(start..start + len as usize)
-            .ok_or_else(|| firn_format::Error::corrupt("a page lies outside the stripe"))
+        bytes.get(start..start + len as usize).unwrap_or(&[])
     };
-    let dictionary = match meta.dictionary(column) {
-        Some((offset, len)) => Some(decoder.decode_dictionary(meta, column, part(offset, len)?)?),
-        None => None,
-    };
+    let mut dictionary = None;
+    if let Some((offset, len)) = meta.dictionary(column) {
+        let bytes = part(offset, len);
+        let decoded = decoder.decode_dictionary(meta, column, bytes);
+        dictionary = Some(decoded.map_err(|e| named(None, bytes, e))?);
+    }
     let mut rows = 0;
+    let mut damaged = Vec::new();
     for (number, page) in meta.pages(column).iter().enumerate() {
         xact::check_for_interrupts();
-        let decoded = decoder.decode_page(
-            meta,
-            column,
-            number,
-            part(page.offset, page.len)?,
-            dictionary.as_ref(),
-        )?;
-        rows += decoded.rows;
+        let bytes = part(page.offset, page.len);
+        match decoder.decode_page(meta, column, number, bytes, dictionary.as_ref()) {
+            Ok(decoded) => rows += decoded.rows,
+            Err(e) => damaged.push(named(Some(number), bytes, e)),
+        }
     }
-    if rows != meta.rows() as usize {
-        return Err(firn_format::Error::corrupt(format!(
-            "its pages hold {rows} rows, the stripe {}",
+    match damaged.split_first() {
+        Some((first, [])) => Err(first.clone()),
+        Some((first, others)) => {
+            Err(format!("{first}; {} more of the column's pages are damaged", others.len()))
+        }
+        None if rows != meta.rows() as usize => Err(format!(
+            "the pages of column \"{name}\" hold {rows} rows, the stripe {}",
             meta.rows()
-        )));
+        )),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Every B-tree entry of a stripe row finds a stripe; every visible stripe row has its entry in

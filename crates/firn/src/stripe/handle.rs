@@ -156,7 +156,11 @@ impl StripeHandle {
         let len = self.entry.bytes.saturating_sub(offset) as usize;
         let mut tail = Vec::new();
         self.read(toast, offset, len, &mut tail);
-        let meta = StripeMeta::parse(&tail, offset).unwrap_or_else(|e| self.raise(e));
+        let meta = self
+            .entry
+            .verify_meta(&tail)
+            .and_then(|()| StripeMeta::parse(&tail, offset))
+            .unwrap_or_else(|e| self.raise(e));
         self.weight.set(self.weight.get() + meta.memory_bytes());
         self.dictionaries.borrow_mut().resize(meta.columns().len(), None);
         self.dictionary_datums.borrow_mut().resize(meta.columns().len(), None);

@@ -145,6 +145,7 @@ pub(crate) fn store(directory: &Directory, stripe: &Stripe, cid: u32) -> Directo
         raw_bytes: stripe.raw_bytes,
         meta_offset: stripe.meta_offset,
         crc32c: stripe.crc32c,
+        meta_crc32c: stripe.meta_crc32c,
         created_at: xact::now_unix_micros(),
         location: Location::Chunks { address, chunk_bytes: CHUNK_BYTES as u32 },
         zones: columns.filter_map(|(z, id)| z.clone().map(|z| (*id, z))).collect(),

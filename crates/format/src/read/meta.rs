@@ -1,6 +1,7 @@
 //! A stripe's metadata: its columns, where their pages are, and the pages' zone maps.
 
 use super::thrift::{self, Reader};
+use crate::checksum;
 use crate::error::{Error, Result};
 use crate::schema::{ColumnKind, ColumnSpec, Physical};
 use crate::zone::{Bound, ZoneMap};
@@ -45,6 +46,8 @@ struct ColumnMeta {
     pages: Vec<PageLocation>,
     dictionary: Option<(u64, u32)>,
     zones: Vec<Option<ZoneMap>>,
+    /// Of the dictionary page, if there is one, and the data pages; empty in files without.
+    checksums: Vec<u32>,
 }
 
 /// What a stripe file says about itself.
@@ -134,10 +137,14 @@ impl StripeMeta {
                     pages: Vec::new(),
                     dictionary: None,
                     zones: Vec::new(),
+                    checksums: Vec::new(),
                 },
             };
             specs.push(spec);
             columns.push(column);
+        }
+        if let Some(text) = footer.value(checksum::KEY) {
+            distribute(&checksum::from_text(text)?, &mut columns)?;
         }
         Ok(StripeMeta { rows, specs, columns })
     }
@@ -175,6 +182,32 @@ impl StripeMeta {
         self.columns.get(column)?.zones.get(page)?.clone()
     }
 
+    /// Hold a data page as stored, or without a number the dictionary page, against its checksum.
+    /// Files of older versions have none.
+    ///
+    /// # Errors
+    /// Corrupt when they differ; the message names the page.
+    pub fn verify_page(&self, column: usize, page: Option<usize>, bytes: &[u8]) -> Result<()> {
+        let (Some(spec), Some(meta)) = (self.specs.get(column), self.columns.get(column)) else {
+            return Err(Error::corrupt("a stripe has no such column"));
+        };
+        if meta.checksums.is_empty() {
+            return Ok(());
+        }
+        let first = usize::from(meta.dictionary.is_some());
+        let expected = meta.checksums.get(page.map_or(0, |p| first + p));
+        let expected = *expected.ok_or_else(|| Error::corrupt("a column has no such page"))?;
+        checksum::verify(bytes, expected, || {
+            let name = &spec.name;
+            match page.map(|p| (p, self.pages(column).get(p))) {
+                Some((p, Some(at))) => {
+                    format!("page {p} of column \"{name}\", at byte {},", at.offset)
+                }
+                _ => format!("the dictionary of column \"{name}\""),
+            }
+        })
+    }
+
     /// Memory it takes, bytes.
     pub fn memory_bytes(&self) -> usize {
         let bound = |b: &Option<Bound>| match b {
@@ -188,6 +221,7 @@ impl StripeMeta {
         for c in &self.columns {
             sum += std::mem::size_of::<ColumnMeta>()
                 + c.pages.capacity() * std::mem::size_of::<PageLocation>()
+                + c.checksums.capacity() * std::mem::size_of::<u32>()
                 + c.zones.capacity() * std::mem::size_of::<Option<ZoneMap>>()
                 + c.zones.iter().flatten().map(|z| bound(&z.min) + bound(&z.max)).sum::<usize>();
         }
@@ -395,7 +429,19 @@ fn column_meta(
         Some(at) => read_zones(index_bytes(at, tail, meta_offset)?, spec.kind, &pages)?,
         None => Vec::new(),
     };
-    Ok(ColumnMeta { compression, pages, dictionary, zones })
+    Ok(ColumnMeta { compression, pages, dictionary, zones, checksums: Vec::new() })
+}
+
+/// Give each column the checksums of its pages; columns follow each other in the file.
+fn distribute(mut checksums: &[u32], columns: &mut [ColumnMeta]) -> Result<()> {
+    let bad = || Error::corrupt("a stripe has not as many checksums as pages");
+    for column in columns {
+        let count = usize::from(column.dictionary.is_some()) + column.pages.len();
+        let (own, rest) = checksums.split_at_checked(count).ok_or_else(bad)?;
+        column.checksums = own.to_vec();
+        checksums = rest;
+    }
+    checksums.is_empty().then_some(()).ok_or_else(bad)
 }
 
 fn read_pages(bytes: &[u8], rows: u32, meta_offset: u64) -> Result<Vec<PageLocation>> {

@@ -10,6 +10,7 @@ mod thrift;
 mod value;
 
 pub use meta::{PageLocation, StripeMeta};
+pub(crate) use page::page_len;
 pub use page::Decoder;
 
 #[cfg(test)]

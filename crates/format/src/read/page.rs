@@ -31,9 +31,10 @@ pub(super) enum Encoding {
 }
 
 /// Decodes pages. Holds scratch memory and a decompression context, so that one decoder is best used
-/// for many pages.
+/// for many pages. Pages are held against their checksums first.
 #[derive(Default)]
 pub struct Decoder {
+    ignore_checksums: bool,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     scratch: Vec<u8>,
 }
@@ -70,8 +71,8 @@ fn bad(what: &str) -> Error {
     Error::corrupt(format!("a page is damaged: {what}"))
 }
 
-/// Read a page's header and find its parts.
-pub(super) fn open(bytes: &[u8], compression: Compression, dictionary: bool) -> Result<Page<'_>> {
+/// Read a page's header; returns its length, too.
+fn read_header(bytes: &[u8]) -> Result<(Header, usize)> {
     let mut r = Reader::new(bytes);
     let mut h = Header::default();
     let mut last = 0;
@@ -98,12 +99,28 @@ pub(super) fn open(bytes: &[u8], compression: Compression, dictionary: bool) -> 
             _ => r.skip(kind)?,
         }
     }
-    let size = |x: i32| usize::try_from(x).map_err(|_| bad("a size is negative"));
+    Ok((h, r.position()))
+}
+
+fn size(x: i32) -> Result<usize> {
+    usize::try_from(x).map_err(|_| bad("a size is negative"))
+}
+
+/// Length of the page that `bytes` begin with, header included.
+pub(crate) fn page_len(bytes: &[u8]) -> Result<usize> {
+    let (header, len) = read_header(bytes)?;
+    let len = len.checked_add(size(header.stored)?).filter(|n| *n <= bytes.len());
+    len.ok_or_else(|| bad("it ends early"))
+}
+
+/// Read a page's header and find its parts.
+pub(super) fn open(bytes: &[u8], compression: Compression, dictionary: bool) -> Result<Page<'_>> {
+    let (h, header_len) = read_header(bytes)?;
     let expected = if dictionary { DICTIONARY_PAGE } else { DATA_PAGE_V2 };
     if h.kind != expected {
         return Err(Error::unsupported(format!("page type {} where {expected} belongs", h.kind)));
     }
-    let rest = bytes.get(r.position()..).unwrap_or(&[]);
+    let rest = bytes.get(header_len..).unwrap_or(&[]);
     let stored = rest.get(..size(h.stored)?).ok_or_else(|| bad("it ends early"))?;
     if h.crc.is_some_and(|crc| crc as u32 != crc32(stored)) {
         return Err(bad("its checksum does not match"));
@@ -157,6 +174,25 @@ impl Decoder {
         Decoder::default()
     }
 
+    /// A decoder of whatever bytes it is given: for trying what decoding makes of damaged pages.
+    pub fn ignoring_checksums() -> Decoder {
+        Decoder { ignore_checksums: true, ..Decoder::default() }
+    }
+
+    /// Hold a page, or without a number the dictionary page, against its checksum.
+    pub(super) fn verify(
+        &self,
+        meta: &StripeMeta,
+        column: usize,
+        page: Option<usize>,
+        bytes: &[u8],
+    ) -> Result<()> {
+        match self.ignore_checksums {
+            true => Ok(()),
+            false => meta.verify_page(column, page, bytes),
+        }
+    }
+
     /// A page's encoded values, decompressed when need be.
     pub(super) fn expand<'s>(
         &'s mut self,
@@ -200,6 +236,7 @@ impl Decoder {
         bytes: &[u8],
     ) -> Result<Arc<Dictionary>> {
         let (kind, compression) = meta.kind(column)?;
+        self.verify(meta, column, None, bytes)?;
         let page = open(bytes, compression, true)?;
         if page.encoding != Encoding::Plain {
             return Err(Error::unsupported("a dictionary is not plain"));
@@ -228,6 +265,7 @@ impl Decoder {
         dict: Option<&Arc<Dictionary>>,
     ) -> Result<Column> {
         let (kind, compression, location) = meta.locate(column, page)?;
+        self.verify(meta, column, Some(page), bytes)?;
         let page = open(bytes, compression, false)?;
         let rows = location.rows as usize;
         if page.values != rows || page.nulls > rows {

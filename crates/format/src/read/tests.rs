@@ -315,7 +315,7 @@ fn read_all(bytes: &[u8], meta_offset: u64) {
 }
 
 fn read_pages(bytes: &[u8], meta: &StripeMeta) {
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::ignoring_checksums();
     let cut = |offset: u64, len: u32| {
         let start = (offset as usize).min(bytes.len());
         &bytes[start..start.saturating_add(len as usize).min(bytes.len())]
@@ -387,6 +387,36 @@ fn an_unknown_version_is_refused() {
     let tail = &stripe.bytes[stripe.meta_offset as usize..];
     let error = StripeMeta::parse(tail, stripe.meta_offset).unwrap_err();
     assert_eq!(error.kind, crate::error::ErrorKind::Unsupported);
+}
+
+/// Checksums that are not as many as the pages are a contradiction.
+#[test]
+fn checksums_and_pages_are_counted() {
+    use crate::checksum;
+    let stripe = writer(Codec::Lz4, Nulls::No, 10).encode().unwrap();
+    let tail = stripe.bytes[stripe.meta_offset as usize..].to_vec();
+    let key = checksum::KEY.as_bytes();
+    let at = tail.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 1;
+    // The value's length is a variable-length integer of two bytes.
+    let len = usize::from(tail[at] & 127) | usize::from(tail[at + 1]) << 7;
+    let value = at + 2..at + 2 + len;
+    let checksums =
+        checksum::from_text(std::str::from_utf8(&tail[value.clone()]).unwrap()).unwrap();
+    for count in [0, 1, checksums.len() - 1, checksums.len(), checksums.len() + 1] {
+        let mut others = checksums.clone();
+        others.resize(count, 0);
+        let text = checksum::to_text(&others);
+        let mut changed = tail[..at].to_vec();
+        changed.extend_from_slice(&[text.len() as u8 | 128, (text.len() >> 7) as u8]);
+        changed.extend_from_slice(text.as_bytes());
+        changed.extend_from_slice(&tail[value.end..]);
+        let end = changed.len() - 8;
+        let footer = u32::from_le_bytes(changed[end..end + 4].try_into().unwrap());
+        let footer = footer as usize + text.len() - len;
+        changed[end..end + 4].copy_from_slice(&(footer as u32).to_le_bytes());
+        let parsed = StripeMeta::parse(&changed, stripe.meta_offset);
+        assert_eq!(parsed.is_ok(), count == checksums.len(), "{count}");
+    }
 }
 
 /// `cargo test --release -p firn-format speed -- --ignored --nocapture`

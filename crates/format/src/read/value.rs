@@ -28,6 +28,7 @@ impl Decoder {
         out: &'a mut Vec<u8>,
     ) -> Result<Value<'a>> {
         let (kind, compression, location) = meta.locate(column, page)?;
+        self.verify(meta, column, Some(page), bytes)?;
         let page = open(bytes, compression, false)?;
         if page.values != location.rows as usize || page.nulls > page.values {
             return Err(Error::corrupt("a page's row count is not the index's"));

@@ -4,7 +4,9 @@ use super::builder::{ColumnBuilder, Data};
 use super::choose::{choose, Choice};
 use super::zones::zone_map;
 use super::{Codec, WriteOptions};
+use crate::checksum;
 use crate::error::{Error, Result};
+use crate::read::page_len;
 use crate::schema::{ColumnKind, ColumnSpec, Physical};
 use crate::zone::ZoneMap;
 use crate::FORMAT_VERSION;
@@ -32,6 +34,8 @@ pub struct Stripe {
     pub meta_offset: u64,
     /// CRC-32C of all bytes.
     pub crc32c: u32,
+    /// CRC-32C of the bytes from `meta_offset` on.
+    pub meta_crc32c: u32,
     /// Size of the values before encoding, bytes.
     pub raw_bytes: u64,
     /// Zone map of each column.
@@ -179,20 +183,38 @@ pub(super) fn encode(
         write_column(&mut group, spec, builder, *choice, options)?;
     }
     group.close().map_err(failed)?;
-    let meta_offset = file.bytes_written() as u64;
+    let meta_offset = file.bytes_written();
+    if rows > 0 && !columns.is_empty() {
+        file.flush().map_err(|e| Error::too_large(format!("a stripe could not be kept: {e}")))?;
+        let checksums = page_checksums(file.inner().get(4..meta_offset).unwrap_or(&[]))?;
+        let text = checksum::to_text(&checksums);
+        file.append_key_value_metadata(KeyValue::new(checksum::KEY.to_owned(), text));
+    }
     file.close().map_err(failed)?;
     if sink.len() > MAX_BYTES {
         return Err(Error::too_large(format!("a stripe of {} bytes is too large", sink.len())));
     }
     Ok(Stripe {
         rows,
-        meta_offset,
+        meta_offset: meta_offset as u64,
+        meta_crc32c: crc32c::crc32c(sink.get(meta_offset..).unwrap_or(&[])),
         crc32c: crc32c::crc32c(&sink),
         raw_bytes: raw_bytes as u64,
         zones: columns.iter().zip(builders).map(|(c, b)| Some(zone_map(c.kind, b))).collect(),
         field_ids: columns.iter().map(|c| c.field_id).collect(),
         bytes: sink,
     })
+}
+
+/// The checksum of each page; `pages` holds nothing but pages.
+fn page_checksums(mut pages: &[u8]) -> Result<Vec<u32>> {
+    let mut checksums = Vec::new();
+    while !pages.is_empty() {
+        let (page, rest) = pages.split_at(page_len(pages)?);
+        checksums.push(crc32c::crc32c(page));
+        pages = rest;
+    }
+    Ok(checksums)
 }
 
 fn write_column<W: std::io::Write + Send>(
