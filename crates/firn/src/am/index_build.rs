@@ -27,7 +27,7 @@ pub fn build(builder: &mut Builder) -> f64 {
     };
     builder.end_scan();
     // PostgreSQL sets the table's count, too. Of a parallel build no process knows all of it.
-    if builder.shared().is_none() {
+    if !xact::in_parallel_mode() {
         counts::note_build(builder.table(), rows + stripes, stripes);
     }
     rows + stripes

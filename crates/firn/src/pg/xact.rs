@@ -82,6 +82,12 @@ pub fn next_command() {
     unsafe { pg_sys::CommandCounterIncrement() }
 }
 
+/// This backend works with parallel workers, or is one: nothing may be written.
+pub fn in_parallel_mode() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::IsInParallelMode() }
+}
+
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.
