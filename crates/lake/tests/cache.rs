@@ -401,8 +401,9 @@ fn processes_share_a_cache_and_some_are_killed() {
         assert!(out.status.success());
     }
     println!("at most {worst} of {most} bytes were seen in the folder");
-    // Listing a folder is no snapshot: a piece evicted and one written meanwhile may both be counted.
-    assert!(worst <= most + 2 * MIB);
+    // Listing a folder is no snapshot: of each of the four processes, a piece that it evicts and one
+    // that it writes meanwhile may both be counted.
+    assert!(worst <= most + 4 * MIB);
     assert!(held(folder.path()) <= most + MIB);
     // What the killed ones left does no harm.
     let cache = Cache::open(folder.path(), most).unwrap();
