@@ -14,6 +14,7 @@ import differential  # noqa: E402
 import docs  # noqa: E402
 import isolation  # noqa: E402
 import oracle  # noqa: E402
+import pairs  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import trouble  # noqa: E402
@@ -44,6 +45,7 @@ SUITES = {
     "analyze": analyze.run,
     "contention": contention.run,
     "differential": differential.run,
+    "pairs": pairs.run,
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,

@@ -2,9 +2,10 @@
 //! any transaction: what a rolled-back load was given is never given again, because index entries
 //! outlive the load that made them.
 
-use super::{chunks, keys};
+use super::{chunks, keys, Directory};
 use crate::pg::lock::AllocationLock;
-use crate::pg::{error, ChunkKey, Kind, Snap, Toast};
+use crate::pg::tableam_ddl::index_oids;
+use crate::pg::{error, ChunkKey, Kind, LockMode, OpenRel, Snap, Toast};
 use firn_format::{blocks_for, Slot};
 
 const KEY: ChunkKey = ChunkKey { id: keys::ALLOCATION, seq: 0 };
@@ -41,7 +42,7 @@ fn update<T>(toast: &Toast, change: impl FnOnce(&mut State) -> T) -> T {
     let Some(row) = toast.find(KEY, Snap::self_snap()) else {
         let mut state = State { next_block: 0, next_address: 0 };
         let result = change(&mut state);
-        // Frozen from birth: it must outlive this transaction's rollback.
+        // Frozen: it must outlive this transaction's rollback.
         toast.insert(KEY, &state.encode(), crate::pg::xact::command_id(true), true);
         super::counted::prepare(toast);
         return result;
@@ -57,10 +58,27 @@ fn update<T>(toast: &Toast, change: impl FnOnce(&mut State) -> T) -> T {
     result
 }
 
+/// The first slot of a table is given out. After a REINDEX of the TOAST relation in the same transaction a
+/// rollback would forget that, and the table's indexes would not, unless they are new as well.
+fn refuse_to_be_forgotten(directory: &Directory) {
+    let toast = &directory.toast;
+    if !toast.index_alone_is_undone() || toast.find(KEY, Snap::self_snap()).is_some() {
+        return;
+    }
+    let mut indexes = index_oids(directory.table).into_iter();
+    if !indexes.all(|oid| OpenRel::any_kind(oid, LockMode::AccessShare).has_new_storage()) {
+        error(Kind::Unsupported, "cannot write the first stripe of a table in this transaction")
+            .detail("The transaction has reindexed the table's TOAST relation, but not the table.")
+            .hint("Commit first, or use REINDEX TABLE on the table itself.")
+            .raise()
+    }
+}
+
 /// A range of virtual blocks for up to `rows` rows. Returns its slot.
-pub fn slot_for(toast: &Toast, rows: u32) -> Slot {
+pub fn slot_for(directory: &Directory, rows: u32) -> Slot {
     let blocks = u64::from(blocks_for(rows));
-    update(toast, |state| {
+    refuse_to_be_forgotten(directory);
+    update(&directory.toast, |state| {
         let first = state.next_block;
         if first + blocks > BLOCKS {
             error(Kind::Limit, "no virtual row addresses are left in a firn table")

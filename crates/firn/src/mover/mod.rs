@@ -136,7 +136,7 @@ impl Batch {
         if rows == 0 {
             return 0;
         }
-        let slot = allocation::slot_for(&directory.toast, rows);
+        let slot = allocation::slot_for(directory, rows);
         let place = directory.reserve(slot, rows, cid);
         progress.phase(Phase::Encoding);
         let (writer, stripe) = crate::write::encode_now(self.writer);

@@ -3,7 +3,9 @@
 //!
 //! They are frozen, but not from birth: a crash or a full disk between a row and its index entry would
 //! leave a row for ever that no index knows, and the next REINDEX would find two rows under one key. Until
-//! it has its index entry, a row is its transaction's, and dead if that dies.
+//! it has its index entry, a row is its transaction's, and dead if that dies. For the same reason a row
+//! stays its transaction's to the end when a rollback would take the index entry away: after a REINDEX in
+//! the same transaction, which keeps all others out of the TOAST relation until it ends.
 
 use super::toast::raw_tid;
 use super::Rel;

@@ -191,6 +191,10 @@ impl Rel {
             pg_sys::pgstat_count_heap_update(self.0, false)
         }
     }
+    /// This transaction has given the relation its storage; a rollback takes it away again.
+    pub fn has_new_storage(self) -> bool {
+        self.data().rd_createSubid != 0 || self.data().rd_firstRelfilenodeSubid != 0
+    }
     /// Raise when a cursor or an outer statement of this session works on the relation. `doing` is the
     /// word for what is about to be done.
     pub fn check_not_in_use(self, doing: &std::ffi::CStr) {

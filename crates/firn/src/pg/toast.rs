@@ -3,6 +3,7 @@
 //!
 //! Our rows live under chunk ids below 16384, which PostgreSQL never gives to a TOASTed value.
 
+use super::frozen::freeze;
 use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 use super::{ext, LockMode, Rel};
@@ -295,8 +296,22 @@ impl Toast {
         }
     }
 
-    /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back.
+    /// A rollback of this transaction would undo what it does to the index, but not to the rows.
+    pub fn index_alone_is_undone(&self) -> bool {
+        // SAFETY: the array holds the open indexes.
+        let index = unsafe { Rel::of(*self.indexes.add(self.valid)) };
+        index.has_new_storage() && !self.rel.has_new_storage()
+    }
+
+    /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back,
+    /// unless it would stay without its index entry.
     pub fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, frozen: bool) -> Tid {
+        let (cid, frozen) = match frozen && self.index_alone_is_undone() {
+            // As if an earlier command had inserted it: it may be locked and changed at once, as a
+            // frozen one. The REINDEX was one.
+            true => (0, false),
+            false => (cid, frozen),
+        };
         let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
         // SAFETY: the tuple was formed for this relation and is freed after use.
         let place = unsafe {
@@ -312,7 +327,7 @@ impl Toast {
         };
         if frozen {
             super::guc::crash_point("row-indexed");
-            super::frozen::freeze(self.rel.rel(), place);
+            freeze(self.rel.rel(), place);
         }
         place
     }

@@ -13,12 +13,10 @@ impl Rel {
     /// Changes of this relation are logged: not those of temporary and unlogged ones, nor, under
     /// `wal_level = minimal`, those of storage that this transaction has created.
     pub(super) fn needs_wal(self) -> bool {
-        // SAFETY: an open relation; variable read.
+        // SAFETY: variable read.
         unsafe {
-            let rel = &*self.raw();
-            let new = rel.rd_createSubid != 0 || rel.rd_firstRelfilenodeSubid != 0;
             let always = pg_sys::wal_level >= pg_sys::WalLevel::WAL_LEVEL_REPLICA as i32;
-            self.is_permanent() && (always || !new)
+            self.is_permanent() && (always || !self.has_new_storage())
         }
     }
 }

@@ -145,7 +145,7 @@ fn start(table: Rel, sub: u32, cid: u32) -> Pending {
         crate::pg::error(crate::pg::Kind::Internal, "a firn table without TOAST relation").raise()
     };
     let capacity = guc::stripe_rows();
-    let slot = allocation::slot_for(&directory.toast, capacity);
+    let slot = allocation::slot_for(&directory, capacity);
     let place = directory.reserve(slot, capacity, cid);
     guc::crash_point("load-reserved");
     let layout = layout(table);
