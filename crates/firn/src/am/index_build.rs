@@ -26,8 +26,9 @@ pub fn build(builder: &mut Builder) -> f64 {
         None => all_stripes(builder),
     };
     builder.end_scan();
-    // PostgreSQL sets the table's count, too. Of a parallel build no process knows all of it.
-    if !xact::in_parallel_mode() {
+    // PostgreSQL sets the table's count, too. Of a parallel build no process knows all of it, nor
+    // could write it: estimates are less good until the next VACUUM or ANALYZE then.
+    if !xact::is_in_parallel_mode() {
         counts::note_build(builder.table(), rows + stripes, stripes);
     }
     rows + stripes

@@ -50,12 +50,8 @@ pub fn read(toast: &Toast) -> Option<Counted> {
     toast.find(KEY, Snap::self_snap()).and_then(|row| Counted::decode(&row.data))
 }
 
-/// Write the note, outside of any transaction: VACUUM's cannot write otherwise. Nothing can be written
-/// while an index is built in parallel; estimates are less good until the next VACUUM or ANALYZE then.
+/// Write the note, outside of any transaction: VACUUM's cannot write otherwise.
 pub fn write(toast: &Toast, counted: Counted) {
-    if crate::pg::xact::is_in_parallel_mode() {
-        return;
-    }
     let _lock = AllocationLock::take(toast.rel());
     match toast.find(KEY, Snap::self_snap()) {
         Some(row) if row.data.len() == LEN => toast.overwrite(row.place, KEY, &counted.encode()),

@@ -48,7 +48,7 @@ pub fn is_ours(xid: u32) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
 }
 
-/// Parallel workers of this transaction may be running: nothing may be written.
+/// Parallel workers of this transaction may be running, or this is one: nothing may be written.
 pub fn is_in_parallel_mode() -> bool {
     // SAFETY: plain call.
     unsafe { pg_sys::IsInParallelMode() }
@@ -80,12 +80,6 @@ pub fn command_id(used: bool) -> u32 {
 pub fn next_command() {
     // SAFETY: plain call; raises in parallel workers, where none of our callers runs.
     unsafe { pg_sys::CommandCounterIncrement() }
-}
-
-/// This backend works with parallel workers, or is one: nothing may be written.
-pub fn in_parallel_mode() -> bool {
-    // SAFETY: plain call.
-    unsafe { pg_sys::IsInParallelMode() }
 }
 
 /// This backend is a parallel worker.
