@@ -235,6 +235,28 @@ def moves(cluster):
         c.execute("DROP TABLE m")
 
 
+def dead_stripes(cluster):
+    """Stripes that VACUUM removes were counted as dead before."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 50000")
+        c.execute("CREATE TABLE d (id int, v text) USING firn")
+        c.execute("INSERT INTO d SELECT i, md5(i::text) FROM generate_series(1, 100010) i")
+        c.execute("DELETE FROM d WHERE id <= 50010")
+        settle(c)
+        c.execute("VACUUM d")
+        assert c.execute("SELECT count(*) FROM firn.stripes('d')").fetchone()[0] == 1
+        assert (reltuples(c, "d"), planned(c, "d")) == (50000, 50000), planned(c, "d")
+        c.execute("VACUUM d")
+        assert (reltuples(c, "d"), planned(c, "d"), counts(c, "d")[0]) == (50000, 50000, 50000)
+        c.execute("DELETE FROM d")
+        settle(c)
+        c.execute("VACUUM d")
+        assert (reltuples(c, "d"), counts(c, "d")[0]) == (0, 0), (reltuples(c, "d"), counts(c, "d"))
+        c.execute("INSERT INTO d SELECT i, 'again' FROM generate_series(1, 30010) i; ANALYZE d")
+        assert (reltuples(c, "d"), planned(c, "d")) == (30010, 30010)
+        c.execute("DROP TABLE d")
+
+
 def transactions(cluster):
     """Own rows count before they are committed, others' do not."""
     with cluster.connect() as c, cluster.connect() as other:
@@ -346,6 +368,7 @@ def run(tally, pattern):
             "fair parts, little more rows than the sample": lambda: fair(cluster, 0.5, "id % 7 = 0", 5000),
             "small tables exactly": lambda: exact(cluster),
             "moves change no count": lambda: moves(cluster),
+            "stripes removed": lambda: dead_stripes(cluster),
             "own and others' transactions": lambda: transactions(cluster),
             "shares of partitions": lambda: partitions(cluster),
             "bounded reading": lambda: bounded(cluster),

@@ -27,11 +27,12 @@ impl StripeTotals {
         self.raw_bytes / self.rows.max(1.0)
     }
 
-    /// Rows that are alive, about: what came since the last count is taken to be.
+    /// Rows that are alive, about: what came since the last count is taken to be, and what went since
+    /// were stripes whose rows were all deleted.
     pub fn live(&self) -> f64 {
         match self.counted {
             Some(c) if c.rows as f64 <= self.rows => c.live as f64 + self.rows - c.rows as f64,
-            Some(c) => self.rows * c.live as f64 / c.rows as f64,
+            Some(c) => (c.live as f64).min(self.rows),
             None => self.rows,
         }
     }
