@@ -105,10 +105,11 @@ def normal(rows):
     return [tuple(str(x) for x in r) for r in rows]
 
 
-def copy_in(conn, table, csv):
-    with open(csv, "rb") as f, conn.cursor().copy(f"COPY {table} FROM STDIN CSV") as copy:
-        while block := f.read(1 << 20):
-            copy.write(block)
+def copy_in(cluster, table, csv):
+    """As a user would load a file; psql takes little of the processors that server and client share."""
+    with open(csv, "rb") as f:
+        subprocess.run([os.path.join(cluster.bin, "psql"), "-h", cluster.root, "-p", str(cluster.port), "-U", "postgres",
+                        "-d", "postgres", "-qc", f"\\copy {table} FROM pstdin CSV"], stdin=f, check=True)
 
 
 def size(conn, table):
@@ -181,7 +182,7 @@ def compare(cluster, parquet, csv, args):
         load = {}
         for am in ("heap", "firn"):
             c.execute(f"CREATE TABLE t_{am} ({columns}) USING {am}")
-            load[am], _ = timed(lambda: copy_in(c, f"t_{am}", csv))
+            load[am], _ = timed(lambda: copy_in(cluster, f"t_{am}", csv))
             c.execute(f"VACUUM ANALYZE t_{am}")
         sizes = {am: size(c, f"t_{am}") for am in load}
         pq = os.path.getsize(parquet)
@@ -190,7 +191,7 @@ def compare(cluster, parquet, csv, args):
               f"{sizes['firn'] / pq:.2f} of Parquet (at most 1.0), {sizes['heap'] / sizes['firn']:.1f} times smaller than heap (at least 7)")
         print(f"\n{'query, ms':38} {'heap':>8} {'firn':>8} {'cold 1st':>9} {'cold':>8} {'DuckDB':>8} {'firn/heap':>9} {'cold/firn':>9}")
         c.execute("CREATE TABLE t_cold (LIKE t_firn) USING firn")
-        copy_in(c, "t_cold", csv)
+        copy_in(cluster, "t_cold", csv)
         c.execute("SELECT firn.offload('t_cold', 'cold')")
         c.execute("VACUUM ANALYZE t_cold")
         for n, (name, sql) in enumerate(QUERIES):
