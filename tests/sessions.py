@@ -274,7 +274,7 @@ class Session:
 def play(cluster, am, steps, placement):
     with cluster.connect() as c:
         c.execute("DROP TABLE IF EXISTS g, p, child, t")
-        c.execute("SET firn.bulk_threshold = 5")
+        c.execute("SET firn.bulk_threshold = 0")
         c.execute(f"CREATE TABLE t (id int PRIMARY KEY, n int) USING {am}")
         if placement == "rows":
             c.execute("SET firn.bulk_threshold = 1000")
