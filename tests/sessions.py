@@ -239,6 +239,25 @@ MOVES = {
         ("b", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("b", "SELECT n FROM t WHERE id = 40"), ("a", "MOVE"),
         ("c", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("c", "SELECT n FROM t WHERE id = 1"),
         ("c", "UPDATE t SET n = 0 WHERE id = 40"), ("c", "COMMIT"), ("b", "UPDATE t SET n = 0 WHERE id = 1"), ("b", "COMMIT")],
+    "cursor positioned before a move": [
+        ("a", "BEGIN"), ("a", "DECLARE c CURSOR FOR SELECT n FROM t WHERE id IN (5, 6) ORDER BY id"), ("a", "FETCH 1 FROM c"),
+        ("b", "MOVE"), ("a", "UPDATE t SET n = n + 10 WHERE CURRENT OF c RETURNING n"),
+        ("a", "UPDATE t SET n = n + 10 WHERE CURRENT OF c RETURNING n"), ("a", "FETCH 1 FROM c"), ("a", "DELETE FROM t WHERE CURRENT OF c RETURNING n"),
+        ("a", "DELETE FROM t WHERE CURRENT OF c RETURNING n"), ("a", "COMMIT"), ("b", "SELECT count(*), sum(n) FROM t")],
+    "cursor of old rows after a move, repeatable read": [
+        ("a", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("a", "SELECT count(*) FROM t"), ("b", "MOVE"),
+        ("a", "DECLARE c CURSOR FOR SELECT n FROM t WHERE id IN (5, 6) FOR UPDATE"), ("a", "FETCH 1 FROM c"),
+        ("a", "UPDATE t SET n = n + 10 WHERE CURRENT OF c RETURNING n"), ("a", "UPDATE t SET n = n + 10 WHERE CURRENT OF c RETURNING n"),
+        ("a", "FETCH 1 FROM c"), ("a", "DELETE FROM t WHERE CURRENT OF c RETURNING n"), ("a", "DELETE FROM t WHERE CURRENT OF c RETURNING n"),
+        ("a", "SELECT count(*), sum(n) FROM t"), ("a", "COMMIT"), ("b", "SELECT count(*), sum(n) FROM t")],
+    "cursor on a row that others update and that moves then": [
+        ("a", "BEGIN"), ("a", "DECLARE c CURSOR FOR SELECT n FROM t WHERE id IN (5, 6) ORDER BY id"), ("a", "FETCH 1 FROM c"),
+        ("b", "UPDATE t SET n = 500 WHERE id = 5"), ("b", "MOVE"), ("a", "UPDATE t SET n = n + 10 WHERE CURRENT OF c RETURNING n"),
+        ("a", "COMMIT"), ("b", "SELECT n FROM t WHERE id = 5")],
+    "cursor on a row that moves and that others update then": [
+        ("a", "BEGIN"), ("a", "DECLARE c CURSOR FOR SELECT n FROM t WHERE id IN (5, 6) ORDER BY id"), ("a", "FETCH 1 FROM c"),
+        ("b", "MOVE"), ("b", "UPDATE t SET n = 500 WHERE id = 5"), ("a", "UPDATE t SET n = n + 10 WHERE CURRENT OF c RETURNING n"),
+        ("b", "DELETE FROM t WHERE id = 6"), ("a", "FETCH 1 FROM c"), ("a", "COMMIT"), ("b", "SELECT n FROM t WHERE id = 5")],
     "rows changed by others stay": [
         ("b", "BEGIN"), ("b", "UPDATE t SET n = 0 WHERE id = 3"), ("a", "MOVE"), ("b", "COMMIT"),
         ("a", "SELECT sum(n), count(*) FROM t"), ("a", "MOVE"), ("a", "SELECT sum(n), count(*) FROM t")],

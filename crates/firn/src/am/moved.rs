@@ -3,9 +3,10 @@
 //! happens to it at its new one. See mover/README.md.
 
 use super::fetch::Fetcher;
+use super::tuple::{moved_to, successor};
 use crate::directory::{forward, tombstones, Directory};
 use crate::pg::rel::StorageId;
-use crate::pg::{lock, xact, LockMode, Rel, Snap};
+use crate::pg::{heap, lock, xact, LockMode, Rel, Snap};
 use firn_format::{Tid, TombstoneState};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -64,10 +65,33 @@ pub fn sees(table: Rel, tid: Tid, snap: Snap) -> bool {
         return true;
     }
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return false };
+    // This transaction may have deleted it here.
+    let stone = tombstones::find(&directory.toast, tid, snap);
+    if stone.is_some_and(|stone| stone.tombstone.state == TombstoneState::Deleted) {
+        return false;
+    }
     let Some(found) = directory.find(tid, Snap::self_snap()) else { return false };
     let origin = tid
         .row_in(found.slot)
         .and_then(|row| forward::origin(&directory.toast, found.slot, row))
         .filter(|_| !xact::is_ours(found.xmin));
-    origin.is_some_and(|origin| crate::pg::heap::sees(table, origin, snap))
+    origin.is_some_and(|origin| heap::sees(table, origin, snap))
+}
+
+/// Where a move has taken the row that was at `place` in the row store, or the newest version of it, if
+/// `snap` sees it, or a version later still, there. For cursors and whoever has remembered a ctid.
+pub fn home(table: Rel, place: Tid, snap: Snap) -> Option<Tid> {
+    let mut at = place;
+    let mut fate = heap::fate(table, at)?;
+    loop {
+        if !xact::is_ours(fate.deleter) && !xact::did_commit(fate.deleter) {
+            return None;
+        }
+        if let Some(home) = moved_to(table, at, fate.deleter) {
+            let seen = sees(table, home, snap) || successor(table, home, snap).is_some();
+            return seen.then_some(home);
+        }
+        at = fate.next?;
+        fate = heap::fate(table, at)?;
+    }
 }

@@ -221,6 +221,40 @@ pub fn sees(rel: Rel, place: Tid, snap: Snap) -> bool {
     }
 }
 
+/// What became of a row-store row that was deleted or updated.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// Who did it.
+    pub deleter: u32,
+    /// Where the version is that an update made.
+    pub next: Option<Tid>,
+}
+
+/// What became of the row-store row at `place`, whoever sees it; None when nothing did.
+pub fn fate(rel: Rel, place: Tid) -> Option<Fate> {
+    if place.block >= rel.heap_blocks() {
+        return None;
+    }
+    // SAFETY: the block exists; the header is read under the page's lock; pin and lock are released.
+    unsafe {
+        let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+        tuple.t_self = raw_tid(place);
+        let mut buffer: pg_sys::Buffer = 0;
+        if !pg_sys::heap_fetch(rel.raw(), Snap::any().0, &mut tuple, &mut buffer, false) {
+            return None;
+        }
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        let header = tuple.t_data;
+        let untouched = pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY;
+        let touched = u32::from((*header).t_infomask) & untouched == 0;
+        let deleter = if touched { super::ext::update_xid(header).into_inner() } else { 0 };
+        let next = tid_of(&(*header).t_ctid);
+        pg_sys::UnlockReleaseBuffer(buffer);
+        let next = (next != place && !next.is_virtual()).then_some(next);
+        (deleter != 0).then_some(Fate { deleter, next })
+    }
+}
+
 /// The row-store row in `slot`, which `snapshot` sees, has been moved into a stripe meanwhile and
 /// changed there by this transaction: its new version is seen, this one must not be.
 ///

@@ -11,7 +11,7 @@ use super::tableam_scan::heap;
 use super::toast::{raw_tid, tid_of};
 use super::Rel;
 use crate::am::fetch::Fetcher;
-use crate::am::moved::sees;
+use crate::am::moved::{home, sees};
 use crate::am::tuple as rows;
 use firn_format::{Tid, VIRTUAL_BASE};
 use pgrx::pg_sys;
@@ -80,12 +80,24 @@ pub(super) unsafe extern "C-unwind" fn fetch_row_version(
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
     if !is_virtual(tid) {
-        return heap!(tuple_fetch_row_version(rel, tid, snapshot, slot))
-            && !hidden(rel, snapshot, slot);
+        if heap!(tuple_fetch_row_version(rel, tid, snapshot, slot)) {
+            return !hidden(rel, snapshot, slot);
+        }
+        if (*snapshot).snapshot_type != pg_sys::SnapshotType::SNAPSHOT_MVCC {
+            return false;
+        }
     }
     callback(|| {
-        let tid = tid_of(&*tid);
-        Fetcher::new(Rel::of(rel)).fetch(tid, Snap::of(snapshot), Slot::of(slot))
+        let (rel, tid, snap) = (Rel::of(rel), tid_of(&*tid), Snap::of(snapshot));
+        // A moved row is the same row.
+        let tid = if tid.is_virtual() { Some(tid) } else { home(rel, tid, snap) };
+        let Some(tid) = tid else { return false };
+        let mut fetcher = Fetcher::new(rel);
+        fetcher.fetch(tid, snap, Slot::of(slot))
+            || super::xact::keeps_snapshot()
+                && snap.kind() == super::SnapKind::Mvcc
+                && sees(rel, tid, snap)
+                && fetcher.fetch(tid, Snap::any(), Slot::of(slot))
     })
 }
 
@@ -104,16 +116,22 @@ pub(super) unsafe extern "C-unwind" fn get_latest_tid(
     tid: pg_sys::ItemPointer,
 ) {
     // A stripe row's TID is its last one as long as it is alive; once updated, the successor is the
-    // start of a chain in the row store.
-    if is_virtual(tid) {
-        let successor = callback(|| {
-            rows::successor(Rel::of((*scan).rs_rd), tid_of(&*tid), Snap::of((*scan).rs_snapshot))
+    // start of a chain in the row store, whose end a move may have taken into a stripe again.
+    loop {
+        if !is_virtual(tid) {
+            heap!(tuple_get_latest_tid(scan, tid));
+        }
+        let next = callback(|| {
+            let (rel, snap) = (Rel::of((*scan).rs_rd), Snap::of((*scan).rs_snapshot));
+            match tid_of(&*tid) {
+                at if at.is_virtual() => rows::successor(rel, at, snap),
+                at => home(rel, at, snap),
+            }
         });
-        let Some(next) = successor else { return };
-        *tid = raw_tid(next);
-    }
-    if !is_virtual(tid) {
-        heap!(tuple_get_latest_tid(scan, tid))
+        match next {
+            Some(next) => *tid = raw_tid(next),
+            None => return,
+        }
     }
 }
 
