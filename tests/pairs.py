@@ -149,7 +149,7 @@ class Pair:
         self.prepared = None
         self.present = []
         self.log = []
-        self.counts = {"waits": 0, "deadlocks": 0, "prepared": 0, "other victims": 0, "errors": 0}
+        self.counts = {"waits": 0, "deadlocks": 0, "prepared": 0, "new starts": 0, "errors": 0}
 
     # What is to be done.
 
@@ -363,6 +363,10 @@ class Pair:
 
     def end_prepared(self, how):
         """End the prepared transaction, for which others may wait."""
+        if self.a.waits() and self.b.waits():
+            # Who of them goes on first is a matter of chance.
+            self.start_again("two waited for a prepared transaction")
+            return
         self.log.append(f"--  {how} PREPARED")
         self.counts["prepared"] += 1
         self.prepared = None
@@ -371,10 +375,10 @@ class Pair:
         if not self.settle():
             self.start_again()
 
-    def start_again(self):
-        """Different victims: roll everything back, so that both databases are in the same state."""
-        self.counts["other victims"] += 1
-        self.log.append("--  different victims of a deadlock: all is rolled back")
+    def start_again(self, why="different victims of a deadlock"):
+        """Roll everything back, so that both databases are in the same state."""
+        self.counts["new starts"] += 1
+        self.log.append(f"--  {why}: all is rolled back")
         if self.prepared:
             for am in AMS:
                 self.watch[am].execute(f"ROLLBACK PREPARED '{am}'")
