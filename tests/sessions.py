@@ -119,6 +119,20 @@ SPECS = {
         ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE NOWAIT"),
         ("b", "SELECT n FROM t WHERE id IN (2, 3) ORDER BY id FOR KEY SHARE SKIP LOCKED"),
         ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"), ("a", "ROLLBACK")],
+    "key share after an update of a row locked for update": [
+        ("b", "BEGIN"), ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE"), ("b", "UPDATE t SET n = 500 WHERE id = 3"),
+        ("a", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE SKIP LOCKED"), ("a", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"),
+        ("b", "COMMIT")],
+    "key share after an update of a row locked for update outside of a savepoint": [
+        ("b", "BEGIN"), ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE"), ("b", "SAVEPOINT s"), ("b", "UPDATE t SET n = 500 WHERE id = 3"),
+        ("a", "INSERT INTO child VALUES (3)"), ("b", "COMMIT")],
+    "key share after an update of a row once locked for update": [
+        ("b", "BEGIN"), ("b", "SAVEPOINT s"), ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE"), ("b", "ROLLBACK TO s"),
+        ("b", "UPDATE t SET n = 500 WHERE id = 3"), ("a", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE"), ("b", "COMMIT")],
+    "child inserted after an update of a parent locked for update, repeatable read": [
+        ("a", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("a", "SELECT count(*) FROM child"),
+        ("b", "BEGIN"), ("b", "SELECT n FROM t WHERE id = 3 FOR UPDATE"), ("b", "UPDATE t SET n = 500 WHERE id = 3"), ("b", "COMMIT"),
+        ("a", "INSERT INTO child VALUES (3)"), ("a", "ROLLBACK")],
     "a key set to what it was is not changed": [
         ("a", "BEGIN"), ("a", "UPDATE t SET id = 3, n = 4 WHERE id = 3"),
         ("b", "SELECT n FROM t WHERE id = 3 FOR KEY SHARE NOWAIT"), ("a", "COMMIT")],

@@ -106,8 +106,15 @@ pub fn update(
         release(&directory, tid, &locked);
         return (Outcome::Updated, Failure { successor: Some(tid), ..Failure::default() }, mode);
     }
+    // Who has locked the row FOR UPDATE has announced to change the key: as heapam sees it, the update
+    // does, and those who wait to share the key go on to the new version.
+    let announced = match locked {
+        Locked::Anchor(place) => rowlock::is_locked_for_update(directory.toast.rel(), place),
+        _ => false,
+    };
     heap::insert(table, slot, cid);
-    bury(&directory, tid, &locked, Tombstone::updated(slot.tid(), same_key), cid);
+    let stone = Tombstone::updated(slot.tid(), same_key && !announced);
+    bury(&directory, tid, &locked, stone, cid);
     table.count_update_not_insert();
     (Outcome::Ok, Failure::default(), mode)
 }

@@ -265,6 +265,13 @@ pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {
     (next != place).then_some((next, update.xid))
 }
 
+/// A running transaction holds the tuple at `place` FOR UPDATE.
+pub fn is_locked_for_update(rel: Rel, place: Tid) -> bool {
+    Held::take(rel, place, SHARED).is_some_and(|held| {
+        held.members().iter().any(|m| m.status == Status::MultiXactStatusForUpdate)
+    })
+}
+
 /// The newest version of a row that this transaction may have updated several times.
 pub enum Newest {
     /// The version here is the one to look at.
