@@ -15,15 +15,15 @@ from psycopg.pq import ExecStatus
 
 from harness.cluster import Cluster
 
-STEPS = int(os.environ.get("FIRN_PAIR_STEPS", "2500"))
-SEEDS = [int(s) for s in os.environ.get("FIRN_PAIR_SEEDS", "1,2,3").split(",")]
+STEPS = int(os.environ.get("FIRN_PAIR_STEPS", "1500"))
+SEEDS = [int(s) for s in os.environ.get("FIRN_PAIR_SEEDS", "0,1,2").split(",")]
 AMS = ("heap", "firn")
 # The ids from 1 to this are those that everybody wants.
 HOT = 6
 # Milliseconds after which PostgreSQL looks for a deadlock.
 DEADLOCK = 15
 # How long a difference may last before it is one: the machine may have other things to do.
-PATIENCE = 4.0
+PATIENCE = 3.0
 
 
 # The shapes of the table: plain, with row triggers, partitioned (so that changes of the key move rows).
@@ -274,8 +274,8 @@ class Pair:
         return {r[0] for r in rows}
 
     def settle(self):
-        """Wait until each session has ended its statement or waits for a lock, the same on heap and firn. False when
-        heap and firn have chosen different victims of a deadlock."""
+        """Wait until each session has ended its statement or waits for a lock, the same on heap and firn; compare
+        what has ended."""
         busy = [s for s in (self.a, self.b) if s.waits()]
         end = time.time() + PATIENCE
         first = time.time() + 0.003
@@ -293,14 +293,19 @@ class Pair:
                     break
                 continue
             if any(DEADLOCKED in s.results[am] for s in busy for am in AMS if not s.busy[am]) and self.at_rest(busy, False):
-                return False
+                return self.start_again("different victims of a deadlock")
             if time.time() > end:
+                # heapam follows a row it may lock to the versions made of it, and waits there whatever it was told.
+                told = any(s.sql.endswith(("NOWAIT", "SKIP LOCKED")) and s.busy["heap"] and not s.busy["firn"] for s in busy)
+                if told and self.at_rest(busy, False):
+                    return self.start_again("heap waits in spite of NOWAIT or SKIP LOCKED")
                 waiting = {am: self.locked(am) for am in AMS}
                 raise Difference("who waits differs: " + ", ".join(
                     f"{s.name} on {am}: {s.results[am] if s.poll(am) else 'waits' if s.pid(am) in waiting[am] else 'runs'}"
                     for s in busy for am in AMS))
             select.select(sockets, [], [], 0.002)
-        return all([self.finish(s) for s in busy if not s.waits()])
+        if not all([self.finish(s) for s in busy if not s.waits()]):
+            self.start_again("different victims of a deadlock")
 
     def at_rest(self, busy, same=True):
         """All that have not ended wait; with `same`, the same ones on heap and firn."""
@@ -355,9 +360,8 @@ class Pair:
         sql = self.next_statement(s)
         self.log.append(f"{s.name}  {sql}")
         s.start(sql)
-        if not self.settle():
-            self.start_again()
-        elif s.waits():
+        self.settle()
+        if s.waits():
             self.counts["waits"] += 1
             self.log.append(f"{s.name}  waits")
 
@@ -372,10 +376,9 @@ class Pair:
         self.prepared = None
         for am in AMS:
             self.watch[am].execute(f"{how} PREPARED '{am}'")
-        if not self.settle():
-            self.start_again()
+        self.settle()
 
-    def start_again(self, why="different victims of a deadlock"):
+    def start_again(self, why):
         """Roll everything back, so that both databases are in the same state."""
         self.counts["new starts"] += 1
         self.log.append(f"--  {why}: all is rolled back")
@@ -435,8 +438,7 @@ class Pair:
             for s in (self.a, self.b):
                 if not s.waits() and s.in_block:
                     s.start("COMMIT")
-                    if not self.settle():
-                        self.start_again()
+                    self.settle()
         self.compare()
         problems = self.watch["firn"].execute("SELECT * FROM firn.check('t') UNION ALL SELECT * FROM firn.check('child')").fetchall()
         if problems:
