@@ -3,7 +3,7 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import cancel, full, progress
+from trouble import cancel, full, privileges, progress
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
 CASES = {
@@ -12,6 +12,11 @@ CASES = {
     "progress without preloading": progress.without_preload,
     "statement_timeout": cancel.timeouts,
     "no thread left": cancel.no_thread_left,
+    "privileges of functions": privileges.functions,
+    "privileges on partitions": privileges.partitions,
+    "rights of foreign code": privileges.foreign_code,
+    "row-level security": privileges.policies,
+    "stores in folders": privileges.folders,
 }
 # Those that mount a small file system.
 DISK_CASES = {
@@ -24,6 +29,7 @@ STORE_CASES = {
     "progress of offload and load": progress.progress_of_moves,
     "cancel at a silent store": cancel.silent_store,
     "others at a silent store": cancel.others_wait_not,
+    "secrets": privileges.secrets,
 }
 
 

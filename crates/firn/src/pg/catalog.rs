@@ -74,6 +74,50 @@ pub fn is_owner(oid: u32) -> bool {
     unsafe { pg_sys::pg_class_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
 }
 
+/// The current role may maintain the relation: its owner and, as for VACUUM, the database's.
+pub fn may_maintain(oid: u32) -> bool {
+    // PostgreSQL 17 grants MAINTAIN instead of asking for the database's owner. SAFETY: plain look-ups.
+    is_owner(oid)
+        || unsafe { pg_sys::pg_database_ownercheck(pg_sys::MyDatabaseId, pg_sys::GetUserId()) }
+}
+
+/// Policies keep rows of the relation from the current role.
+pub fn hides_rows(oid: u32) -> bool {
+    // SAFETY: plain look-up, told to raise no error.
+    unsafe {
+        pg_sys::check_enable_rls(pg_sys::Oid::from(oid), pg_sys::InvalidOid, true)
+            == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
+    }
+}
+
+/// The current role may read and write the server's files.
+pub fn may_use_files() -> bool {
+    // SAFETY: plain look-ups.
+    unsafe {
+        let me = pg_sys::GetUserId();
+        [pg_sys::ROLE_PG_READ_SERVER_FILES, pg_sys::ROLE_PG_WRITE_SERVER_FILES]
+            .into_iter()
+            .all(|role| pg_sys::has_privs_of_role(me, pg_sys::Oid::from(role)))
+    }
+}
+
+/// Run `body` with the rights of the role `owner` and none beyond: code that the owner of a table has put
+/// into its indexes must not run with the rights of whoever maintains the table.
+pub fn as_owner<T>(owner: u32, body: impl FnOnce() -> T) -> T {
+    // SAFETY: as VACUUM and REINDEX do it. After an error the end of the (sub)transaction restores both.
+    unsafe {
+        let (mut role, mut context) = (pg_sys::InvalidOid, 0);
+        pg_sys::GetUserIdAndSecContext(&mut role, &mut context);
+        let restricted = context | pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
+        pg_sys::SetUserIdAndSecContext(pg_sys::Oid::from(owner), restricted);
+        let level = pg_sys::NewGUCNestLevel();
+        let result = body();
+        pg_sys::AtEOXact_GUC(false, level);
+        pg_sys::SetUserIdAndSecContext(role, context);
+        result
+    }
+}
+
 /// A foreign server with its options and, if the current role has one, its user mapping's.
 pub struct Server {
     pub oid: u32,

@@ -22,6 +22,8 @@ pub enum Kind {
     StoreMissing,
     /// The local cache cannot be used.
     CacheUnusable,
+    /// A part of the work is left out.
+    Skipped,
     /// A disk or store is full.
     Full,
     /// A limit of the format is reached (TIDs, chunk addresses, value size).
@@ -51,7 +53,7 @@ impl Kind {
             Kind::StoreUnreachable => C::ERRCODE_FDW_UNABLE_TO_ESTABLISH_CONNECTION,
             Kind::StoreDenied => C::ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
             Kind::StoreMissing => C::ERRCODE_UNDEFINED_FILE,
-            Kind::CacheUnusable => C::ERRCODE_WARNING,
+            Kind::CacheUnusable | Kind::Skipped => C::ERRCODE_WARNING,
             Kind::Full => C::ERRCODE_DISK_FULL,
             Kind::Limit => C::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             Kind::Denied => C::ERRCODE_INSUFFICIENT_PRIVILEGE,

@@ -9,11 +9,24 @@ use crate::pg::progress::{activities, Command, COUNTS};
 use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Progress, Snap};
 use firn_format::Location;
 
-/// The firn tables that a call on `oid` means: the table, or all partitions of a parent.
-fn targets(oid: u32, owner_only: bool) -> Vec<u32> {
+/// Who may do it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Owner,
+    /// Also whoever may VACUUM the table.
+    Maintainer,
+}
+
+/// The firn tables that a call on `oid` means: the table, or all partitions of a parent. Of those, the ones
+/// that belong to others are left out, with a warning, as VACUUM does it. `doing` is the function's name.
+fn targets(oid: u32, doing: &str, by: By) -> Vec<u32> {
+    let may = |oid: u32| match by {
+        By::Owner => catalog::is_owner(oid),
+        By::Maintainer => catalog::may_maintain(oid),
+    };
     let opened = OpenRel::any_kind(oid, LockMode::AccessShare);
     let name = opened.rel().name();
-    if owner_only && !catalog::is_owner(oid) {
+    if !may(oid) {
         error(Kind::Denied, format!("must be owner of table {name}")).raise()
     }
     let partitioned = opened.rel().kind() == b'p';
@@ -26,13 +39,18 @@ fn targets(oid: u32, owner_only: bool) -> Vec<u32> {
     if !partitioned {
         return vec![oid];
     }
-    catalog::inheritance_tree(oid, LockMode::AccessShare)
-        .into_iter()
-        .filter(|o| {
-            let child = OpenRel::any_kind(*o, LockMode::AccessShare);
-            matches!(child.rel().kind(), b'r' | b'm') && child.rel().is_firn()
-        })
-        .collect()
+    let mut tables = catalog::inheritance_tree(oid, LockMode::AccessShare);
+    tables.retain(|o| {
+        let child = OpenRel::any_kind(*o, LockMode::AccessShare);
+        let wanted = matches!(child.rel().kind(), b'r' | b'm') && child.rel().is_firn();
+        if wanted && !may(*o) {
+            let name = child.rel().name();
+            error(Kind::Skipped, format!("skipping \"{name}\" --- only its owner can {doing} it"))
+                .warn();
+        }
+        wanted && may(*o)
+    });
+    tables
 }
 
 fn relation(args: Args) -> u32 {
@@ -45,21 +63,27 @@ fn each(command: Command, tables: Vec<u32>, mut work: impl FnMut(u32, &Progress)
     let (count, mut total) = (tables.len(), 0);
     for (done, table) in tables.into_iter().enumerate() {
         xact::next_command();
-        total += work(table, &Progress::begin(command, table, done, count));
+        let progress = Progress::begin(command, table, done, count);
+        total += catalog::as_owner(owner_of(table), || work(table, &progress));
     }
     xact::next_command();
     Out::Int8(total)
 }
 
+fn owner_of(table: u32) -> u32 {
+    OpenRel::any_kind(table, LockMode::AccessShare).rel().owner()
+}
+
 /// `firn.compact(regclass)`.
 pub fn compact(args: Args) -> Out {
-    each(Command::Compact, targets(relation(args), true), crate::mover::compact)
+    let tables = targets(relation(args), "compact", By::Maintainer);
+    each(Command::Compact, tables, crate::mover::compact)
 }
 
 /// `firn.offload(regclass, name)`.
 pub fn offload(args: Args) -> Out {
     let Some(server) = args.name(1) else { return Out::Null };
-    let tables = targets(relation(args), true);
+    let tables = targets(relation(args), "offload", By::Owner);
     match catalog::server(&server, 0) {
         None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
         Some(s) if !catalog::may_use_server(s.oid) => {
@@ -74,12 +98,13 @@ pub fn offload(args: Args) -> Out {
 
 /// `firn.load(regclass)`.
 pub fn load(args: Args) -> Out {
-    each(Command::Load, targets(relation(args), true), crate::tier::load_table)
+    let tables = targets(relation(args), "load", By::Owner);
+    each(Command::Load, tables, crate::tier::load_table)
 }
 
 /// `firn.unneeded(regclass)`.
 pub fn unneeded(args: Args, sink: &mut dyn FnMut(&[Out])) {
-    for table in targets(relation(args), true) {
+    for table in targets(relation(args), "list objects of", By::Owner) {
         for (server, key, reason) in crate::tier::unneeded(table) {
             sink(&[Out::Text(server), Out::Text(key), Out::Text(reason)]);
         }
@@ -110,6 +135,8 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let table = opened.rel();
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
     let Some(snap) = Snap::active() else { return };
+    // Bounds are values of rows.
+    let hidden = catalog::hides_rows(table.oid());
     for found in directory.list(snap) {
         xact::check_for_interrupts();
         let entry = &found.entry;
@@ -128,7 +155,10 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
             Out::Text(place),
             key,
             Out::Time(entry.created_at),
-            Out::Text(zones::describe(table, &entry.zones)),
+            match hidden {
+                true => Out::Null,
+                false => Out::Text(zones::describe(table, &entry.zones)),
+            },
         ]);
     }
 }
@@ -177,7 +207,7 @@ pub fn stripe_file(args: Args) -> Out {
 
 /// `firn.check(regclass)`.
 pub fn check(args: Args, sink: &mut dyn FnMut(&[Out])) {
-    let tables = targets(relation(args), true);
+    let tables = targets(relation(args), "check", By::Maintainer);
     let count = tables.len();
     for (done, oid) in tables.into_iter().enumerate() {
         let progress = Progress::begin(Command::Check, oid, done, count);

@@ -22,6 +22,8 @@ struct Key {
     created_at: i64,
     generation: u32,
     cold: bool,
+    /// Whose credentials open the store.
+    owner: u32,
 }
 
 /// A dictionary's values as datums, and the conversion that made them.
@@ -67,6 +69,7 @@ pub fn handle_for(
         created_at: entry.created_at,
         generation: entry.generation,
         cold: matches!(entry.location, Location::Object { .. }),
+        owner: table.owner(),
     };
     HANDLES.with_borrow_mut(|(map, clock)| {
         *clock += 1;

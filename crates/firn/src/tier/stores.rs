@@ -196,5 +196,13 @@ pub fn validate(options: &[(String, String)], of_user_mapping: bool) {
                 .detail(e.message.clone())
                 .raise()
         }
+        if n == "url" && value.starts_with("file:") && !catalog::may_use_files() {
+            error(Kind::Denied, "permission denied to use a folder as an object store")
+                .detail(
+                    "Only members of pg_read_server_files and pg_write_server_files may let the server read \
+                     and write files.",
+                )
+                .raise()
+        }
     }
 }
