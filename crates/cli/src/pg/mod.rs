@@ -1,0 +1,45 @@
+//! The fence around libpq: connections, statements, COPY and cancel requests with safe types.
+//!
+//! libpq and not a protocol library of our own choice: connection strings, environment variables, service and
+//! password files, TLS, GSSAPI and multiple hosts then mean just what they mean to `psql` and `pg_restore`.
+//! Statements are bytes, for they are in the archive's encoding. `unsafe` lives here and nowhere else.
+
+mod connection;
+mod result;
+
+pub use connection::{Canceller, Connection};
+pub use result::{Failure, Rows};
+
+/// An identifier quoted for SQL, always with quotes.
+pub fn quote_ident(name: &[u8]) -> Vec<u8> {
+    quoted(name, b'"')
+}
+
+/// A string constant for SQL, for `standard_conforming_strings = on`.
+pub fn quote_literal(value: &[u8]) -> Vec<u8> {
+    quoted(value, b'\'')
+}
+
+fn quoted(text: &[u8], quote: u8) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 2);
+    out.push(quote);
+    for &byte in text {
+        if byte == quote {
+            out.push(quote);
+        }
+        out.push(byte);
+    }
+    out.push(quote);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_are_doubled() {
+        assert_eq!(quote_ident(br#"a"b"#), br#""a""b""#);
+        assert_eq!(quote_literal(b"it's"), b"'it''s'");
+    }
+}
