@@ -12,5 +12,6 @@
 pub mod archive;
 pub mod error;
 pub mod pg;
+pub mod plan;
 
 pub use error::{Error, Result};

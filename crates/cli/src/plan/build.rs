@@ -1,0 +1,374 @@
+//! From the chosen entries to steps and edges.
+
+use super::family::{self, Family, Sizes};
+use super::locks::{use_of, Lock, Mode, Resource};
+use super::select::Selection;
+use super::{Facts, Group, Plan, Rules, Step, Work};
+use crate::archive::{Entry, Section, Toc};
+use crate::error::{Error, Result};
+use std::collections::{HashMap, HashSet};
+
+mod cost;
+mod edges;
+mod groups;
+pub(super) mod merge;
+
+/// Everything that planning looks at.
+pub struct Input<'a> {
+    pub toc: &'a Toc,
+    pub selection: &'a Selection,
+    pub facts: &'a Facts,
+    pub rules: Rules,
+    pub sizes: &'a dyn Sizes,
+}
+
+/// No step has this number.
+const NONE: u32 = u32::MAX;
+
+struct Builder<'a> {
+    input: &'a Input<'a>,
+    plan: Plan,
+    /// Place to the step that does its entry.
+    step_of: Vec<u32>,
+    edges: Vec<(u32, u32)>,
+    tree: Tree,
+    /// Foreign keys in two steps.
+    validations: Vec<(u32, u32)>,
+    /// Some rows are copied through a partitioned parent.
+    via_root: bool,
+}
+
+/// Which tables are partitions of which, by places.
+#[derive(Default)]
+struct Tree {
+    parent: HashMap<u32, u32>,
+    /// Parent to (partition, the entry that attaches it).
+    children: HashMap<u32, Vec<(u32, u32)>>,
+}
+
+impl Tree {
+    fn ancestors(&self, mut table: u32) -> Vec<u32> {
+        let mut all = Vec::new();
+        while let Some(&above) = self.parent.get(&table) {
+            // A hostile archive may attach in circles.
+            if all.contains(&above) {
+                break;
+            }
+            all.push(above);
+            table = above;
+        }
+        all
+    }
+
+    /// The number of partitions below a table, on all levels.
+    fn size(&self, table: u32) -> usize {
+        let mut seen = HashSet::new();
+        let mut stack = vec![table];
+        while let Some(t) = stack.pop() {
+            for (child, _) in self.children.get(&t).into_iter().flatten() {
+                if seen.insert(*child) {
+                    stack.push(*child);
+                }
+            }
+        }
+        seen.len()
+    }
+}
+
+fn is_relation(desc: &[u8]) -> bool {
+    matches!(desc, b"TABLE" | b"VIEW" | b"MATERIALIZED VIEW" | b"FOREIGN TABLE" | b"SEQUENCE")
+}
+
+/// Make the plan. Fails on archives whose entries wait for each other in a circle.
+pub fn build(input: &Input) -> Result<Plan> {
+    let toc = input.toc;
+    let mut families = match input.rules.partition_of {
+        true => family::find(toc, input.selection, input.facts, input.sizes),
+        false => Vec::new(),
+    };
+    let mut tree = Tree::default();
+    for place in input.selection.places() {
+        let entry = toc.entry(place as usize);
+        if entry.desc == b"TABLE ATTACH" {
+            if let Some((parent, child)) = attach_ends(toc, &entry) {
+                tree.parent.insert(child, parent);
+                tree.children.entry(parent).or_default().push((child, place));
+            }
+        }
+    }
+    settle_index_modes(&mut families, &tree, input);
+    let mut builder = Builder {
+        input,
+        plan: Plan { families, ..Plan::default() },
+        step_of: vec![NONE; toc.len()],
+        edges: Vec::new(),
+        tree,
+        validations: Vec::new(),
+        via_root: input.selection.places().any(|p| copies_via_root(&toc.entry(p as usize))),
+    };
+    builder.add_groups();
+    builder.add_merged();
+    builder.add_rest();
+    builder.add_edges();
+    builder.add_locks();
+    builder.finish()
+}
+
+/// Parent and partition of a TABLE ATTACH, by its dependencies: the partition has its name.
+fn attach_ends(toc: &Toc, entry: &Entry) -> Option<(u32, u32)> {
+    let tables: Vec<usize> = entry
+        .dependencies
+        .iter()
+        .filter_map(|d| toc.place(*d))
+        .filter(|p| matches!(toc.entry(*p).desc, b"TABLE" | b"FOREIGN TABLE"))
+        .collect();
+    let attach = super::text::attach(entry.defn)?;
+    let named = |wanted: &[u8]| {
+        let name = super::text::unquoted(super::text::last_part(wanted));
+        tables.iter().copied().filter(move |p| toc.entry(*p).tag == name).collect::<Vec<_>>()
+    };
+    // Two tables of one name in different schemas: the entry is filed under the partition's schema.
+    let child =
+        *named(attach.child).iter().find(|p| toc.entry(**p).namespace == entry.namespace)?;
+    let parent = *named(attach.parent).iter().find(|p| **p != child)?;
+    Some((parent as u32, child as u32))
+}
+
+/// Rows that pg_dump wrote with --load-via-partition-root, or had to: the statement names another table.
+fn copies_via_root(entry: &Entry) -> bool {
+    if entry.desc != b"TABLE DATA" {
+        return false;
+    }
+    let Some(mut text) = entry.copy_stmt.strip_prefix(b"COPY ") else { return false };
+    super::text::take_name(&mut text)
+        .is_some_and(|name| super::text::unquoted(super::text::last_part(name)) != entry.tag)
+}
+
+/// Decide for which families indexes come with the partitions. All partitions of the parent must be members,
+/// and partitions that are partitioned themselves must be families of the same mode: an index on a parent goes
+/// down to all that is attached, whatever made it.
+fn settle_index_modes(families: &mut [Family], tree: &Tree, input: &Input) {
+    let number: HashMap<u32, usize> =
+        families.iter().enumerate().map(|(n, f)| (f.parent, n)).collect();
+    for family in families.iter_mut() {
+        let attached = tree.children.get(&family.parent).map_or(0, Vec::len);
+        let chosen = |place: u32| input.selection.has(place);
+        family.with_indexes &= input.rules.partition_indexes
+            && attached == family.members.len()
+            && family.pairs.iter().all(|(i, a)| chosen(*i) && chosen(*a));
+    }
+    loop {
+        let mut changed = false;
+        for n in 0..families.len() {
+            let holds = families[n].members.iter().all(|m| {
+                // A partition that has partitions must be a family with indexes.
+                match (number.get(&m.table), tree.children.contains_key(&m.table)) {
+                    (Some(&below), _) => families[below].with_indexes,
+                    (None, has_partitions) => !has_partitions,
+                }
+            });
+            if families[n].with_indexes && !holds {
+                families[n].with_indexes = false;
+                changed = true;
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+impl Builder<'_> {
+    /// Add a step for entries; returns its number.
+    fn add_step(&mut self, work: Work, entries: &[u32]) -> u32 {
+        let number = self.plan.steps.len() as u32;
+        let begin = self.plan.covered.len() as u32;
+        self.plan.covered.extend_from_slice(entries);
+        for &place in entries {
+            self.step_of[place as usize] = number;
+        }
+        let covered = begin..self.plan.covered.len() as u32;
+        let step = Step { work, entries: covered, locks: 0..0, lock_count: 0, cost: 0, rank: 0 };
+        self.plan.steps.push(step);
+        number
+    }
+
+    /// Steps of their own for all that no rule has taken.
+    fn add_rest(&mut self) {
+        let toc = self.input.toc;
+        for place in self.input.selection.places() {
+            if self.step_of[place as usize] != NONE {
+                continue;
+            }
+            let entry = toc.entry(place as usize);
+            let work = match entry.desc {
+                b"TABLE DATA" => Work::Data,
+                b"BLOBS" => Work::LargeObjects,
+                _ => Work::Entries,
+            };
+            self.add_step(work, &[place]);
+        }
+    }
+
+    fn step_at(&self, dump_id: i32) -> Option<u32> {
+        let place = self.input.toc.place(dump_id)?;
+        Some(self.step_of[place]).filter(|s| *s != NONE)
+    }
+
+    fn edge(&mut self, before: u32, after: u32) {
+        if before != after && before != NONE && after != NONE {
+            self.edges.push((before, after));
+        }
+    }
+
+    /// What each step locks.
+    fn add_locks(&mut self) {
+        for number in 0..self.plan.steps.len() {
+            let mut locks = Vec::new();
+            let mut count = 0u64;
+            match &self.plan.steps[number].work {
+                Work::Milestone => {}
+                Work::Group(group) => {
+                    let group = &self.plan.groups[*group as usize];
+                    let family = &self.plan.families[group.family as usize];
+                    let indexes = if family.with_indexes { family.indexes.len() } else { 0 };
+                    count = group.members.len() as u64 * (3 + 2 * indexes as u64) + 8;
+                    self.use_relation(&mut locks, family.parent, Mode::AccessShare);
+                    locks.push(Lock { resource: Resource::tree(family.parent), mode: Mode::Part });
+                    if !group.staged {
+                        let resource = Resource::relation(family.parent);
+                        locks.push(Lock { resource, mode: Mode::ShareUpdateExclusive });
+                    }
+                }
+                Work::BoundsBegin(_) | Work::BoundsEnd(_) => count = 300,
+                work => {
+                    let whole = *work == Work::BulkAttach;
+                    for place in self.plan.entries(number).to_vec() {
+                        count += self.entry_locks(&mut locks, place, whole);
+                    }
+                }
+            }
+            locks.sort_unstable_by_key(|l| (l.resource, l.mode as u8));
+            locks.dedup();
+            let begin = self.plan.locks.len() as u32;
+            self.plan.locks.extend(locks);
+            let step = &mut self.plan.steps[number];
+            step.locks = begin..self.plan.locks.len() as u32;
+            step.lock_count = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// A lock on a relation, and that a part of the trees that it belongs to is in use.
+    fn use_relation(&self, locks: &mut Vec<Lock>, place: u32, mode: Mode) {
+        locks.push(Lock { resource: Resource::relation(place), mode });
+        for above in self.tree.ancestors(place) {
+            locks.push(Lock { resource: Resource::tree(above), mode: Mode::Part });
+        }
+    }
+
+    /// Add the locks of an entry; returns how many entries of the lock table it takes.
+    fn entry_locks(&self, locks: &mut Vec<Lock>, place: u32, whole: bool) -> u64 {
+        let toc = self.input.toc;
+        let entry = toc.entry(place as usize);
+        let found = use_of(entry.desc);
+        let mut count = if entry.desc == b"TABLE" { 3 } else { 1 };
+        for &id in entry.dependencies {
+            let Some(at) = toc.place(id) else { continue };
+            let other = toc.entry(at);
+            let at = at as u32;
+            if entry.desc == b"ACL" {
+                locks.push(Lock { resource: Resource::row(at), mode: Mode::Row });
+                continue;
+            }
+            let index = matches!(other.desc, b"INDEX" | b"CONSTRAINT");
+            if !(is_relation(other.desc) || index && entry.desc == b"INDEX ATTACH") {
+                continue;
+            }
+            // "table part" is how parts of tables are tagged; indexes are not, and have one table.
+            let own = entry.desc == b"INDEX"
+                || other.tag == entry.tag
+                || entry.tag.strip_prefix(other.tag).is_some_and(|rest| rest.starts_with(b" "));
+            let mode = if own { found.own } else { found.others };
+            self.use_relation(locks, at, mode);
+            count += 1;
+            if (found.recurses || whole) && self.tree.children.contains_key(&at) {
+                locks.push(Lock { resource: Resource::tree(at), mode: Mode::Whole });
+                count += 2 * self.tree.size(at) as u64;
+            }
+        }
+        // What it makes is locked by itself.
+        if is_relation(entry.desc) || matches!(entry.desc, b"INDEX" | b"CONSTRAINT") {
+            self.use_relation(locks, place, Mode::AccessExclusive);
+        }
+        count
+    }
+
+    /// Put edges in order, look for circles, and compute ranks.
+    fn finish(mut self) -> Result<Plan> {
+        let count = self.plan.steps.len();
+        self.edges.sort_unstable();
+        self.edges.dedup();
+        let mut ends = vec![0u32; count];
+        let mut waits = vec![0u32; count];
+        for &(before, after) in &self.edges {
+            ends[before as usize] += 1;
+            waits[after as usize] += 1;
+        }
+        let mut sum = 0;
+        for end in &mut ends {
+            sum += *end;
+            *end = sum;
+        }
+        self.plan.followers = self.edges.iter().map(|(_, after)| *after).collect();
+        self.plan.ends = ends;
+        self.plan.waits = waits;
+        self.edges = Vec::new();
+        let order = self.topological_order()?;
+        self.add_costs();
+        for &step in order.iter().rev() {
+            let after = self.plan.followers(step as usize).iter();
+            let longest = after.map(|f| self.plan.steps[*f as usize].rank).max().unwrap_or(0);
+            let step = &mut self.plan.steps[step as usize];
+            step.rank = longest + u64::from(step.cost);
+        }
+        self.count_statements();
+        Ok(self.plan)
+    }
+
+    fn topological_order(&self) -> Result<Vec<u32>> {
+        let mut waits = self.plan.waits.clone();
+        let mut order: Vec<u32> =
+            (0..waits.len()).filter(|s| waits[*s] == 0).map(|s| s as u32).collect();
+        let mut next = 0;
+        while next < order.len() {
+            for &after in self.plan.followers(order[next] as usize) {
+                waits[after as usize] -= 1;
+                if waits[after as usize] == 0 {
+                    order.push(after);
+                }
+            }
+            next += 1;
+        }
+        if order.len() == waits.len() {
+            return Ok(order);
+        }
+        let stuck = (0..waits.len()).filter(|s| waits[*s] > 0);
+        let names: Vec<String> = stuck
+            .flat_map(|s| self.plan.entries(s).iter().take(1))
+            .take(5)
+            .map(|p| describe(&self.input.toc.entry(*p as usize)))
+            .collect();
+        Err(Error::archive("entries of the archive depend on each other in a circle")
+            .detail(format!("Among them: {}.", names.join(", ")))
+            .hint("The archive may be damaged; try --disable-rule=all."))
+    }
+}
+
+/// An entry's name for messages: kind, schema and tag.
+pub fn describe(entry: &Entry) -> String {
+    let text = |t: &[u8]| String::from_utf8_lossy(t).into_owned();
+    match entry.namespace {
+        b"" => format!("{} {}", text(entry.desc), text(entry.tag)),
+        namespace => format!("{} {}.{}", text(entry.desc), text(namespace), text(entry.tag)),
+    }
+}

@@ -1,0 +1,182 @@
+//! What must wait for what.
+//!
+//! An archive tells most of it by dependencies. `pg_restore` adds the rest by its order: all of pre-data, then all
+//! data, then post-data. Here only what needs that order waits: see each function.
+
+use super::*;
+
+impl Builder<'_> {
+    pub(super) fn add_edges(&mut self) {
+        self.depend();
+        let settled = self.settle_trees();
+        self.wait_for_data(&settled);
+        self.order_passes();
+        let validations = std::mem::take(&mut self.validations);
+        for (add, validate) in validations {
+            // Whoever waits for the constraint waits for the second step.
+            let moved: Vec<_> = self
+                .edges
+                .iter()
+                .filter(|(b, a)| *b == add && *a != validate)
+                .map(|(_, a)| *a)
+                .collect();
+            moved.into_iter().for_each(|a| self.edge(validate, a));
+        }
+    }
+
+    /// Dependencies of the archive, and the schema that an object is in.
+    fn depend(&mut self) {
+        let toc = self.input.toc;
+        let mut schemas = HashMap::new();
+        for place in self.input.selection.places() {
+            let entry = toc.entry(place as usize);
+            if entry.desc == b"SCHEMA" {
+                schemas.insert(entry.tag, self.step_of[place as usize]);
+            }
+        }
+        for place in self.input.selection.places() {
+            let entry = toc.entry(place as usize);
+            let step = self.step_of[place as usize];
+            for &id in entry.dependencies {
+                if let Some(before) = self.step_at(id) {
+                    self.edge(before, step);
+                }
+            }
+            if let Some(&schema) = schemas.get(entry.namespace) {
+                self.edge(schema, step);
+            }
+        }
+        for number in 0..self.plan.steps.len() {
+            let (family, begins) = match self.plan.steps[number].work {
+                Work::BoundsBegin(f) => (f, true),
+                Work::Group(g) => (self.plan.groups[g as usize].family, false),
+                _ => continue,
+            };
+            let family = &self.plan.families[family as usize];
+            let mut before = vec![family.parent];
+            // The parent's indexes first, so that partitions get theirs with them.
+            if family.with_indexes && !begins {
+                before.extend(&family.indexes);
+            }
+            for place in before {
+                self.edge(self.step_of[place as usize], number as u32);
+            }
+        }
+    }
+
+    /// For each partitioned table a milestone: all its partitions are attached, on all levels, and have their
+    /// rows. Statements that go down to all partitions (constraints, triggers, indexes) wait for it.
+    fn settle_trees(&mut self) -> HashMap<u32, u32> {
+        let toc = self.input.toc;
+        let mut parents: Vec<u32> = self.tree.children.keys().copied().collect();
+        parents.sort_unstable();
+        let mut settled = HashMap::new();
+        for &parent in &parents {
+            settled.insert(parent, self.add_step(Work::Milestone, &[]));
+        }
+        for &parent in &parents {
+            let milestone = settled[&parent];
+            for (child, attach) in self.tree.children[&parent].clone() {
+                self.edge(self.step_of[attach as usize], milestone);
+                if let Some(data) = self.input.selection.data_of(toc.entry(child as usize).dump_id)
+                {
+                    self.edge(self.step_of[data as usize], milestone);
+                }
+                if let Some(&below) = settled.get(&child) {
+                    self.edge(below, milestone);
+                }
+            }
+        }
+        settled
+    }
+
+    /// Indexes, constraints and triggers of a table wait for its rows.
+    fn wait_for_data(&mut self, settled: &HashMap<u32, u32>) {
+        let toc = self.input.toc;
+        let selection = self.input.selection;
+        let all_data = self.add_step(Work::Milestone, &[]);
+        for place in selection.places() {
+            let entry = toc.entry(place as usize);
+            if entry.section == Section::Data {
+                self.edge(self.step_of[place as usize], all_data);
+            }
+        }
+        let early: HashSet<u32> = self
+            .plan
+            .families
+            .iter()
+            .filter(|f| f.with_indexes)
+            .flat_map(|f| f.indexes.iter().copied())
+            .collect();
+        for place in selection.places() {
+            let entry = toc.entry(place as usize);
+            let step = self.step_of[place as usize];
+            let grouped = matches!(self.plan.steps[step as usize].work, Work::Group(_));
+            if entry.section != Section::PostData || grouped || early.contains(&place) {
+                continue;
+            }
+            // Rows copied through a parent are filed under a partition: only when all is loaded is it complete.
+            let mut everything = self.via_root;
+            for &id in entry.dependencies {
+                let Some(at) = toc.place(id) else { continue };
+                match toc.entry(at).desc {
+                    b"TABLE" | b"FOREIGN TABLE" => {
+                        if let Some(data) = selection.data_of(id) {
+                            self.edge(self.step_of[data as usize], step);
+                        }
+                        if let Some(&milestone) = settled.get(&(at as u32)) {
+                            self.edge(milestone, step);
+                        }
+                    }
+                    // A function may look at other tables, whatever it says of itself.
+                    b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => everything = true,
+                    _ => {}
+                }
+            }
+            if everything {
+                self.edge(all_data, step);
+            }
+        }
+    }
+
+    /// As in `pg_restore`: privileges after all objects and rows, so that none is missed while restoring;
+    /// then materialized views and event triggers.
+    fn order_passes(&mut self) {
+        let toc = self.input.toc;
+        let pass = |entry: &Entry| match entry.desc {
+            b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL" => 1,
+            b"EVENT TRIGGER" | b"MATERIALIZED VIEW DATA" => 2,
+            b"COMMENT" | b"SECURITY LABEL" if entry.tag.starts_with(b"EVENT TRIGGER ") => 2,
+            // Statistics of a materialized view are those of its rows.
+            b"STATISTICS DATA" => 2,
+            _ => 0,
+        };
+        let count = self.plan.steps.len();
+        let passes: Vec<usize> = (0..count)
+            .map(|s| {
+                let last = self.plan.entries(s).last();
+                last.map_or(0, |p| pass(&toc.entry(*p as usize)))
+            })
+            .collect();
+        // Of each pass only the steps that no other step of the pass waits for need be waited for.
+        let mut awaited = vec![false; count];
+        for (before, after) in &self.edges {
+            if passes[*before as usize] == passes[*after as usize] {
+                awaited[*before as usize] = true;
+            }
+        }
+        for later in 1..=2 {
+            if !passes.contains(&later) {
+                continue;
+            }
+            let milestone = self.add_step(Work::Milestone, &[]);
+            for step in 0..count {
+                if passes[step] < later && !awaited[step] {
+                    self.edge(step as u32, milestone);
+                } else if passes[step] == later {
+                    self.edge(milestone, step as u32);
+                }
+            }
+        }
+    }
+}

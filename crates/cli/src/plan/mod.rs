@@ -1,0 +1,173 @@
+//! Pure decisions: from an archive's table of contents to steps, what each must wait for, which may not run at
+//! the same time, and in which order connections take them. Nothing here speaks to a server.
+//!
+//! - [`text`]: pg_dump's canonical DDL, recognised by shape.
+//! - [`select`]: which entries the flags ask for.
+//! - [`family`]: partitions that can be made together with their parent's indexes.
+//! - [`build`]: steps and the edges between them.
+//! - [`locks`]: what each kind of statement locks.
+//! - [`schedule`]: who runs what next; shared by the executor and the simulator.
+//! - [`simulate`]: the same in virtual time, for predictions.
+//! - [`render`]: the SQL of a step.
+//!
+//! Problem, rule and proof of each rewrite are in README.md beside this file.
+
+pub mod build;
+pub mod family;
+pub mod locks;
+pub mod names;
+pub mod render;
+pub mod schedule;
+pub mod select;
+pub mod simulate;
+pub mod text;
+
+use locks::Lock;
+use std::ops::Range;
+
+/// What the planner must know of the server. Stored in the journal, so that a resumed run plans the same.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Facts {
+    /// E.g. 150020.
+    pub server_version: u32,
+    pub superuser: bool,
+    /// Locks that all transactions together can hold: max_locks_per_transaction × possible transactions.
+    pub lock_slots: u64,
+}
+
+/// Rewrites, each of which can be switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Rules {
+    /// `CREATE TABLE … PARTITION OF` in place of create and attach.
+    pub partition_of: bool,
+    /// Partitions made below small staging parents, then moved to their parent in one go.
+    pub staged_partitions: bool,
+    /// Partitions get their indexes from the parent's.
+    pub partition_indexes: bool,
+    /// Indexes of partitions attached by one statement for all.
+    pub bulk_index_attach: bool,
+    /// Foreign keys added NOT VALID, then validated under a weaker lock.
+    pub foreign_keys_in_two_steps: bool,
+    /// Privileges of tables that are granted alike in one statement.
+    pub merge_grants: bool,
+    /// No COPY for tables without rows.
+    pub skip_empty_data: bool,
+    /// COPY with FREEZE into tables made by this restore.
+    pub copy_freeze: bool,
+}
+
+impl Rules {
+    /// Names as the flag `--disable-rule` takes them, with the rule's place.
+    pub const NAMES: [(&'static str, fn(&mut Rules) -> &mut bool); 8] = [
+        ("partition-of", |r| &mut r.partition_of),
+        ("staged-partitions", |r| &mut r.staged_partitions),
+        ("partition-indexes", |r| &mut r.partition_indexes),
+        ("bulk-index-attach", |r| &mut r.bulk_index_attach),
+        ("foreign-keys-in-two-steps", |r| &mut r.foreign_keys_in_two_steps),
+        ("merge-grants", |r| &mut r.merge_grants),
+        ("skip-empty-data", |r| &mut r.skip_empty_data),
+        ("copy-freeze", |r| &mut r.copy_freeze),
+    ];
+
+    /// All rules set to `on`.
+    pub fn all(on: bool) -> Rules {
+        Rules {
+            partition_of: on,
+            staged_partitions: on,
+            partition_indexes: on,
+            bulk_index_attach: on,
+            foreign_keys_in_two_steps: on,
+            merge_grants: on,
+            skip_empty_data: on,
+            copy_freeze: on,
+        }
+    }
+}
+
+/// What a step does. Numbers are places in the table of contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The archive's statements for these entries, in this order, in one transaction.
+    Entries,
+    /// Partitions of one family ([`Plan::groups`]).
+    Group(u32),
+    /// Make the place where a family's bounds are proved disjoint, and remove it.
+    BoundsBegin(u32),
+    BoundsEnd(u32),
+    /// A parent's index that takes up the partitions' indexes: the first entry without ONLY.
+    BulkAttach,
+    /// Add a foreign key unchecked.
+    ForeignKeyAdd,
+    /// Check it.
+    ForeignKeyValidate,
+    /// Privileges of several tables in one.
+    Grants,
+    /// Rows of a table.
+    Data,
+    LargeObjects,
+    /// Nothing: a point that many steps wait for.
+    Milestone,
+}
+
+/// Something that is done whole, in one transaction, or not at all.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub work: Work,
+    /// The entries that are done with it, in [`Plan::covered`].
+    pub entries: Range<u32>,
+    /// In [`Plan::locks`].
+    pub locks: Range<u32>,
+    /// Entries of the server's lock table that it takes.
+    pub lock_count: u32,
+    /// Estimated microseconds.
+    pub cost: u32,
+    /// Estimated microseconds from its begin to the end of all that waits for it.
+    pub rank: u64,
+}
+
+/// Partitions of one family that are made in one step.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub family: u32,
+    /// Places in the family's members.
+    pub members: Range<u32>,
+    /// Made below a staging parent.
+    pub staged: bool,
+}
+
+/// Steps, edges and what belongs to them.
+#[derive(Default)]
+pub struct Plan {
+    pub steps: Vec<Step>,
+    pub covered: Vec<u32>,
+    pub locks: Vec<Lock>,
+    pub families: Vec<family::Family>,
+    pub groups: Vec<Group>,
+    /// `followers[ends[s-1]..ends[s]]` wait for step s.
+    pub followers: Vec<u32>,
+    pub ends: Vec<u32>,
+    /// How many steps each step waits for.
+    pub waits: Vec<u32>,
+    /// Statements that the archive has for the entries of this plan, and those that the plan runs.
+    pub statements_archive: u64,
+    pub statements_planned: u64,
+}
+
+impl Plan {
+    /// The steps that wait for a step.
+    pub fn followers(&self, step: usize) -> &[u32] {
+        let begin = step.checked_sub(1).map_or(0, |s| self.ends[s]);
+        &self.followers[begin as usize..self.ends[step] as usize]
+    }
+
+    /// The entries that are done with a step.
+    pub fn entries(&self, step: usize) -> &[u32] {
+        let range = &self.steps[step].entries;
+        &self.covered[range.start as usize..range.end as usize]
+    }
+
+    pub fn locks(&self, step: usize) -> &[Lock] {
+        let range = &self.steps[step].locks;
+        &self.locks[range.start as usize..range.end as usize]
+    }
+}

@@ -1,0 +1,317 @@
+//! Reading pg_dump's own canonical DDL.
+//!
+//! This is no SQL parser: it recognises just the shapes that pg_dump writes and answers `None` for all else, so
+//! that a rewrite falls back to the archive's statement. Text is bytes in the archive's encoding; all server
+//! encodings keep ASCII bytes for ASCII characters, and quoted text is skipped by its quotes alone.
+
+/// `CREATE TABLE name (body) rest; extras`.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct CreateTable<'a> {
+    /// Qualified and quoted as in the archive.
+    pub name: &'a [u8],
+    /// Columns and constraints between the outer parentheses.
+    pub body: &'a [u8],
+    /// Clauses between the closing parenthesis and the semicolon, trimmed.
+    pub rest: &'a [u8],
+    /// Further statements, e.g. `ALTER TABLE … SET STORAGE`.
+    pub extras: &'a [u8],
+}
+
+/// `ALTER TABLE ONLY parent ATTACH PARTITION child bound;`
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Attach<'a> {
+    pub parent: &'a [u8],
+    pub child: &'a [u8],
+    /// `FOR VALUES …` or `DEFAULT`.
+    pub bound: &'a [u8],
+}
+
+/// `CREATE [UNIQUE] INDEX name ON [ONLY] table tail;`, or `ALTER TABLE ONLY table ADD CONSTRAINT name tail;`
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Index<'a> {
+    pub constraint: bool,
+    pub unique: bool,
+    /// Not qualified.
+    pub name: &'a [u8],
+    pub table: &'a [u8],
+    /// `USING …`, `PRIMARY KEY (…)` and so on.
+    pub tail: &'a [u8],
+}
+
+/// The length of an identifier at the start of `text`, quoted or not.
+fn identifier(text: &[u8]) -> Option<usize> {
+    match *text.first()? {
+        b'"' => {
+            let mut at = 1;
+            loop {
+                at += text.get(at..)?.iter().position(|&b| b == b'"')? + 1;
+                match text.get(at) {
+                    Some(b'"') => at += 1,
+                    _ => return Some(at),
+                }
+            }
+        }
+        b'a'..=b'z' | b'_' => Some(
+            text.iter()
+                .position(|b| !matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'$'))
+                .unwrap_or(text.len()),
+        ),
+        _ => None,
+    }
+}
+
+/// Take an identifier, qualified or not, off the front of `text`.
+pub fn take_name<'a>(text: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let mut length = identifier(text)?;
+    while text.get(length) == Some(&b'.') {
+        length += 1 + identifier(&text[length + 1..])?;
+    }
+    let (name, rest) = text.split_at(length);
+    *text = rest;
+    Some(name)
+}
+
+/// The last part of a qualified name, as it is written.
+pub fn last_part(name: &[u8]) -> &[u8] {
+    let mut rest = name;
+    while let Some(length) = identifier(rest) {
+        match rest.get(length) {
+            Some(b'.') => rest = &rest[length + 1..],
+            _ => break,
+        }
+    }
+    rest
+}
+
+/// An identifier as the catalog has it: without quotes.
+pub fn unquoted(name: &[u8]) -> Vec<u8> {
+    match name {
+        [b'"', inner @ .., b'"'] => {
+            let mut out = Vec::with_capacity(inner.len());
+            let mut quoted = false;
+            for &b in inner {
+                quoted = b == b'"' && !quoted;
+                if !quoted {
+                    out.push(b);
+                }
+            }
+            out
+        }
+        _ => name.to_vec(),
+    }
+}
+
+fn take<'a>(text: &mut &'a [u8], what: &[u8]) -> Option<()> {
+    *text = text.strip_prefix(what)?;
+    Some(())
+}
+
+/// Where `text` goes on after the token at its start, which may be a quoted one.
+fn after_token(text: &[u8]) -> Option<usize> {
+    match *text.first()? {
+        quote @ (b'\'' | b'"') => {
+            // A doubled quote is the end of one quoted text and the start of the next: skipping is the same.
+            Some(2 + text[1..].iter().position(|&b| b == quote)?)
+        }
+        b'E' | b'e' if text.get(1) == Some(&b'\'') => {
+            let mut at = 2;
+            loop {
+                match *text.get(at)? {
+                    b'\\' => at += 2,
+                    b'\'' => return Some(at + 1),
+                    _ => at += 1,
+                }
+            }
+        }
+        b'$' => {
+            let tag = text[1..].iter().position(|b| !(b.is_ascii_alphanumeric() || *b == b'_'))?;
+            if text[1 + tag] != b'$' {
+                return Some(1);
+            }
+            let tag = &text[..tag + 2];
+            let body = &text[tag.len()..];
+            let end = body.windows(tag.len()).position(|w| w == tag)?;
+            Some(end + 2 * tag.len())
+        }
+        b'-' if text.get(1) == Some(&b'-') => {
+            Some(text.iter().position(|&b| b == b'\n').unwrap_or(text.len()))
+        }
+        b if b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80 => Some(
+            text.iter()
+                .position(|&b| {
+                    !(b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$') || b >= 0x80)
+                })
+                .unwrap_or(text.len()),
+        ),
+        _ => Some(1),
+    }
+}
+
+/// The first `wanted` byte of `text` outside of quotes and parentheses.
+fn find_outside(text: &[u8], wanted: u8) -> Option<usize> {
+    let (mut at, mut depth) = (0, 0usize);
+    while at < text.len() {
+        let byte = text[at];
+        if byte == wanted && depth == 0 {
+            return Some(at);
+        }
+        match byte {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        at += after_token(&text[at..])?;
+    }
+    None
+}
+
+/// One statement and what follows it; the statement without its semicolon.
+pub fn split_statement(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = find_outside(text, b';')?;
+    Some((&text[..end], text[end + 1..].trim_ascii()))
+}
+
+pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
+    let mut text = defn;
+    take(&mut text, b"CREATE TABLE ")?;
+    let name = take_name(&mut text)?;
+    take(&mut text, b" (")?;
+    let close = find_outside(text, b')')?;
+    let (body, text) = (&text[..close], &text[close + 1..]);
+    let end = find_outside(text, b';')?;
+    Some(CreateTable {
+        name,
+        body: body.trim_ascii(),
+        rest: text[..end].trim_ascii(),
+        extras: text[end + 1..].trim_ascii(),
+    })
+}
+
+pub fn attach(defn: &[u8]) -> Option<Attach<'_>> {
+    let mut text = defn;
+    take(&mut text, b"ALTER TABLE ONLY ")?;
+    let parent = take_name(&mut text)?;
+    take(&mut text, b" ATTACH PARTITION ")?;
+    let child = take_name(&mut text)?;
+    take(&mut text, b" ")?;
+    let (bound, rest) = split_statement(text)?;
+    (rest.is_empty() && (bound.starts_with(b"FOR VALUES ") || bound == b"DEFAULT"))
+        .then_some(Attach { parent, child, bound })
+}
+
+pub fn index(defn: &[u8]) -> Option<Index<'_>> {
+    let mut text = defn;
+    let found = if take(&mut text, b"ALTER TABLE ONLY ").is_some() {
+        let table = take_name(&mut text)?;
+        take(&mut text, b"\n    ADD CONSTRAINT ")?;
+        let name = take_name(&mut text)?;
+        take(&mut text, b" ")?;
+        let (tail, rest) = split_statement(text)?;
+        let known = tail.starts_with(b"PRIMARY KEY (") || tail.starts_with(b"UNIQUE (");
+        (known && rest.is_empty()).then_some(Index {
+            constraint: true,
+            unique: true,
+            name,
+            table,
+            tail,
+        })
+    } else {
+        let unique = take(&mut text, b"CREATE UNIQUE INDEX ").is_some();
+        if !unique {
+            take(&mut text, b"CREATE INDEX ")?;
+        }
+        let name = take_name(&mut text)?;
+        take(&mut text, b" ON ")?;
+        let _only = take(&mut text, b"ONLY ");
+        let table = take_name(&mut text)?;
+        take(&mut text, b" ")?;
+        let (tail, rest) = split_statement(text)?;
+        rest.is_empty().then_some(Index { constraint: false, unique, name, table, tail })
+    }?;
+    // A name with a schema is not an index's name in these statements.
+    (last_part(found.name) == found.name).then_some(found)
+}
+
+/// `ALTER INDEX parent ATTACH PARTITION child;`
+pub fn index_attach(defn: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut text = defn;
+    take(&mut text, b"ALTER INDEX ")?;
+    let parent = take_name(&mut text)?;
+    take(&mut text, b" ATTACH PARTITION ")?;
+    let child = take_name(&mut text)?;
+    (text.trim_ascii() == b";").then_some((parent, child))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables() {
+        let found = create_table(
+            b"CREATE TABLE a.\"b c\" (\n    x integer DEFAULT f(')'::text),\n    y text\n)\nPARTITION BY RANGE (x);\n",
+        )
+        .unwrap();
+        assert_eq!(found.name, b"a.\"b c\"");
+        assert_eq!(found.body, b"x integer DEFAULT f(')'::text),\n    y text");
+        assert_eq!(found.rest, b"PARTITION BY RANGE (x)");
+        assert_eq!(found.extras, b"");
+        let extras = create_table(b"CREATE TABLE a.t (\n    x text\n);\nALTER TABLE ONLY a.t ALTER COLUMN x SET STORAGE PLAIN;\n");
+        assert!(extras.unwrap().extras.starts_with(b"ALTER TABLE"));
+        assert_eq!(create_table(b"CREATE UNLOGGED TABLE a.t (\n x int\n);"), None);
+        assert_eq!(create_table(b"CREATE TABLE a.t (\n x int DEFAULT ')\n);"), None);
+        assert_eq!(create_table(b"CREATE TABLE a.t OF a.ty;"), None);
+    }
+
+    #[test]
+    fn quotes_of_all_kinds() {
+        for literal in ["'a;b'", "'it''s ;'", "E'\\';'", "$q$;$q$", "$$;$$", "\"a;b\""] {
+            let text = format!("x {literal} y; z");
+            let (first, rest) = split_statement(text.as_bytes()).unwrap();
+            assert_eq!(first, format!("x {literal} y").as_bytes());
+            assert_eq!(rest, b"z");
+        }
+        assert_eq!(split_statement(b"x 'y; z"), None);
+    }
+
+    #[test]
+    fn attaches() {
+        let found = attach(b"ALTER TABLE ONLY a.p ATTACH PARTITION a.\"c \"\"1\" FOR VALUES FROM ('1;') TO ('2');\n");
+        let found = found.unwrap();
+        assert_eq!(found.child, b"a.\"c \"\"1\"");
+        assert_eq!(found.bound, b"FOR VALUES FROM ('1;') TO ('2')");
+        assert_eq!(
+            attach(b"ALTER TABLE ONLY a.p ATTACH PARTITION a.c DEFAULT;\nDROP TABLE x;"),
+            None
+        );
+    }
+
+    #[test]
+    fn indexes() {
+        let found = index(b"CREATE INDEX i ON ONLY a.p USING btree (v);\n").unwrap();
+        assert_eq!(
+            (found.name, found.table, found.tail),
+            (&b"i"[..], &b"a.p"[..], &b"USING btree (v)"[..])
+        );
+        let found = index(b"ALTER TABLE ONLY a.c\n    ADD CONSTRAINT \"K\" PRIMARY KEY (id, d);\n")
+            .unwrap();
+        assert!(found.constraint);
+        assert_eq!(found.name, b"\"K\"");
+        assert_eq!(
+            index(b"ALTER TABLE ONLY a.c\n    ADD CONSTRAINT k EXCLUDE USING gist (x WITH &&);\n"),
+            None
+        );
+        assert_eq!(index(b"CREATE INDEX i ON a.c USING btree (v);\nALTER INDEX i ALTER COLUMN 1 SET STATISTICS 5;"), None);
+        assert_eq!(
+            index_attach(b"ALTER INDEX a.p_i ATTACH PARTITION a.c_i;\n"),
+            Some((&b"a.p_i"[..], &b"a.c_i"[..]))
+        );
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(last_part(b"a.\"b.c\""), b"\"b.c\"");
+        assert_eq!(unquoted(b"\"a\"\"b\""), b"a\"b");
+        assert_eq!(unquoted(b"ab"), b"ab");
+    }
+}
