@@ -182,6 +182,15 @@ impl Toc {
         Ok(())
     }
 
+    /// Give back memory that further entries would need.
+    pub fn shrink(&mut self) {
+        self.text.shrink_to_fit();
+        self.dependencies.shrink_to_fit();
+        self.places.shrink_to_fit();
+        self.records.shrink_to_fit();
+        self.word_numbers = HashMap::new();
+    }
+
     /// The place of the entry with a dump id.
     pub fn place(&self, dump_id: i32) -> Option<usize> {
         let place = self.places.get(usize::try_from(dump_id).ok()?)?;

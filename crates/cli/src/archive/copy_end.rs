@@ -1,0 +1,129 @@
+//! The end-of-data marker of COPY's text format.
+//!
+//! `pg_dump` ends each table's data with a line `\.` and two empty lines. It is the only sign in uncompressed data
+//! that nothing is missing at the end, so it must be there; and it is taken off, since COPY's own protocol says
+//! where data ends.
+
+use super::fault::damaged;
+use std::io::{self, Read};
+
+/// Bytes held back: the marker, the line end before it, and some empty lines.
+const HELD: usize = 16;
+
+/// The rows of a COPY's text, without the end-of-data marker; an error at the end if it is missing.
+pub(super) struct Rows<R> {
+    inner: R,
+    /// What was read and not given out yet. At the input's end, what is in it has passed the check.
+    buffer: Vec<u8>,
+    used: usize,
+    ended: bool,
+}
+
+impl<R: Read> Rows<R> {
+    pub fn new(inner: R) -> Self {
+        Rows { inner, buffer: Vec::new(), used: 0, ended: false }
+    }
+
+    /// Reads on until more than what is held back lies in the buffer, or the input ends.
+    fn fill(&mut self) -> io::Result<()> {
+        const STEP: usize = 64 << 10;
+        let held = self.buffer.len() - self.used;
+        // At the start nothing was held back yet; a line begins there.
+        self.buffer.copy_within(self.used.., 0);
+        self.buffer.truncate(held);
+        self.used = 0;
+        while self.buffer.len() <= HELD {
+            let start = self.buffer.len();
+            self.buffer.resize(start + STEP, 0);
+            let read = self.inner.read(&mut self.buffer[start..]);
+            self.buffer.truncate(start + *read.as_ref().unwrap_or(&0));
+            if read? == 0 {
+                self.ended = true;
+                let rows = rows_before_marker(&self.buffer).ok_or_else(|| {
+                    self.buffer.clear();
+                    damaged("unexpected end of file")
+                })?;
+                self.buffer.truncate(rows);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How much of the last bytes of a COPY's text comes before its marker; `None` without one.
+///
+/// `tail` is all of the text, or more than the marker and its empty lines take.
+fn rows_before_marker(tail: &[u8]) -> Option<usize> {
+    let text = tail.len() - tail.iter().rev().take_while(|&&c| c == b'\n').count();
+    if text == tail.len() {
+        return None;
+    }
+    let rows = tail[..text].strip_suffix(b"\\.")?;
+    (rows.is_empty() || rows.ends_with(b"\n")).then_some(rows.len())
+}
+
+impl<R: Read> Read for Rows<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        let held = |ended| if ended { 0 } else { HELD };
+        if !self.ended && self.buffer.len() - self.used <= HELD {
+            self.fill()?;
+        }
+        let ready = (self.buffer.len() - self.used).saturating_sub(held(self.ended));
+        let n = ready.min(out.len());
+        out[..n].copy_from_slice(&self.buffer[self.used..self.used + n]);
+        self.used += n;
+        Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Gives a few bytes at a time.
+    struct Drops<'a>(&'a [u8], usize);
+
+    impl Read for Drops<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let n = self.1.min(self.0.len()).min(out.len());
+            out[..n].copy_from_slice(&self.0[..n]);
+            self.0 = &self.0[n..];
+            Ok(n)
+        }
+    }
+
+    fn rows(text: &[u8], step: usize) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        Rows::new(Drops(text, step)).read_to_end(&mut out).ok().map(|_| out)
+    }
+
+    #[test]
+    fn the_marker_goes_and_must_be_there() {
+        for step in [1, 2, 7, 100] {
+            assert_eq!(rows(b"\\.\n\n\n", step).unwrap(), b"");
+            assert_eq!(rows(b"1\ta\n\\.\n\n\n", step).unwrap(), b"1\ta\n");
+            assert_eq!(rows(b"\n\n\n\\.\n", step).unwrap(), b"\n\n\n");
+            for bad in [&b""[..], b"1\n", b"1\\.\n\n\n", b"1\n\\.", b"1\n\\\n\n", b"\n\n\n"] {
+                assert_eq!(rows(bad, step), None, "{bad:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_come_back(lines in prop::collection::vec("[a-z\t]{0,30}", 0..50), step in 1usize..90) {
+            let mut text: String = lines.iter().map(|l| format!("{l}\n")).collect();
+            let whole = text.clone();
+            text.push_str("\\.\n\n\n");
+            prop_assert_eq!(rows(text.as_bytes(), step).unwrap(), whole.as_bytes());
+            for cut in 0..text.len() - 2 {
+                prop_assert!(rows(&text.as_bytes()[..cut], step).is_none());
+            }
+        }
+    }
+}
