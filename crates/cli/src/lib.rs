@@ -1,17 +1,21 @@
 //! The `firn` program: `firn restore` and `firn backup`. It needs no server extension.
 //!
+//! - [`args`], [`commands`]: the command line.
 //! - [`archive`]: what a `pg_dump` archive says (custom and directory format), from a folder or an object store.
 //! - [`plan`]: pure decisions: which statements, in which transactions, at the same time as which others.
 //! - [`pg`]: the fence around libpq; the only place for `unsafe`.
 //! - [`restore`]: carries a plan out on connections, with a journal in the target database.
-//! - [`backup`]: makes, checks and lists backups.
 //! - [`report`]: what a person sees of it.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod archive;
+pub mod args;
+pub mod commands;
 pub mod error;
 pub mod pg;
 pub mod plan;
+pub mod report;
+pub mod restore;
 
 pub use error::{Error, Result};

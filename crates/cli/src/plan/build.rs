@@ -1,6 +1,6 @@
 //! From the chosen entries to steps and edges.
 
-use super::family::{self, Family, Sizes};
+use super::family::{self, Family, IndexMode, Sizes};
 use super::locks::{use_of, Lock, Mode, Resource};
 use super::select::Selection;
 use super::{Facts, Group, Plan, Rules, Step, Work};
@@ -22,6 +22,9 @@ pub struct Input<'a> {
     pub sizes: &'a dyn Sizes,
 }
 
+/// Stored bytes from which on the rows of a table may be cut into parts.
+const SPLIT_FROM: u64 = 32 << 20;
+
 /// No step has this number.
 const NONE: u32 = u32::MAX;
 
@@ -32,8 +35,14 @@ struct Builder<'a> {
     step_of: Vec<u32>,
     edges: Vec<(u32, u32)>,
     tree: Tree,
+    /// The last step of each family's groups.
+    groups_end: Vec<u32>,
+    /// Parents with late CHECK constraints to the step that adds them.
+    checks: HashMap<u32, u32>,
     /// Foreign keys in two steps.
     validations: Vec<(u32, u32)>,
+    /// The first step of a table's rows to the further ones.
+    parts: HashMap<u32, Vec<u32>>,
     /// Some rows are copied through a partitioned parent.
     via_root: bool,
 }
@@ -96,14 +105,17 @@ pub fn build(input: &Input) -> Result<Plan> {
             }
         }
     }
-    settle_index_modes(&mut families, &tree, input);
+    settle_modes(&mut families, &tree, input);
     let mut builder = Builder {
         input,
         plan: Plan { families, ..Plan::default() },
         step_of: vec![NONE; toc.len()],
         edges: Vec::new(),
         tree,
+        groups_end: Vec::new(),
+        checks: HashMap::new(),
         validations: Vec::new(),
+        parts: HashMap::new(),
         via_root: input.selection.places().any(|p| copies_via_root(&toc.entry(p as usize))),
     };
     builder.add_groups();
@@ -144,37 +156,36 @@ fn copies_via_root(entry: &Entry) -> bool {
         .is_some_and(|name| super::text::unquoted(super::text::last_part(name)) != entry.tag)
 }
 
-/// Decide for which families indexes come with the partitions. All partitions of the parent must be members,
-/// and partitions that are partitioned themselves must be families of the same mode: an index on a parent goes
-/// down to all that is attached, whatever made it.
-fn settle_index_modes(families: &mut [Family], tree: &Tree, input: &Input) {
-    let number: HashMap<u32, usize> =
-        families.iter().enumerate().map(|(n, f)| (f.parent, n)).collect();
+/// Decide how the indexes and CHECK constraints of families are made.
+///
+/// What is done to a parent goes down to all that is attached, whatever made it. So all partitions of the parent must be
+/// members, and none may be partitioned itself.
+fn settle_modes(families: &mut [Family], tree: &Tree, input: &Input) {
+    let slots = input.facts.lock_slots;
     for family in families.iter_mut() {
         let attached = tree.children.get(&family.parent).map_or(0, Vec::len);
+        let flat = attached == family.members.len()
+            && !tree.parent.contains_key(&family.parent)
+            && family.members.iter().all(|m| !tree.children.contains_key(&m.table));
+        let count = family.members.len() as u64;
         let chosen = |place: u32| input.selection.has(place);
-        family.with_indexes &= input.rules.partition_indexes
-            && attached == family.members.len()
-            && family.pairs.iter().all(|(i, a)| chosen(*i) && chosen(*a));
-    }
-    loop {
-        let mut changed = false;
-        for n in 0..families.len() {
-            let holds = families[n].members.iter().all(|m| {
-                // A partition that has partitions must be a family with indexes.
-                match (number.get(&m.table), tree.children.contains_key(&m.table)) {
-                    (Some(&below), _) => families[below].with_indexes,
-                    (None, has_partitions) => !has_partitions,
-                }
-            });
-            if families[n].with_indexes && !holds {
-                families[n].with_indexes = false;
-                changed = true;
-            }
+        if !flat
+            || !input.rules.partition_indexes
+            || !family.pairs.iter().all(|(i, a)| chosen(*i) && chosen(*a))
+        {
+            family.index_mode = IndexMode::Own;
         }
-        if !changed {
-            return;
+        // A statement for all partitions locks all of them and all of their indexes.
+        if family.index_mode == IndexMode::Bulk
+            && count * (family.indexes.len() as u64 * 2 + 2) > slots / 3
+        {
+            family.index_mode = IndexMode::WithTable;
         }
+        let entry = input.toc.entry(family.parent as usize);
+        let checks = super::text::create_table(entry.defn)
+            .and_then(|t| super::text::split_checks(t.body))
+            .map_or(0, |(_, checks)| checks.len());
+        family.late_checks = flat && input.rules.late_checks && checks > 0 && count * 2 < slots / 3;
     }
 }
 
@@ -196,17 +207,39 @@ impl Builder<'_> {
     /// Steps of their own for all that no rule has taken.
     fn add_rest(&mut self) {
         let toc = self.input.toc;
+        let places = self.input.selection.places();
+        let total = places.map(|p| self.input.sizes.data_bytes(p as usize)).sum();
         for place in self.input.selection.places() {
             if self.step_of[place as usize] != NONE {
                 continue;
             }
             let entry = toc.entry(place as usize);
-            let work = match entry.desc {
-                b"TABLE DATA" => Work::Data,
-                b"BLOBS" => Work::LargeObjects,
-                _ => Work::Entries,
-            };
-            self.add_step(work, &[place]);
+            match entry.desc {
+                b"TABLE DATA" => {
+                    let parts = self.parts_of(place, total);
+                    let further =
+                        (1..parts).map(|n| self.add_step(Work::Data(n, parts), &[place])).collect();
+                    let first = self.add_step(Work::Data(0, parts), &[place]);
+                    if parts > 1 {
+                        self.parts.insert(first, further);
+                    }
+                }
+                b"BLOBS" => drop(self.add_step(Work::LargeObjects, &[place])),
+                _ => drop(self.add_step(Work::Entries, &[place])),
+            }
+        }
+    }
+
+    /// In how many parts a table's rows are copied: several if it would otherwise keep one connection busy when the
+    /// others have nothing left to do.
+    fn parts_of(&self, place: u32, total: u64) -> u16 {
+        let (size, jobs) =
+            (self.input.sizes.data_bytes(place as usize), self.input.facts.jobs as u64);
+        let text = !self.input.toc.entry(place as usize).copy_stmt.is_empty();
+        let large = size >= SPLIT_FROM && size * jobs > total * 6 / 10;
+        match self.input.rules.split_data && text && large {
+            true => jobs.min(size / SPLIT_FROM + 1).clamp(1, 16) as u16,
+            false => 1,
         }
     }
 
@@ -231,7 +264,7 @@ impl Builder<'_> {
                 Work::Group(group) => {
                     let group = &self.plan.groups[*group as usize];
                     let family = &self.plan.families[group.family as usize];
-                    let indexes = if family.with_indexes { family.indexes.len() } else { 0 };
+                    let indexes = family.indexes_with_table().len();
                     count = group.members.len() as u64 * (3 + 2 * indexes as u64) + 8;
                     self.use_relation(&mut locks, family.parent, Mode::AccessShare);
                     locks.push(Lock { resource: Resource::tree(family.parent), mode: Mode::Part });
@@ -242,9 +275,15 @@ impl Builder<'_> {
                 }
                 Work::BoundsBegin(_) | Work::BoundsEnd(_) => count = 300,
                 work => {
-                    let whole = *work == Work::BulkAttach;
+                    let whole =
+                        matches!(work, Work::BulkAttach | Work::BulkIndex(_) | Work::Checks(_));
+                    let strong = matches!(work, Work::Checks(_));
                     for place in self.plan.entries(number).to_vec() {
                         count += self.entry_locks(&mut locks, place, whole);
+                        if strong {
+                            count += 2 * self.tree.size(place) as u64;
+                            locks.push(Lock { resource: Resource::tree(place), mode: Mode::Whole });
+                        }
                     }
                 }
             }

@@ -25,8 +25,43 @@ pub struct Family {
     pub pairs: Vec<(u32, u32)>,
     /// The parent's indexes and constraints, all of which the partitions have.
     pub indexes: Vec<u32>,
-    /// All members' indexes equal the parent's: they are made with the partition.
-    pub with_indexes: bool,
+    /// How the partitions get their indexes.
+    pub index_mode: IndexMode,
+    /// CHECK constraints are left out of all CREATE TABLEs and added to the parent, which takes them down to the
+    /// partitions, when these are all there.
+    pub late_checks: bool,
+}
+
+/// How partitions get their indexes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IndexMode {
+    /// By the archive's statements.
+    #[default]
+    Own,
+    /// The parent's come first, and each partition gets its own with itself.
+    WithTable,
+    /// By one statement for the parent and all partitions.
+    Bulk,
+}
+
+impl Family {
+    /// The parent's indexes that each partition gets with itself.
+    pub fn indexes_with_table(&self) -> &[u32] {
+        match self.index_mode {
+            IndexMode::WithTable => &self.indexes,
+            _ => &[],
+        }
+    }
+
+    /// The pairs of a member's indexes and attachments that are made with it.
+    pub fn pairs_with_table(&self, member: &Member) -> &[(u32, u32)] {
+        match self.index_mode {
+            IndexMode::WithTable => {
+                &self.pairs[member.pairs.start as usize..member.pairs.end as usize]
+            }
+            _ => &[],
+        }
+    }
 }
 
 /// A partition.
@@ -179,7 +214,9 @@ pub fn find(toc: &Toc, selection: &Selection, facts: &Facts, sizes: &dyn Sizes) 
         // The default partition last: with it in place each new partition would have to look into it.
         family.members.sort_by_key(|m| (m.default, m.attach));
         pair_indexes(toc, &mut family, &indexes, &attaches, above.name);
-        family.with_indexes &= little_data(&family, selection, toc, sizes);
+        if !little_data(&family, selection, toc, sizes) {
+            family.index_mode = IndexMode::Own;
+        }
         families.push(family);
     }
     families
@@ -268,7 +305,9 @@ fn pair_indexes(
         }
         member.pairs = begin..family.pairs.len() as u32;
     }
-    family.with_indexes = with_indexes && parents.len() == family.indexes.len();
+    if with_indexes && parents.len() == family.indexes.len() {
+        family.index_mode = IndexMode::Bulk;
+    }
 }
 
 /// Rows come so few to a partition that keeping indexes up to date while they are copied costs less than
@@ -299,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_is_not_the_same_is_refused() {
-        let facts = Facts { server_version: 150_000, superuser: true, lock_slots: 6400 };
+        let facts = Facts { server_version: 150_000, superuser: true, lock_slots: 6400, jobs: 1 };
         let above = text::create_table(
             b"CREATE TABLE p (\n    a integer NOT NULL\n)\nPARTITION BY RANGE (a);",
         )

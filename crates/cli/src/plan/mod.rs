@@ -33,6 +33,8 @@ pub struct Facts {
     pub superuser: bool,
     /// Locks that all transactions together can hold: max_locks_per_transaction × possible transactions.
     pub lock_slots: u64,
+    /// Connections of the run that made the plan: a large table is cut into as many parts at most.
+    pub jobs: usize,
 }
 
 /// Rewrites, each of which can be switched off.
@@ -44,6 +46,8 @@ pub struct Rules {
     pub staged_partitions: bool,
     /// Partitions get their indexes from the parent's.
     pub partition_indexes: bool,
+    /// CHECK constraints of partitioned tables after their partitions.
+    pub late_checks: bool,
     /// Indexes of partitions attached by one statement for all.
     pub bulk_index_attach: bool,
     /// Foreign keys added NOT VALID, then validated under a weaker lock.
@@ -54,19 +58,23 @@ pub struct Rules {
     pub skip_empty_data: bool,
     /// COPY with FREEZE into tables made by this restore.
     pub copy_freeze: bool,
+    /// A table with a large share of all rows copied over several connections.
+    pub split_data: bool,
 }
 
 impl Rules {
     /// Names as the flag `--disable-rule` takes them, with the rule's place.
-    pub const NAMES: [(&'static str, fn(&mut Rules) -> &mut bool); 8] = [
+    pub const NAMES: [(&'static str, fn(&mut Rules) -> &mut bool); 10] = [
         ("partition-of", |r| &mut r.partition_of),
         ("staged-partitions", |r| &mut r.staged_partitions),
         ("partition-indexes", |r| &mut r.partition_indexes),
+        ("late-checks", |r| &mut r.late_checks),
         ("bulk-index-attach", |r| &mut r.bulk_index_attach),
         ("foreign-keys-in-two-steps", |r| &mut r.foreign_keys_in_two_steps),
         ("merge-grants", |r| &mut r.merge_grants),
         ("skip-empty-data", |r| &mut r.skip_empty_data),
         ("copy-freeze", |r| &mut r.copy_freeze),
+        ("split-data", |r| &mut r.split_data),
     ];
 
     /// All rules set to `on`.
@@ -75,11 +83,13 @@ impl Rules {
             partition_of: on,
             staged_partitions: on,
             partition_indexes: on,
+            late_checks: on,
             bulk_index_attach: on,
             foreign_keys_in_two_steps: on,
             merge_grants: on,
             skip_empty_data: on,
             copy_freeze: on,
+            split_data: on,
         }
     }
 }
@@ -94,6 +104,10 @@ pub enum Work {
     /// Make the place where a family's bounds are proved disjoint, and remove it.
     BoundsBegin(u32),
     BoundsEnd(u32),
+    /// CHECK constraints of a family, for the parent and all partitions.
+    Checks(u32),
+    /// An index of a family, for the parent and all partitions.
+    BulkIndex(u32),
     /// A parent's index that takes up the partitions' indexes: the first entry without ONLY.
     BulkAttach,
     /// Add a foreign key unchecked.
@@ -102,8 +116,8 @@ pub enum Work {
     ForeignKeyValidate,
     /// Privileges of several tables in one.
     Grants,
-    /// Rows of a table.
-    Data,
+    /// Rows of a table: part `.0` of `.1`, in blocks of lines taken in turn.
+    Data(u16, u16),
     LargeObjects,
     /// Nothing: a point that many steps wait for.
     Milestone,

@@ -21,6 +21,8 @@ pub enum Outcome {
     Done,
     /// To be tried again when nothing else runs.
     Again,
+    /// Not run, because a step before it in the batch was not done.
+    NotRun,
     Failed,
 }
 
@@ -302,8 +304,19 @@ impl<'a> Scheduler<'a> {
         self.locks_held -= batch.lock_count;
         batch.steps.iter().for_each(|s| self.release(*s));
         let mut skipped = Vec::new();
+        let mut back = Vec::new();
+        for &step in &batch.steps {
+            if outcome(step) == Outcome::NotRun {
+                self.states[step as usize] = State::Waiting;
+                // The others become ready when what they wait for is done.
+                if self.waits[step as usize] == 0 {
+                    back.push(step);
+                }
+            }
+        }
         for &step in &batch.steps {
             match outcome(step) {
+                Outcome::NotRun => {}
                 Outcome::Done => self.settle(step, State::Done),
                 Outcome::Again => {
                     self.states[step as usize] = State::Waiting;
@@ -315,6 +328,7 @@ impl<'a> Scheduler<'a> {
                 }
             }
         }
+        back.into_iter().for_each(|s| self.make_ready(s));
         // In the archive's order.
         self.again.sort_unstable_by_key(|s| self.plan.entries(*s as usize).first().copied());
         skipped

@@ -187,6 +187,28 @@ pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     })
 }
 
+/// The body of a CREATE TABLE cut into its columns and its CHECK constraints, each of which stands by itself:
+/// `CONSTRAINT name CHECK (…)`. `None` if there is a constraint of another shape.
+pub fn split_checks(body: &[u8]) -> Option<(Vec<&[u8]>, Vec<&[u8]>)> {
+    let (mut columns, mut checks) = (Vec::new(), Vec::new());
+    let mut rest = body;
+    while !rest.is_empty() {
+        let end = find_outside(rest, b',');
+        let item = rest[..end.unwrap_or(rest.len())].trim_ascii();
+        rest = end.map_or(&[][..], |e| &rest[e + 1..]);
+        let mut text = item;
+        if take(&mut text, b"CONSTRAINT ").is_none() {
+            columns.push(item);
+            continue;
+        }
+        take_name(&mut text)?;
+        take(&mut text, b" CHECK (")?;
+        (find_outside(text, b')')? == text.len() - 1).then_some(())?;
+        checks.push(item);
+    }
+    Some((columns, checks))
+}
+
 pub fn attach(defn: &[u8]) -> Option<Attach<'_>> {
     let mut text = defn;
     take(&mut text, b"ALTER TABLE ONLY ")?;
@@ -261,6 +283,17 @@ mod tests {
         assert_eq!(create_table(b"CREATE UNLOGGED TABLE a.t (\n x int\n);"), None);
         assert_eq!(create_table(b"CREATE TABLE a.t (\n x int DEFAULT ')\n);"), None);
         assert_eq!(create_table(b"CREATE TABLE a.t OF a.ty;"), None);
+    }
+
+    #[test]
+    fn checks_stand_apart() {
+        let body = b"a integer DEFAULT f(1, 2) NOT NULL,\n    b text,\n    CONSTRAINT \"x y\" CHECK ((a > 0) AND (b <> ','::text)),\n    CONSTRAINT z CHECK (g(a))";
+        let (columns, checks) = split_checks(body).unwrap();
+        assert_eq!(columns, [&b"a integer DEFAULT f(1, 2) NOT NULL"[..], b"b text"]);
+        assert_eq!(checks.len(), 2);
+        assert_eq!(checks[1], b"CONSTRAINT z CHECK (g(a))");
+        assert_eq!(split_checks(b"a int,\n    CONSTRAINT x NOT NULL a"), None);
+        assert_eq!(split_checks(b"a int,\n    CONSTRAINT x CHECK (a > 0) NOT VALID"), None);
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Builder<'_> {
                 Work::Group(group) => {
                     let group = &self.plan.groups[*group as usize];
                     let family = &self.plan.families[group.family as usize];
-                    let indexes = if family.with_indexes { family.indexes.len() as u64 } else { 0 };
+                    let indexes = family.indexes_with_table().len() as u64;
                     let members = group.members.len() as u64;
                     let before =
                         if group.staged { members / 2 } else { u64::from(group.members.start) };
@@ -56,8 +56,14 @@ impl Builder<'_> {
                 }
                 Work::BoundsBegin(_) => 1500,
                 Work::BoundsEnd(_) => 20_000,
-                Work::Data => 150 + entries.iter().map(|p| size(*p) / 15).sum::<u64>(),
+                Work::Data(_, parts) => {
+                    150 + entries.iter().map(|p| size(*p) / 15 / u64::from(*parts)).sum::<u64>()
+                }
                 Work::LargeObjects => 100_000,
+                Work::Checks(f) => {
+                    1000 + self.plan.families[*f as usize].members.len() as u64 * 300
+                }
+                Work::BulkIndex(_) => 1000 + entries.len() as u64 / 2 * 600,
                 Work::BulkAttach => 1000 + entries.len() as u64 * 250,
                 Work::ForeignKeyAdd => 900,
                 Work::Grants => 120 + entries.len() as u64 * 40,
@@ -104,7 +110,7 @@ impl Builder<'_> {
         for (number, step) in self.plan.steps.iter().enumerate() {
             let entries = self.plan.entries(number);
             let all: u64 = entries.iter().map(|p| of(*p)).sum();
-            if step.work != Work::ForeignKeyAdd {
+            if !matches!(step.work, Work::ForeignKeyAdd | Work::Checks(_) | Work::Data(1.., _)) {
                 archive += all;
             }
             planned += match &step.work {
@@ -115,6 +121,7 @@ impl Builder<'_> {
                 }
                 Work::Milestone => 0,
                 Work::BulkAttach | Work::ForeignKeyAdd | Work::ForeignKeyValidate => 1,
+                Work::BulkIndex(_) | Work::Checks(_) => 2,
                 Work::BoundsBegin(_) | Work::BoundsEnd(_) => 1,
                 Work::Grants => entries.first().map_or(0, |p| of(*p)),
                 _ => all,

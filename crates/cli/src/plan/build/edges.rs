@@ -9,19 +9,61 @@ impl Builder<'_> {
     pub(super) fn add_edges(&mut self) {
         self.depend();
         let settled = self.settle_trees();
+        self.order_checks(&settled);
         self.wait_for_data(&settled);
         self.order_passes();
-        let validations = std::mem::take(&mut self.validations);
-        for (add, validate) in validations {
-            // Whoever waits for the constraint waits for the second step.
-            let moved: Vec<_> = self
-                .edges
-                .iter()
-                .filter(|(b, a)| *b == add && *a != validate)
-                .map(|(_, a)| *a)
-                .collect();
-            moved.into_iter().for_each(|a| self.edge(validate, a));
+        self.share_edges();
+    }
+
+    /// Entries with several steps: whoever waits for the first waits for all, and the parts of a table's rows wait
+    /// for what the first one waits for.
+    fn share_edges(&mut self) {
+        let validations: HashMap<u32, u32> =
+            std::mem::take(&mut self.validations).into_iter().collect();
+        let parts = std::mem::take(&mut self.parts);
+        let mut more = Vec::new();
+        for &(before, after) in &self.edges {
+            if let Some(&validate) = validations.get(&before) {
+                if after != validate {
+                    more.push((validate, after));
+                }
+            }
+            more.extend(parts.get(&before).into_iter().flatten().map(|part| (*part, after)));
+            more.extend(parts.get(&after).into_iter().flatten().map(|part| (before, *part)));
         }
+        self.edges.extend(more);
+    }
+
+    /// CHECK constraints come when all partitions of all families are there, and before rows: for each new partition
+    /// the server reads all of pg_constraint, in search of foreign keys that refer to its parent.
+    fn order_checks(&mut self, settled: &HashMap<u32, u32>) {
+        let toc = self.input.toc;
+        if self.plan.families.is_empty() {
+            return;
+        }
+        let all = self.add_step(Work::Milestone, &[]);
+        for last in std::mem::take(&mut self.groups_end) {
+            self.edge(last, all);
+        }
+        let checks = std::mem::take(&mut self.checks);
+        let mut edges = Vec::new();
+        for family in &self.plan.families {
+            let Some(&step) = checks.get(&family.parent) else { continue };
+            edges.extend([(all, step), (self.step_of[family.parent as usize], step)]);
+            for member in &family.members {
+                let table = toc.entry(member.table as usize).dump_id;
+                let data = self.input.selection.data_of(table);
+                edges.extend(data.map(|d| (step, self.step_of[d as usize])));
+            }
+            edges.extend(settled.get(&family.parent).map(|m| (step, *m)));
+        }
+        // Primary keys and unique constraints are rows of pg_constraint, too.
+        for (number, step) in self.plan.steps.iter().enumerate() {
+            if matches!(step.work, Work::BulkIndex(_) | Work::BulkAttach) {
+                edges.push((all, number as u32));
+            }
+        }
+        edges.into_iter().for_each(|(before, after)| self.edge(before, after));
     }
 
     /// Dependencies of the archive, and the schema that an object is in.
@@ -55,8 +97,8 @@ impl Builder<'_> {
             let family = &self.plan.families[family as usize];
             let mut before = vec![family.parent];
             // The parent's indexes first, so that partitions get theirs with them.
-            if family.with_indexes && !begins {
-                before.extend(&family.indexes);
+            if !begins {
+                before.extend(family.indexes_with_table());
             }
             for place in before {
                 self.edge(self.step_of[place as usize], number as u32);
@@ -105,8 +147,7 @@ impl Builder<'_> {
             .plan
             .families
             .iter()
-            .filter(|f| f.with_indexes)
-            .flat_map(|f| f.indexes.iter().copied())
+            .flat_map(|f| f.indexes_with_table().iter().copied())
             .collect();
         for place in selection.places() {
             let entry = toc.entry(place as usize);

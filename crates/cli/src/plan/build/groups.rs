@@ -57,6 +57,24 @@ impl Builder<'_> {
             last = step;
         }
         family.members = members;
+        self.groups_end.push(last);
+        if family.late_checks {
+            let table = family.parent;
+            // The step is for a part of the parent's entry, which another step begins.
+            let checks = self.add_step(Work::Checks(number), &[table]);
+            self.step_of[table as usize] = NONE;
+            self.checks.insert(table, checks);
+        }
+        if family.index_mode == IndexMode::Bulk {
+            for (n, &index) in family.indexes.iter().enumerate() {
+                let mut entries = vec![index];
+                for member in &family.members {
+                    let (own, attach) = family.pairs[member.pairs.start as usize + n];
+                    entries.extend([own, attach]);
+                }
+                self.add_step(Work::BulkIndex(number), &entries);
+            }
+        }
     }
 
     fn add_group(
@@ -71,10 +89,7 @@ impl Builder<'_> {
         let mut entries = Vec::new();
         for member in part {
             entries.extend([member.table, member.attach]);
-            if family.with_indexes {
-                let range = member.pairs.start as usize..member.pairs.end as usize;
-                entries.extend(family.pairs[range].iter().flat_map(|(i, a)| [*i, *a]));
-            }
+            entries.extend(family.pairs_with_table(member).iter().flat_map(|(i, a)| [*i, *a]));
             members.push(member.clone());
         }
         let group = self.plan.groups.len() as u32;

@@ -1,0 +1,42 @@
+//! How to connect, with the flags of PostgreSQL's own programs.
+
+use crate::error::{Error, Result};
+use clap::Args;
+
+/// What is not given comes from the environment, service files and password files, as with all programs of PostgreSQL.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection options")]
+pub struct Connect {
+    /// database server host or socket directory
+    #[arg(short = 'h', long, value_name = "HOSTNAME")]
+    pub host: Option<String>,
+    /// database server port number
+    #[arg(short = 'p', long, value_name = "PORT")]
+    pub port: Option<String>,
+    /// connect as specified database user
+    #[arg(short = 'U', long, value_name = "NAME")]
+    pub username: Option<String>,
+    /// never prompt for password
+    #[arg(short = 'w', long, conflicts_with = "password")]
+    pub no_password: bool,
+    /// prompt for a password before connecting
+    #[arg(short = 'W', long)]
+    pub password: bool,
+}
+
+impl Connect {
+    /// libpq's keywords and values. Asks for a password if told to.
+    pub fn params(&self) -> Result<Vec<(String, String)>> {
+        let given = [("host", &self.host), ("port", &self.port), ("user", &self.username)];
+        let mut params: Vec<(String, String)> = given
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_string(), value.clone()?)))
+            .collect();
+        if self.password {
+            let password = rpassword::prompt_password("Password: ")
+                .map_err(|e| Error::io("could not read the password", &e))?;
+            params.push(("password".into(), password));
+        }
+        Ok(params)
+    }
+}

@@ -1,0 +1,20 @@
+//! What the command line says.
+
+pub mod connect;
+pub mod restore;
+
+use clap::{Parser, Subcommand};
+
+/// Restore and back up PostgreSQL databases, in parallel and verified.
+#[derive(Parser, Debug)]
+#[command(name = "firn", version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Restore a database from an archive made by pg_dump or firn backup
+    Restore(Box<restore::Args>),
+}

@@ -1,0 +1,161 @@
+//! `firn restore`.
+
+use crate::archive::Archive;
+use crate::args::restore::Args;
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::build::describe;
+use crate::plan::select::select;
+use crate::plan::simulate::{components, simulate};
+use crate::plan::{Rules, Work};
+use crate::report::Quiet;
+use crate::restore::work::Stop;
+use crate::restore::{self, facts, Options};
+use std::io::Write;
+use std::process::ExitCode;
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let options = args.options()?;
+    if args.list {
+        return list(&options);
+    }
+    if args.dry_run {
+        return dry_run(args, &options);
+    }
+    if options.target.dbname.is_none() && std::env::var_os("PGDATABASE").is_none() {
+        return Err(Error::usage("no target database was given")
+            .hint("Name it with -d, or let -C create the one that the archive was made of."));
+    }
+    let stop = Stop::default();
+    let handle = stop.clone();
+    ctrlc::set_handler(move || {
+        if handle.is_set() {
+            std::process::exit(130);
+        }
+        eprintln!("firn: stopping; press Ctrl-C again to leave at once");
+        handle.stop();
+    })
+    .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    let report = restore::run(&options, &Quiet, &stop)?;
+    for what in &report.ignored {
+        eprintln!("firn: warning: could not drop {what}");
+    }
+    for failure in &report.ended.failures {
+        eprintln!("firn: error: could not restore {}: {}", failure.what, failure.error);
+        eprintln!("STATEMENT:  {}", failure.statement);
+    }
+    for what in &report.ended.skipped {
+        eprintln!("firn: skipped: {what}");
+    }
+    match report.ended.failures.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::from(1)),
+    }
+}
+
+/// The table of contents, in the form that --use-list takes.
+fn list(options: &Options) -> Result<ExitCode> {
+    let archive = Archive::open(&options.archive)?;
+    let toc = archive.toc();
+    let selection = select(toc, &options.terms(facts::assumed(1)).filter);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let text = |t: &[u8]| match t {
+        b"" => "-".to_string(),
+        t => String::from_utf8_lossy(t).replace(['\n', '\r'], " "),
+    };
+    let io = |e| Error::io("could not write to standard output", &e);
+    let header = archive.header();
+    writeln!(
+        out,
+        ";\n; Archive created at {}\n;     dbname: {}\n;     TOC Entries: {}",
+        header.created,
+        header.dbname,
+        toc.len()
+    )
+    .map_err(io)?;
+    writeln!(
+        out,
+        ";     Dumped from database version: {}\n;     Dumped by pg_dump version: {}\n;",
+        header.server_version, header.dump_version
+    )
+    .map_err(io)?;
+    for place in selection.places() {
+        let e = toc.entry(place as usize);
+        writeln!(
+            out,
+            "{}; {} {} {} {} {} {}",
+            e.dump_id,
+            e.catalog_oid,
+            e.oid,
+            text(e.desc),
+            text(e.namespace),
+            text(e.tag),
+            text(e.owner)
+        )
+        .map_err(io)?;
+    }
+    out.flush().map_err(io)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The plan, and what numbers of connections would bring.
+fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
+    let archive = Archive::open(&options.archive)?;
+    let facts = match &options.target.dbname {
+        Some(_) => facts::of(&options.target.connect(None)?, options.jobs)?,
+        None => facts::assumed(options.jobs),
+    };
+    let terms = options.terms(facts);
+    let (selection, plan) = restore::plan(&archive, &terms)?;
+    println!("Entries to restore: {} of {}", selection.len(), archive.toc().len());
+    println!("Steps: {}", plan.steps.len());
+    println!(
+        "Statements: {} in the archive, {} planned",
+        plan.statements_archive, plan.statements_planned
+    );
+    println!("\nRules:");
+    for (name, place) in Rules::NAMES {
+        println!("  {name:28} {}", if *place(&mut terms.rules.clone()) { "on" } else { "off" });
+    }
+    let groups: usize = plan.groups.iter().map(|g| g.members.len()).sum();
+    let staged: usize = plan.groups.iter().filter(|g| g.staged).map(|g| g.members.len()).sum();
+    println!(
+        "\nPartitions made by PARTITION OF: {groups}, of these below staging parents: {staged}"
+    );
+    println!(
+        "\n{:>5} {:>12} {:>9} {:>12} {:>22}",
+        "jobs", "seconds", "speed-up", "parallelism", "connected components"
+    );
+    let slots = terms.facts.lock_slots;
+    let one = simulate(&plan, 1, slots, args.server_cores);
+    for jobs in [1, 2, 4, 8, 16, 32, 64] {
+        let found = simulate(&plan, jobs, slots, args.server_cores);
+        let other = components(&plan, jobs);
+        println!(
+            "{jobs:>5} {:>12.1} {:>9.2} {:>12.2} {:>22.2}",
+            found.elapsed / 1e6,
+            one.elapsed / found.elapsed.max(1.0),
+            found.parallelism(),
+            other.parallelism()
+        );
+    }
+    if args.verbose {
+        println!("\nSteps by longest way to the end:");
+        let mut order: Vec<usize> =
+            (0..plan.steps.len()).filter(|s| plan.steps[*s].work != Work::Milestone).collect();
+        order.sort_by_key(|s| std::cmp::Reverse(plan.steps[*s].rank));
+        for step in order {
+            let found = &plan.steps[step];
+            let entries = plan.entries(step);
+            let what = entries
+                .first()
+                .map_or(String::new(), |p| describe(&archive.toc().entry(*p as usize)));
+            println!(
+                "{:>10.3} ms {:>6} entries  {:?} {what}",
+                f64::from(found.cost) / 1e3,
+                entries.len(),
+                found.work
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,280 @@
+//! The SQL of partitions, their indexes and their constraints.
+
+use super::{Renderer, Settings, SCHEMA};
+use crate::archive::Entry;
+use crate::pg::{quote_ident, quote_literal};
+use crate::plan::family::{range_bounds, Family, Member};
+use crate::plan::names::automatic_index_name;
+use crate::plan::text::{self, last_part};
+use crate::plan::Group;
+
+/// The schema of a qualified name, with the dot; empty if it has none.
+fn schema_of(name: &[u8]) -> &[u8] {
+    &name[..name.len() - last_part(name).len()]
+}
+
+/// An expression for the oid of a relation.
+fn oid(name: &[u8]) -> Vec<u8> {
+    [quote_literal(name), b"::regclass::oid".to_vec()].concat()
+}
+
+/// A row of two expressions.
+fn pair(a: &[u8], b: &[u8]) -> Vec<u8> {
+    [b"(", a, b", ", b, b")"].concat()
+}
+
+/// Fail, by a division by zero that rolls everything back, unless all pairs of oids are attached to one another.
+fn check_attached(out: &mut Vec<u8>, pairs: &[Vec<u8>]) {
+    let count = pairs.len().to_string();
+    sql!(out, "SELECT 1 / (count(*) = ", count, ")::int AS all_indexes_are_attached FROM (VALUES ");
+    sql!(out, pairs.join(&b", "[..]), ") AS t(own, above) JOIN pg_catalog.pg_inherits i");
+    sql!(out, " ON i.inhrelid = t.own AND i.inhparent = t.above;\n");
+}
+
+/// The columns of a family's table, with its CHECK constraints unless these come later.
+fn columns_of(family: &Family, body: &[u8]) -> Vec<u8> {
+    match text::split_checks(body) {
+        Some((columns, _)) if family.late_checks => columns.join(&b",\n    "[..]),
+        _ => body.to_vec(),
+    }
+}
+
+impl Renderer<'_> {
+    fn family(&self, group: &Group) -> (&Family, &[Member]) {
+        let family = &self.plan.families[group.family as usize];
+        (family, &family.members[group.members.start as usize..group.members.end as usize])
+    }
+
+    /// The table in whose partitions a family's bounds are proved disjoint.
+    pub(super) fn bounds_table(&self, family: u32) -> Vec<u8> {
+        let parent = self.plan.families[family as usize].parent;
+        format!("{SCHEMA}.bounds_{}", self.entry(parent).dump_id).into_bytes()
+    }
+
+    /// A table with the parent's partition key whose partitions will be the bounds of the groups, so that the
+    /// server finds any that overlap.
+    pub(super) fn bounds_begin(&self, out: &mut Vec<u8>, family: u32) {
+        let parent = self.entry(self.plan.families[family as usize].parent);
+        let Some(table) = text::create_table(parent.defn) else { return };
+        sql!(out, "CREATE TABLE ", self.bounds_table(family));
+        sql!(out, " (LIKE ", table.name, ") ", table.rest, ";\n");
+    }
+
+    /// A parent whose CHECK constraints come later.
+    pub(super) fn parent_without_checks(&self, out: &mut Vec<u8>, entry: &Entry, family: &Family) {
+        let Some(table) = text::create_table(entry.defn) else { return };
+        let columns = columns_of(family, table.body);
+        sql!(out, "CREATE TABLE ", table.name, " (", columns, ")\n", table.rest, ";\n");
+    }
+
+    /// The family's CHECK constraints for the parent, which takes them down to its partitions.
+    pub(super) fn checks(&self, out: &mut Vec<u8>, family: u32) {
+        let parent = self.entry(self.plan.families[family as usize].parent);
+        let Some(table) = text::create_table(parent.defn) else { return };
+        let Some((_, checks)) = text::split_checks(table.body) else { return };
+        let added: Vec<Vec<u8>> = checks.iter().map(|c| [b"ADD ", *c].concat()).collect();
+        sql!(out, "ALTER TABLE ", table.name, " ", added.join(&b", "[..]), ";\n");
+    }
+
+    pub(super) fn group(&self, out: &mut Vec<u8>, number: u32, settings: &mut Settings) {
+        let group = &self.plan.groups[number as usize];
+        let (family, members) = self.family(group);
+        let Some(parent) = text::create_table(self.entry(family.parent).defn) else { return };
+        let indexes = family.indexes_with_table();
+        let parsed: Vec<_> =
+            indexes.iter().filter_map(|i| text::index(self.entry(*i).defn)).collect();
+        let stage = format!("{SCHEMA}.stage_{number}").into_bytes();
+        if group.staged {
+            let columns = columns_of(family, parent.body);
+            sql!(out, "CREATE TABLE ", stage, " (", columns, ") ", parent.rest, ";\n");
+            for (n, index) in parsed.iter().enumerate() {
+                let name = format!("stage_{number}_{n}");
+                self.index(out, index, name.as_bytes(), &stage);
+            }
+        }
+        let above = if group.staged { &stage[..] } else { parent.name };
+        for member in members {
+            let entry = self.entry(member.table);
+            let (Some(table), Some(attach)) =
+                (text::create_table(entry.defn), text::attach(self.entry(member.attach).defn))
+            else {
+                continue;
+            };
+            self.set_storage(out, &entry, settings);
+            sql!(out, "CREATE TABLE ", table.name, " PARTITION OF ", above, " ", attach.bound);
+            sql!(out, if table.rest.is_empty() { "" } else { " " }, table.rest, ";\n");
+            if !table.extras.is_empty() {
+                sql!(out, table.extras, "\n");
+            }
+            self.owner(out, &entry);
+            for ((own, _), index) in family.pairs_with_table(member).iter().zip(&parsed) {
+                self.rename_index(out, table.name, index, *own);
+            }
+        }
+        if group.staged {
+            self.move_to_parent(out, number, &stage);
+        }
+        if !indexes.is_empty() {
+            let pairs = members.iter().flat_map(|m| {
+                family.pairs_with_table(m).iter().zip(indexes).map(|((own, _), i)| (*own, *i))
+            });
+            self.check_indexes(out, pairs);
+        }
+    }
+
+    /// An index like `index`, by another name on another table.
+    fn index(&self, out: &mut Vec<u8>, index: &text::Index, name: &[u8], table: &[u8]) {
+        match (index.constraint, index.unique) {
+            (true, _) => sql!(out, "ALTER TABLE ", table, " ADD CONSTRAINT ", name),
+            (_, true) => sql!(out, "CREATE UNIQUE INDEX ", name, " ON ", table),
+            _ => sql!(out, "CREATE INDEX ", name, " ON ", table),
+        }
+        sql!(out, " ", index.tail, ";\n");
+    }
+
+    /// Give an index that the server named by itself the archive's name.
+    fn rename_index(&self, out: &mut Vec<u8>, table: &[u8], above: &text::Index, own: u32) {
+        let wanted = text::index(self.entry(own).defn).map(|i| i.name);
+        if let (Some(wanted), Some(given)) = (wanted, automatic_index_name(table, above)) {
+            if text::unquoted(wanted) != given {
+                sql!(out, "ALTER INDEX ", schema_of(table), quote_ident(&given));
+                sql!(out, " RENAME TO ", wanted, ";\n");
+            }
+        }
+    }
+
+    /// Let the staging parent's partitions, and their indexes and constraints, belong to the real ones.
+    ///
+    /// See "Staged partitions" in README.md. What is changed is just where the catalogs name the parent.
+    fn move_to_parent(&self, out: &mut Vec<u8>, number: u32, stage: &[u8]) {
+        let group = &self.plan.groups[number as usize];
+        let (family, members) = self.family(group);
+        let Some(parent) = text::create_table(self.entry(family.parent).defn) else { return };
+        // The range that the group fills, proved free of overlap with other groups' by the server.
+        let bound = |member: Option<&Member>| {
+            let attach = text::attach(self.entry(member?.attach).defn)?;
+            range_bounds(attach.bound)
+        };
+        if let (Some((from, _)), Some((_, to))) = (bound(members.first()), bound(members.last())) {
+            sql!(out, "CREATE TABLE ", SCHEMA, ".", format!("bound_{number}"), " PARTITION OF ");
+            sql!(out, self.bounds_table(group.family));
+            sql!(out, " FOR VALUES FROM (", from, ") TO (", to, ");\n");
+        }
+        sql!(out, "LOCK TABLE ONLY ", parent.name, " IN SHARE UPDATE EXCLUSIVE MODE;\n");
+        // Pairs of oids: what the partitions hang on now, and what they shall hang on.
+        let mut relations = vec![pair(&oid(stage), &oid(parent.name))];
+        let mut constraints = Vec::new();
+        for (n, place) in family.indexes_with_table().iter().enumerate() {
+            let Some(index) = text::index(self.entry(*place).defn) else { continue };
+            let staged = format!("stage_{number}_{n}");
+            let real = [schema_of(parent.name), index.name].concat();
+            relations.push(pair(&oid(format!("{SCHEMA}.{staged}").as_bytes()), &oid(&real)));
+            if index.constraint {
+                let find = |table: &[u8], name: &[u8]| {
+                    let mut out = Vec::new();
+                    sql!(out, "(SELECT oid FROM pg_catalog.pg_constraint WHERE contypid = 0");
+                    sql!(
+                        out,
+                        " AND conrelid = ",
+                        oid(table),
+                        " AND conname = ",
+                        quote_literal(name),
+                        ")"
+                    );
+                    out
+                };
+                let real = find(parent.name, &text::unquoted(index.name));
+                constraints.push(pair(&find(stage, staged.as_bytes()), &real));
+            }
+        }
+        // Catalogs grow while the planner's statistics of them stay: only look-ups by index stay fast.
+        let settings = ["seqscan", "hashjoin", "mergejoin"];
+        for setting in settings {
+            sql!(out, "SET LOCAL enable_", setting, " = off;\n");
+        }
+        let map = |pairs: &[Vec<u8>]| {
+            [b"(VALUES ", &pairs.join(&b", "[..])[..], b") AS m(stage, real)"].concat()
+        };
+        let (relations, constraint_map) = (map(&relations), map(&constraints));
+        // 1259 is pg_class, 2606 pg_constraint.
+        sql!(out, "UPDATE pg_catalog.pg_depend d SET refobjid = m.real FROM ", relations);
+        sql!(out, " JOIN pg_catalog.pg_inherits i ON i.inhparent = m.stage WHERE d.classid = 1259");
+        sql!(out, " AND d.objid = i.inhrelid AND d.refclassid = 1259 AND d.refobjid = m.stage;\n");
+        if !constraints.is_empty() {
+            sql!(out, "UPDATE pg_catalog.pg_depend d SET refobjid = m.real FROM ", constraint_map);
+            sql!(out, " JOIN pg_catalog.pg_constraint c ON c.conparentid = m.stage");
+            sql!(out, " WHERE d.classid = 2606 AND d.objid = c.oid");
+            sql!(out, " AND d.refclassid = 2606 AND d.refobjid = m.stage;\n");
+            sql!(
+                out,
+                "UPDATE pg_catalog.pg_constraint c SET conparentid = m.real FROM ",
+                constraint_map
+            );
+            sql!(out, " WHERE c.conparentid = m.stage;\n");
+        }
+        sql!(out, "UPDATE pg_catalog.pg_inherits i SET inhparent = m.real FROM ", relations);
+        sql!(out, " WHERE i.inhparent = m.stage;\n");
+        // This tells all sessions, too, that the parent has other partitions now.
+        sql!(out, "UPDATE pg_catalog.pg_class c SET relhassubclass = true FROM ", relations);
+        sql!(out, " WHERE c.oid = m.real;\n");
+        sql!(out, "DROP TABLE ", stage, ";\n");
+        // An error of division, and with it a rollback, unless all is as it should be.
+        let tables: Vec<Vec<u8>> = members
+            .iter()
+            .filter_map(|m| text::create_table(self.entry(m.table).defn))
+            .map(|t| [b"(", &oid(t.name)[..], b")"].concat())
+            .collect();
+        sql!(out, "SELECT 1 / (count(*) = ", members.len().to_string());
+        sql!(out, ")::int AS all_partitions_are_attached FROM (VALUES ", tables.join(&b", "[..]));
+        sql!(out, ") AS t(oid) JOIN pg_catalog.pg_inherits i ON i.inhrelid = t.oid");
+        sql!(out, " JOIN pg_catalog.pg_depend d ON d.classid = 1259 AND d.objid = t.oid");
+        sql!(out, " AND d.objsubid = 0 AND d.refclassid = 1259 AND d.refobjid = i.inhparent");
+        sql!(out, " AND d.deptype = 'a' WHERE i.inhparent = ", oid(parent.name), ";\n");
+        for setting in settings {
+            sql!(out, "SET LOCAL enable_", setting, " TO DEFAULT;\n");
+        }
+    }
+
+    /// The parent's index without ONLY, which makes those of the partitions, too. Entries are the parent's index,
+    /// then each partition's with its attachment.
+    pub(super) fn bulk_index(
+        &self,
+        out: &mut Vec<u8>,
+        entries: &[u32],
+        family: u32,
+        settings: &mut Settings,
+    ) {
+        let Some(index) = text::index(self.entry(entries[0]).defn) else { return };
+        self.set_storage(out, &self.entry(entries[0]), settings);
+        self.index(out, &index, index.name, index.table);
+        let family = &self.plan.families[family as usize];
+        let own = || entries[1..].iter().step_by(2);
+        for (member, own) in family.members.iter().zip(own()) {
+            if let Some(table) = text::create_table(self.entry(member.table).defn) {
+                self.rename_index(out, table.name, &index, *own);
+            }
+        }
+        self.check_indexes(out, own().map(|own| (*own, entries[0])));
+    }
+
+    /// The parent's index without ONLY, when its partitions have theirs: the server attaches each that is equal.
+    pub(super) fn bulk_attach(&self, out: &mut Vec<u8>, entries: &[u32], settings: &mut Settings) {
+        let Some(index) = text::index(self.entry(entries[0]).defn) else { return };
+        self.set_storage(out, &self.entry(entries[0]), settings);
+        self.index(out, &index, index.name, index.table);
+        let attached = entries[1..].iter().filter_map(|p| text::index_attach(self.entry(*p).defn));
+        let pairs: Vec<_> = attached.map(|(above, own)| pair(&oid(own), &oid(above))).collect();
+        check_attached(out, &pairs);
+    }
+
+    /// Fail unless indexes (of partitions, of parents) have the archive's names and hang on one another.
+    fn check_indexes(&self, out: &mut Vec<u8>, pairs: impl Iterator<Item = (u32, u32)>) {
+        let oid_of = |place: u32| {
+            let index = text::index(self.entry(place).defn)?;
+            Some(oid(&[schema_of(index.table), index.name].concat()))
+        };
+        let pairs: Vec<_> =
+            pairs.filter_map(|(own, above)| Some(pair(&oid_of(own)?, &oid_of(above)?))).collect();
+        check_attached(out, &pairs);
+    }
+}

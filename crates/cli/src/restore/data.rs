@@ -1,0 +1,239 @@
+//! Rows and large objects on their way to the server.
+
+use crate::archive::{read_error, Archive};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
+use crate::plan::text::{split_statement, take_name};
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Copied {
+    pub rows: u64,
+    /// Bytes of text.
+    pub bytes: u64,
+}
+
+/// What all copies of a restore look at and count in.
+pub struct Flow<'a> {
+    pub stop: &'a AtomicBool,
+    /// Bytes sent so far.
+    pub bytes: &'a AtomicU64,
+}
+
+/// Bytes that are read and sent at a time. Parts of a table take blocks of this size in turn.
+const BLOCK: usize = 1 << 20;
+
+/// Fill `buffer` to [`BLOCK`] bytes and on to the next line's end; what lies behind that stays for the next.
+/// Returns the length of the block, 0 at the end.
+fn next_block(source: &mut dyn Read, buffer: &mut Vec<u8>, ended: &mut bool) -> Result<usize> {
+    loop {
+        if *ended {
+            return Ok(buffer.len());
+        }
+        if buffer.len() >= BLOCK {
+            if let Some(end) = buffer[BLOCK - 1..].iter().position(|&b| b == b'\n') {
+                return Ok(BLOCK + end);
+            }
+        }
+        let begin = buffer.len();
+        buffer.resize(begin + BLOCK, 0);
+        let read = source.read(&mut buffer[begin..]).map_err(read_error);
+        buffer.truncate(begin + *read.as_ref().unwrap_or(&0));
+        *ended = read? == 0;
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Cancelled, "canceled by user")
+}
+
+/// Copy part `part` of `parts` of a table's rows. The transaction is open.
+///
+/// `skip_empty`: run nothing for a table without rows. `freeze`: the table is of this restore and has no rows.
+pub fn copy_rows(
+    connection: &Connection,
+    archive: &Archive,
+    place: usize,
+    (part, parts): (u16, u16),
+    skip_empty: bool,
+    freeze: bool,
+    flow: &Flow,
+) -> Result<Copied> {
+    let entry = archive.toc().entry(place);
+    if !entry.has_data {
+        return Ok(Copied::default());
+    }
+    let mut source = archive.data(place)?;
+    if entry.copy_stmt.is_empty() {
+        return run_inserts(connection, &mut source, flow);
+    }
+    let mut buffer = Vec::new();
+    let mut ended = false;
+    let mut begun = false;
+    let mut copied = Copied::default();
+    let mut number = 0u64;
+    loop {
+        let length = match next_block(&mut source, &mut buffer, &mut ended) {
+            Ok(length) => length,
+            Err(e) => {
+                if begun {
+                    connection.abort_copy("the archive cannot be read on");
+                }
+                return Err(e);
+            }
+        };
+        if length == 0 {
+            break;
+        }
+        if flow.stop.load(Ordering::Relaxed) {
+            if begun {
+                connection.abort_copy("canceled by user");
+            }
+            return Err(stopped());
+        }
+        if number % u64::from(parts) == u64::from(part) {
+            if !begun {
+                begin_copy(connection, entry.copy_stmt, freeze)?;
+                begun = true;
+            }
+            if let Err(e) = connection.put_copy(&buffer[..length]) {
+                // The server may have said why it takes no more.
+                return Err(connection.finish_copy().err().unwrap_or(e));
+            }
+            copied.bytes += length as u64;
+            flow.bytes.fetch_add(length as u64, Ordering::Relaxed);
+        }
+        number += 1;
+        buffer.drain(..length);
+    }
+    if begun || !skip_empty {
+        if !begun {
+            begin_copy(connection, entry.copy_stmt, false)?;
+        }
+        copied.rows = connection.finish_copy()?;
+    }
+    Ok(copied)
+}
+
+fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result<()> {
+    if freeze {
+        if let Some(frozen) = frozen_copy(statement) {
+            let (truncate, copy) = frozen;
+            connection.run(&truncate)?;
+            return connection.start_copy(&copy);
+        }
+    }
+    connection.start_copy(statement)
+}
+
+/// TRUNCATE, which lets rows be frozen and the log be skipped where the server is set so, and COPY with FREEZE.
+fn frozen_copy(statement: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let statement = statement.trim_ascii();
+    let copy = statement.strip_suffix(b" FROM stdin;")?;
+    let table = take_name(&mut copy.strip_prefix(b"COPY ")?)?;
+    let truncate = [b"TRUNCATE TABLE ONLY ", table].concat();
+    Some((truncate, [copy, b" FROM stdin WITH (FREEZE)"].concat()))
+}
+
+/// Rows that were dumped as INSERT statements.
+fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> Result<Copied> {
+    let mut buffer = Vec::new();
+    let mut ended = false;
+    let mut copied = Copied::default();
+    while !ended {
+        let begin = buffer.len();
+        buffer.resize(begin + BLOCK, 0);
+        let read = source.read(&mut buffer[begin..]).map_err(read_error);
+        buffer.truncate(begin + *read.as_ref().unwrap_or(&0));
+        ended = read? == 0;
+        if flow.stop.load(Ordering::Relaxed) {
+            return Err(stopped());
+        }
+        // As many whole statements as there are.
+        let mut rest = &buffer[..];
+        while let Some((_, after)) = split_statement(rest) {
+            rest = after;
+        }
+        let whole = buffer.len() - rest.len();
+        if whole > 0 {
+            let results = connection.run(&buffer[..whole])?;
+            copied.rows += results.iter().map(|r| r.touched).sum::<u64>();
+            copied.bytes += whole as u64;
+            flow.bytes.fetch_add(whole as u64, Ordering::Relaxed);
+            buffer.drain(..whole);
+        }
+    }
+    match buffer.trim_ascii().is_empty() {
+        true => Ok(copied),
+        false => Err(Error::archive("the data of a table ends in the middle of a statement")),
+    }
+}
+
+/// Write the contents of large objects that exist already.
+pub fn write_large_objects(
+    connection: &Connection,
+    archive: &Archive,
+    place: usize,
+    flow: &Flow,
+) -> Result<Copied> {
+    let mut copied = Copied::default();
+    for object in archive.large_objects(place)? {
+        let mut object = object?;
+        let mut buffer = vec![0; BLOCK / 2];
+        let mut offset = 0u64;
+        loop {
+            if flow.stop.load(Ordering::Relaxed) {
+                return Err(stopped());
+            }
+            let read = object.data.read(&mut buffer).map_err(read_error)?;
+            if read == 0 {
+                break;
+            }
+            let mut sql =
+                format!("SELECT pg_catalog.lo_put({}, {offset}, '\\x", object.oid).into_bytes();
+            for byte in &buffer[..read] {
+                sql.extend([byte >> 4, byte & 15].map(|n| b"0123456789abcdef"[usize::from(n)]));
+            }
+            sql.extend_from_slice(b"')");
+            connection.run(&sql)?;
+            offset += read as u64;
+            flow.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        }
+        copied.rows += 1;
+        copied.bytes += offset;
+    }
+    Ok(copied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_end_with_lines() {
+        let text: Vec<u8> = (0..300_000).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        let (mut source, mut buffer, mut ended, mut all) =
+            (&text[..], Vec::new(), false, Vec::new());
+        let mut blocks = 0;
+        loop {
+            let length = next_block(&mut source, &mut buffer, &mut ended).unwrap();
+            if length == 0 {
+                break;
+            }
+            assert_eq!(buffer[length - 1], b'\n');
+            all.extend(buffer.drain(..length));
+            blocks += 1;
+        }
+        assert_eq!(all, text);
+        assert!(blocks >= 3);
+    }
+
+    #[test]
+    fn frozen_copies() {
+        let (truncate, copy) = frozen_copy(b"COPY s.\"a b\" (x, y) FROM stdin;\n").unwrap();
+        assert_eq!(truncate, b"TRUNCATE TABLE ONLY s.\"a b\"");
+        assert_eq!(copy, b"COPY s.\"a b\" (x, y) FROM stdin WITH (FREEZE)");
+    }
+}

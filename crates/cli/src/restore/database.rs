@@ -1,0 +1,160 @@
+//! The target database: creating it, and dropping what is in the way.
+
+use super::Options;
+use crate::archive::Archive;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
+use crate::plan::build::describe;
+use crate::plan::select::Selection;
+
+/// Create the archive's database, as `pg_restore --create` does; returns its name. With `--resume` it may exist.
+pub fn create(archive: &Archive, options: &Options) -> Result<String> {
+    let toc = archive.toc();
+    let entry = toc
+        .entries()
+        .find(|e| e.desc == b"DATABASE")
+        .ok_or_else(|| Error::archive("the archive does not say how to create its database"))?;
+    let name = String::from_utf8(entry.tag.to_vec()).map_err(|_| {
+        Error::usage("the name of the archive's database is not in UTF-8")
+            .hint("Create the database yourself and restore into it without --create.")
+    })?;
+    let connection = options.target.connect(None)?;
+    let mut literal =
+        b"SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_database WHERE datname = ".to_vec();
+    literal.extend(crate::pg::quote_literal(entry.tag));
+    literal.push(b')');
+    let exists = connection.query(&literal)?.flag(0, 0);
+    if exists && options.resume {
+        return Ok(connection_string(&name));
+    }
+    if exists && options.clean {
+        let mut drop = entry.drop_stmt.trim_ascii().to_vec();
+        if options.if_exists {
+            drop = if_exists(&drop, entry.desc).unwrap_or(drop);
+        }
+        connection.run(&drop)?;
+    }
+    // CREATE DATABASE is no statement for a transaction; what follows it in the entry is run with it.
+    let mut rest = entry.defn;
+    while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
+        connection.run(statement)?;
+        rest = after;
+    }
+    if !options.no_owner && !entry.owner.is_empty() {
+        let mut owner = b"ALTER DATABASE ".to_vec();
+        owner.extend(crate::pg::quote_ident(entry.tag));
+        owner.extend_from_slice(b" OWNER TO ");
+        owner.extend(crate::pg::quote_ident(entry.owner));
+        connection.run(&owner)?;
+    }
+    Ok(connection_string(&name))
+}
+
+/// A database name that libpq takes for nothing but a name.
+fn connection_string(name: &str) -> String {
+    match name.contains('=') || name.starts_with("postgres://") || name.starts_with("postgresql://")
+    {
+        true => format!("dbname='{}'", name.replace('\\', "\\\\").replace('\'', "\\'")),
+        false => name.to_string(),
+    }
+}
+
+/// Drop all that will be restored, in reverse order. As in `pg_restore`, what cannot be dropped (for it is not there) is
+/// told and left.
+pub fn clean(
+    connection: &Connection,
+    archive: &Archive,
+    selection: &Selection,
+    options: &Options,
+) -> Result<Vec<String>> {
+    let mut ignored = Vec::new();
+    let mut places: Vec<u32> = selection.places().collect();
+    places.reverse();
+    for place in places {
+        let entry = archive.toc().entry(place as usize);
+        let mut drop = entry.drop_stmt.trim_ascii().to_vec();
+        if drop.is_empty() || matches!(entry.desc, b"DATABASE" | b"DATABASE PROPERTIES") {
+            continue;
+        }
+        if options.if_exists {
+            drop = if_exists(&drop, entry.desc).unwrap_or(drop);
+        }
+        if let Err(failure) = connection.run(&drop) {
+            if failure.error.kind == ErrorKind::Connection {
+                return Err(failure.error);
+            }
+            ignored.push(format!("{}: {}", describe(&entry), failure.error.message));
+        }
+    }
+    Ok(ignored)
+}
+
+/// A DROP statement with IF EXISTS in it.
+fn if_exists(drop: &[u8], desc: &[u8]) -> Option<Vec<u8>> {
+    let text = drop;
+    // ALTER TABLE … DROP CONSTRAINT / ALTER … DROP DEFAULT: both ends may be missing.
+    if let Some(rest) = text.strip_prefix(b"ALTER TABLE ") {
+        let mut out = b"ALTER TABLE IF EXISTS ".to_vec();
+        let middle = rest.windows(17).position(|w| w == b" DROP CONSTRAINT ");
+        match middle {
+            Some(at) => {
+                out.extend_from_slice(&rest[..at + 17]);
+                out.extend_from_slice(b"IF EXISTS ");
+                out.extend_from_slice(&rest[at + 17..]);
+            }
+            None => out.extend_from_slice(rest),
+        }
+        return Some(out);
+    }
+    if let Some(rest) = text.strip_prefix(b"ALTER DOMAIN ") {
+        return Some([b"ALTER DOMAIN IF EXISTS ", rest].concat());
+    }
+    if text.starts_with(b"SELECT pg_catalog.lo_unlink(") {
+        let oid = text.strip_prefix(b"SELECT pg_catalog.lo_unlink('")?;
+        let oid = &oid[..oid.iter().position(|b| *b == b'\'')?];
+        let mut out = b"SELECT pg_catalog.lo_unlink(oid) FROM pg_catalog.pg_largeobject_metadata WHERE oid = '".to_vec();
+        out.extend_from_slice(oid);
+        out.extend_from_slice(b"';");
+        return Some(out);
+    }
+    // The kind as the statement names it may be of several words, e.g. for operator classes.
+    let kind: &[u8] = match desc {
+        b"DEFAULT" => return None,
+        b"PROCEDURAL LANGUAGE" if text.starts_with(b"DROP LANGUAGE ") => b"LANGUAGE",
+        other => other,
+    };
+    let rest = text.strip_prefix(b"DROP ")?.strip_prefix(kind)?;
+    Some([b"DROP ", kind, b" IF EXISTS", rest].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_if_exists() {
+        let cases: [(&[u8], &[u8], &[u8]); 4] = [
+            (b"DROP TABLE a.t;", b"TABLE", b"DROP TABLE IF EXISTS a.t;"),
+            (
+                b"DROP OPERATOR CLASS a.o USING btree;",
+                b"OPERATOR CLASS",
+                b"DROP OPERATOR CLASS IF EXISTS a.o USING btree;",
+            ),
+            (
+                b"ALTER TABLE ONLY a.t DROP CONSTRAINT k;",
+                b"CONSTRAINT",
+                b"ALTER TABLE IF EXISTS ONLY a.t DROP CONSTRAINT IF EXISTS k;",
+            ),
+            (b"DROP TRIGGER x ON a.t;", b"TRIGGER", b"DROP TRIGGER IF EXISTS x ON a.t;"),
+        ];
+        for (drop, desc, expected) in cases {
+            assert_eq!(if_exists(drop, desc).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn odd_database_names() {
+        assert_eq!(connection_string("plain"), "plain");
+        assert_eq!(connection_string("a=b'c"), "dbname='a=b\\'c'");
+    }
+}

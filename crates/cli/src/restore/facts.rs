@@ -1,0 +1,40 @@
+//! What the planner wants to know of the server.
+
+use crate::error::Result;
+use crate::pg::Connection;
+use crate::plan::Facts;
+
+/// Ask the server.
+pub fn of(connection: &Connection, jobs: usize) -> Result<Facts> {
+    // The lock table has room for max_locks_per_transaction for each possible transaction (documentation of that
+    // setting), and background workers count as well.
+    let rows = connection.query(
+        b"SELECT current_setting('max_locks_per_transaction')::bigint * (current_setting('max_connections')::bigint \
+          + current_setting('max_prepared_transactions')::bigint + current_setting('autovacuum_max_workers')::bigint \
+          + current_setting('max_worker_processes')::bigint + current_setting('max_wal_senders')::bigint + 1), \
+          (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)",
+    )?;
+    Ok(Facts {
+        server_version: connection.server_version(),
+        superuser: rows.flag(0, 1),
+        lock_slots: rows.number(0, 0).unwrap_or(6400),
+        jobs,
+    })
+}
+
+/// Facts of a server that nobody has asked, for plans without one: a superuser on a server as it comes.
+pub fn assumed(jobs: usize) -> Facts {
+    Facts { server_version: 150_000, superuser: true, lock_slots: 64 * 122, jobs }
+}
+
+/// Kilobytes of maintenance_work_mem for each of `jobs` connections that may build indexes at the same time: a share
+/// of a quarter of the shared buffers, but no less than the server's setting. `None`: leave the setting.
+pub fn memory_for_each(connection: &Connection, jobs: usize) -> Result<Option<u64>> {
+    let rows = connection.query(
+        b"SELECT pg_size_bytes(current_setting('maintenance_work_mem')) / 1024, \
+          pg_size_bytes(current_setting('shared_buffers')) / 1024",
+    )?;
+    let set: u64 = rows.number(0, 0).unwrap_or(0);
+    let buffers: u64 = rows.number(0, 1).unwrap_or(0);
+    Ok(Some((buffers / 4 / jobs.max(1) as u64).min(2 << 20)).filter(|kb| *kb > set))
+}

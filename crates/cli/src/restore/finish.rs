@@ -1,0 +1,94 @@
+//! ANALYZE at the end, for tables that got rows and have no statistics.
+
+use super::{session, Options};
+use crate::archive::Archive;
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::select::Selection;
+use crate::report::{Event, Watch};
+use crate::restore::work::Stop;
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Analyze tables of the restore on all connections, the largest first. Partitioned parents come after their
+/// partitions.
+pub fn analyze(
+    options: &Options,
+    dbname: Option<&str>,
+    archive: &Archive,
+    selection: &Selection,
+    watch: &dyn Watch,
+    stop: &Stop,
+) -> Result<()> {
+    let toc = archive.toc();
+    let loaded: HashSet<(&[u8], &[u8])> = selection
+        .places()
+        .map(|p| toc.entry(p as usize))
+        .filter(|e| matches!(e.desc, b"TABLE DATA" | b"MATERIALIZED VIEW DATA"))
+        .map(|e| (e.namespace, e.tag))
+        .collect();
+    // With statistics in the archive (from version 18 on) they are there already.
+    let has_statistics =
+        selection.places().any(|p| toc.entry(p as usize).desc == b"STATISTICS DATA");
+    if loaded.is_empty() || has_statistics {
+        return Ok(());
+    }
+    let connection = options.target.connect(dbname)?;
+    session::prepare(&connection, toc, &options.target, None)?;
+    let rows = connection.query(
+        b"SELECT n.nspname, c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname) \
+          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+          WHERE c.relkind IN ('r', 'm') AND c.reltuples < 0 AND c.relpersistence <> 't' \
+          AND n.nspname !~ '^pg_' AND pg_catalog.pg_relation_size(c.oid) > 0 \
+          ORDER BY pg_catalog.pg_relation_size(c.oid) DESC",
+    )?;
+    let mut tables = Vec::new();
+    for r in 0..rows.len() {
+        if let (Some(schema), Some(name), Some(both)) =
+            (rows.get(r, 0), rows.get(r, 1), rows.get(r, 2))
+        {
+            if loaded.contains(&(schema, name)) {
+                tables.push(both.to_vec());
+            }
+        }
+    }
+    drop(connection);
+    tables.reverse();
+    let tables = Mutex::new(tables);
+    let failed = Mutex::new(None);
+    let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                let work = || -> Result<()> {
+                    let connection = options.target.connect(dbname)?;
+                    session::prepare(&connection, toc, &options.target, None)?;
+                    while let Some(table) = next() {
+                        if stop.is_set() {
+                            return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
+                                .hint("All is restored; run ANALYZE yourself, or the command with --resume."));
+                        }
+                        let sql = [b"ANALYZE ", &table[..]].concat();
+                        if let Err(failure) = connection.run(&sql) {
+                            if failure.error.kind == ErrorKind::Connection {
+                                return Err(failure.error);
+                            }
+                            watch.event(&Event::Note(&format!(
+                                "could not analyze {}: {}",
+                                String::from_utf8_lossy(&table),
+                                failure.error.message
+                            )));
+                        }
+                    }
+                    Ok(())
+                };
+                if let Err(e) = work() {
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                }
+            });
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(e) => Err(e),
+        None => Ok(()),
+    }
+}

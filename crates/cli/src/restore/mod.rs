@@ -1,0 +1,215 @@
+//! `firn restore`: read the archive, plan, work, finish.
+//!
+//! - [`session`]: connections set up for restoring.
+//! - [`facts`]: what the planner wants to know of the server.
+//! - [`journal`]: what is done, kept in the target database.
+//! - [`work`]: workers that carry batches out.
+//! - [`data`]: rows and large objects.
+//! - [`database`]: creating the target, dropping what is in the way.
+//! - [`finish`]: ANALYZE at the end.
+
+pub mod data;
+pub mod database;
+pub mod facts;
+pub mod finish;
+pub mod journal;
+pub mod session;
+pub mod work;
+
+use crate::archive::{Archive, Toc};
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::build::{build, Input};
+use crate::plan::family::Sizes;
+use crate::plan::render::{Renderer, Style};
+use crate::plan::schedule::{Limits, Scheduler};
+use crate::plan::select::{select, Filter, Selection};
+use crate::plan::{Facts, Plan, Rules};
+use crate::report::{Event, Watch};
+use session::Target;
+use std::sync::OnceLock;
+use work::{Ended, Site, Stop};
+
+/// All that a plan follows from, besides the archive. Kept in the journal.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Terms {
+    pub filter: Filter,
+    pub rules: Rules,
+    pub facts: Facts,
+    pub no_owner: bool,
+    pub no_tablespaces: bool,
+    pub no_table_access_method: bool,
+    pub clean: bool,
+    #[serde(skip)]
+    chosen: OnceLock<Vec<bool>>,
+}
+
+impl Terms {
+    /// The entry at a place is made by this restore.
+    fn makes(&self, toc: &Toc, place: usize) -> bool {
+        let chosen = self.chosen.get_or_init(|| {
+            let selection = select(toc, &self.filter);
+            (0..toc.len()).map(|p| selection.has(p as u32)).collect()
+        });
+        chosen.get(place).copied().unwrap_or(false)
+    }
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub archive: String,
+    pub target: Target,
+    pub jobs: usize,
+    pub filter: Filter,
+    pub rules: Rules,
+    pub no_owner: bool,
+    pub no_tablespaces: bool,
+    pub no_table_access_method: bool,
+    pub clean: bool,
+    pub if_exists: bool,
+    pub create: bool,
+    pub resume: bool,
+    pub go_on_after_errors: bool,
+    pub analyze: bool,
+}
+
+/// How a restore ended.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub ended: Ended,
+    pub resumed: usize,
+    pub statements_archive: u64,
+    pub statements_planned: u64,
+    /// Commands that failed while dropping what was there, with --clean.
+    pub ignored: Vec<String>,
+}
+
+struct DataSizes<'a>(&'a Archive);
+
+impl Sizes for DataSizes<'_> {
+    fn data_bytes(&self, place: usize) -> u64 {
+        self.0.data_size(place).unwrap_or(0)
+    }
+}
+
+/// The plan for an archive under given terms.
+pub fn plan(archive: &Archive, terms: &Terms) -> Result<(Selection, Plan)> {
+    let selection = select(archive.toc(), &terms.filter);
+    let sizes = DataSizes(archive);
+    let input = Input {
+        toc: archive.toc(),
+        selection: &selection,
+        facts: &terms.facts,
+        rules: terms.rules,
+        sizes: &sizes,
+    };
+    let plan = build(&input)?;
+    Ok((selection, plan))
+}
+
+impl Options {
+    pub fn terms(&self, facts: Facts) -> Terms {
+        let filter = Filter { create: self.create, ..self.filter.clone() };
+        Terms {
+            filter,
+            rules: self.rules,
+            facts,
+            no_owner: self.no_owner,
+            no_tablespaces: self.no_tablespaces,
+            no_table_access_method: self.no_table_access_method,
+            clean: self.clean,
+            chosen: OnceLock::new(),
+        }
+    }
+}
+
+/// Restore.
+pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
+    watch.event(&Event::Phase("reading the archive"));
+    let archive = Archive::open(&options.archive)?;
+    let created = match options.create {
+        true => Some(database::create(&archive, options)?),
+        false => None,
+    };
+    let dbname = created.as_deref();
+    let connection = options.target.connect(dbname)?;
+    session::prepare(&connection, archive.toc(), &options.target, None)?;
+    let found = journal::find(&connection)?;
+    let (terms, done) = match (found, options.resume) {
+        (Some(found), true) => {
+            journal::check(&found, &archive.fingerprint())?;
+            (found.terms, found.done)
+        }
+        (Some(_), false) => {
+            return Err(Error::usage("the target database holds an unfinished restore")
+                .hint("Go on with it by --resume, or restore into another database."))
+        }
+        (None, _) => (options.terms(facts::of(&connection, options.jobs)?), Vec::new()),
+    };
+    let mut report = Report { resumed: done.len(), ..Report::default() };
+    watch.event(&Event::Phase("planning"));
+    let (selection, plan) = plan(&archive, &terms)?;
+    if selection.is_empty() {
+        return Err(Error::usage("nothing in the archive matches what is to be restored"));
+    }
+    report.statements_archive = plan.statements_archive;
+    report.statements_planned = plan.statements_planned;
+    watch.event(&Event::Planned {
+        steps: plan.steps.len(),
+        entries: selection.len(),
+        statements: plan.statements_planned,
+        statements_archive: plan.statements_archive,
+        jobs: options.jobs,
+        bytes: selection.places().filter_map(|p| archive.data_size(p as usize)).sum(),
+    });
+    if done.is_empty() {
+        if terms.clean {
+            watch.event(&Event::Phase("dropping"));
+            report.ignored = database::clean(&connection, &archive, &selection, options)?;
+        }
+        journal::begin(&connection, &archive.fingerprint(), &terms)?;
+    } else {
+        watch.event(&Event::Resumed { done: done.len() });
+    }
+    watch.event(&Event::Phase("restoring"));
+    let style = Style {
+        no_owner: terms.no_owner,
+        no_tablespaces: terms.no_tablespaces,
+        no_table_access_method: terms.no_table_access_method,
+    };
+    let renderer = Renderer { toc: archive.toc(), plan: &plan, style };
+    let slots = terms.facts.lock_slots;
+    let scheduler = Scheduler::new(&plan, options.jobs, slots, &done, Limits::default());
+    let mut site = Site::new(
+        &archive,
+        &plan,
+        &terms,
+        renderer,
+        &options.target,
+        dbname,
+        scheduler,
+        watch,
+        stop.clone(),
+    );
+    site.memory_kb = facts::memory_for_each(&connection, options.jobs)?;
+    site.go_on_after_errors = options.go_on_after_errors;
+    // Held during the work it would only take a place.
+    drop(connection);
+    report.ended = site.run(options.jobs)?;
+    if stop.is_set() && report.ended.failures.is_empty() {
+        return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
+            .hint("Run the same command with --resume to go on."));
+    }
+    if !report.ended.failures.is_empty() && !options.go_on_after_errors {
+        return Ok(report);
+    }
+    if options.analyze && !terms.filter.schema_only {
+        watch.event(&Event::Phase("analyzing"));
+        finish::analyze(options, dbname, &archive, &selection, watch, stop)?;
+    }
+    let connection = options.target.connect(dbname)?;
+    session::prepare(&connection, archive.toc(), &options.target, None)?;
+    journal::end(&connection)?;
+    watch.event(&Event::Finished);
+    Ok(report)
+}

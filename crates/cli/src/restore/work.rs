@@ -1,0 +1,530 @@
+//! Workers: each with a connection, each taking batches until nothing is left.
+
+use super::data::{copy_rows, write_large_objects, Copied, Flow};
+use super::session::{prepare, Target};
+use super::{journal, Terms};
+use crate::archive::Archive;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::{Canceller, Connection};
+use crate::plan::build::describe;
+use crate::plan::render::{Renderer, Settings};
+use crate::plan::schedule::{Batch, Outcome, Scheduler};
+use crate::plan::{Plan, Work};
+use crate::report::{Event, Watch};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A step that could not be done.
+#[derive(Debug)]
+pub struct Failure {
+    pub what: String,
+    pub statement: String,
+    pub error: Error,
+}
+
+/// Lets others stop a run: the signal handler, a test.
+#[derive(Clone, Default)]
+pub struct Stop {
+    flag: Arc<AtomicBool>,
+    cancellers: Arc<Mutex<Vec<Option<Canceller>>>>,
+}
+
+impl Stop {
+    /// End as soon as possible: statements are cancelled, transactions rolled back.
+    pub fn stop(&self) {
+        self.flag.store(true, Ordering::SeqCst);
+        lock(&self.cancellers).iter().flatten().for_each(Canceller::cancel);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.flag.load(Ordering::SeqCst)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What all workers share.
+pub struct Site<'a> {
+    pub archive: &'a Archive,
+    pub plan: &'a Plan,
+    pub terms: &'a Terms,
+    pub renderer: Renderer<'a>,
+    pub target: &'a Target,
+    pub dbname: Option<&'a str>,
+    pub memory_kb: Option<u64>,
+    pub go_on_after_errors: bool,
+    pub watch: &'a dyn Watch,
+    pub stop: Stop,
+    scheduler: Mutex<Scheduler<'a>>,
+    wake: Condvar,
+    failures: Mutex<Vec<Failure>>,
+    skipped: Mutex<Vec<String>>,
+    /// Steps that have had their second try.
+    tried: Mutex<HashSet<u32>>,
+    fatal: Mutex<Option<Error>>,
+    bytes: AtomicU64,
+    rows: AtomicU64,
+}
+
+/// How a run ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    pub failures: Vec<Failure>,
+    pub skipped: Vec<String>,
+    pub left: usize,
+    pub rows: u64,
+    pub bytes: u64,
+}
+
+impl<'a> Site<'a> {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        archive: &'a Archive,
+        plan: &'a Plan,
+        terms: &'a Terms,
+        renderer: Renderer<'a>,
+        target: &'a Target,
+        dbname: Option<&'a str>,
+        scheduler: Scheduler<'a>,
+        watch: &'a dyn Watch,
+        stop: Stop,
+    ) -> Site<'a> {
+        Site {
+            archive,
+            plan,
+            terms,
+            renderer,
+            target,
+            dbname,
+            memory_kb: None,
+            go_on_after_errors: false,
+            watch,
+            stop,
+            scheduler: Mutex::new(scheduler),
+            wake: Condvar::new(),
+            failures: Mutex::default(),
+            skipped: Mutex::default(),
+            tried: Mutex::default(),
+            fatal: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            rows: AtomicU64::new(0),
+        }
+    }
+
+    /// Work with `jobs` connections until nothing is left or something stops it.
+    pub fn run(&self, jobs: usize) -> Result<Ended> {
+        lock(&self.stop.cancellers).resize_with(jobs, || None);
+        std::thread::scope(|scope| {
+            for number in 0..jobs {
+                scope.spawn(move || {
+                    let worker = Worker { site: self, number, connection: None };
+                    if let Err(e) = worker.work() {
+                        self.fail(e);
+                    }
+                });
+            }
+        });
+        lock(&self.stop.cancellers).clear();
+        if let Some(e) = lock(&self.fatal).take() {
+            return Err(e);
+        }
+        let left = lock(&self.scheduler).left();
+        Ok(Ended {
+            failures: std::mem::take(&mut lock(&self.failures)),
+            skipped: std::mem::take(&mut lock(&self.skipped)),
+            left,
+            rows: self.rows.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Something ends the whole run.
+    fn fail(&self, error: Error) {
+        let mut fatal = lock(&self.fatal);
+        // What follows from a stop is not worth more than what caused it.
+        if fatal.is_none() {
+            *fatal = Some(error);
+        }
+        drop(fatal);
+        self.stop.stop();
+        self.wake.notify_all();
+    }
+
+    /// Step `a` cannot be without step `b`: an entry of it depends on one of the other's.
+    fn needs(&self, a: u32, b: u32) -> bool {
+        let toc = self.archive.toc();
+        let entries = |s: u32| self.plan.entries(s as usize).iter().map(|p| toc.entry(*p as usize));
+        entries(a).any(|after| {
+            entries(b).any(|before| {
+                after.dependencies.contains(&before.dump_id)
+                    || before.desc == b"SCHEMA" && before.tag == after.namespace
+                    || after.dump_id == before.dump_id
+            })
+        })
+    }
+
+    /// A step's name for messages.
+    fn describe(&self, step: u32) -> String {
+        let entries = self.plan.entries(step as usize);
+        let toc = self.archive.toc();
+        let Some(first) = entries.first() else {
+            return match self.plan.steps[step as usize].work {
+                Work::BoundsBegin(_) => "bounds of staged partitions".into(),
+                _ => "end of staged partitions".into(),
+            };
+        };
+        let name = describe(&toc.entry(*first as usize));
+        match (&self.plan.steps[step as usize].work, entries.len()) {
+            (Work::Group(g), _) => {
+                format!(
+                    "{name} and {} more partitions",
+                    self.plan.groups[*g as usize].members.len() - 1
+                )
+            }
+            (Work::Data(part, parts), _) if *parts > 1 => {
+                format!("{name} (part {} of {parts})", part + 1)
+            }
+            (_, 1) => name,
+            (_, n) => format!("{name} and {} more", n - 1),
+        }
+    }
+}
+
+struct Worker<'s, 'a> {
+    site: &'s Site<'a>,
+    number: usize,
+    connection: Option<Connection>,
+}
+
+/// What a try of some steps came to.
+struct Tried {
+    error: Error,
+    statement: String,
+}
+
+impl From<Error> for Tried {
+    fn from(error: Error) -> Tried {
+        Tried { error, statement: String::new() }
+    }
+}
+
+/// Errors that may go away when what comes earlier in the archive is done, or when nothing else runs: objects not yet
+/// there, deadlocks, and catalog rows that two sessions made or changed at once.
+fn may_pass(error: &Error) -> bool {
+    let Some(state) = error.sqlstate.as_deref() else { return false };
+    matches!(
+        state,
+        "42P01" | "42883" | "42704" | "42703" | "3F000" | "42710" | "42P07" | "23505" | "23503"
+    ) || matches!(state, "40P01" | "40001" | "55P03" | "53200")
+        || (state == "XX000" && error.message.contains("concurrently"))
+}
+
+impl Worker<'_, '_> {
+    fn work(mut self) -> Result<()> {
+        let site = self.site;
+        self.connect()?;
+        loop {
+            let batch = {
+                let mut scheduler = lock(&site.scheduler);
+                loop {
+                    if site.stop.is_set() || scheduler.finished() {
+                        return Ok(());
+                    }
+                    if let Some(batch) = scheduler.next_batch() {
+                        break batch;
+                    }
+                    if scheduler.stuck() {
+                        return Err(Error::new(ErrorKind::Internal, "no step of the plan can run"));
+                    }
+                    scheduler = site.wake.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            let what = site.describe(batch.steps[0]);
+            let steps = batch.steps.len();
+            site.watch.event(&Event::Begin { worker: self.number, what: &what, steps });
+            let begun = Instant::now();
+            let rows_before = site.rows.load(Ordering::Relaxed);
+            let outcomes = self.run_batch(&batch)?;
+            let outcome = |step: u32| {
+                batch.steps.iter().position(|s| *s == step).map_or(Outcome::NotRun, |n| outcomes[n])
+            };
+            let mut scheduler = lock(&site.scheduler);
+            let skipped = scheduler.end_batch(&batch, outcome, |a, b| site.needs(a, b));
+            let left = scheduler.left();
+            drop(scheduler);
+            for step in skipped {
+                let what = site.describe(step);
+                site.watch.event(&Event::Skipped { what: &what });
+                lock(&site.skipped).push(what);
+            }
+            site.wake.notify_all();
+            site.watch.event(&Event::End {
+                worker: self.number,
+                what: &what,
+                steps,
+                elapsed: begun.elapsed(),
+                rows: site.rows.load(Ordering::Relaxed).saturating_sub(rows_before),
+                ok: outcomes.iter().all(|o| *o == Outcome::Done),
+            });
+            site.watch.event(&Event::Progress { bytes: site.bytes.load(Ordering::Relaxed), left });
+            if !site.go_on_after_errors && outcomes.contains(&Outcome::Failed) {
+                site.stop.stop();
+                site.wake.notify_all();
+                return Ok(());
+            }
+        }
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        let site = self.site;
+        let connection = site.target.connect(site.dbname)?;
+        prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
+        if let Some(place) = lock(&site.stop.cancellers).get_mut(self.number) {
+            *place = Some(connection.canceller());
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    /// Connect again after the connection broke. Tells whether the steps were committed all the same.
+    fn recover(&mut self, step: u32, error: &Error) -> Result<bool> {
+        let site = self.site;
+        self.connection = None;
+        site.watch.event(&Event::Note(&format!(
+            "connection {} was lost ({}); connecting again",
+            self.number + 1,
+            error.message
+        )));
+        let mut last = None;
+        for wait in [0, 200, 500, 1000, 2000] {
+            if site.stop.is_set() {
+                return Err(cancelled());
+            }
+            std::thread::sleep(Duration::from_millis(wait));
+            match self.connect() {
+                Ok(()) => {
+                    if let Some(connection) = &self.connection {
+                        return journal::has(connection, step);
+                    }
+                }
+                Err(e) => last = Some(e),
+            }
+        }
+        let error = last.unwrap_or_else(|| error.clone());
+        Err(error.hint("Run the same command with --resume when the server can be reached again."))
+    }
+
+    fn run_batch(&mut self, batch: &Batch) -> Result<Vec<Outcome>> {
+        let steps = &batch.steps;
+        let Some(tried) = self.attempt_surely(steps, false)? else {
+            return Ok(vec![Outcome::Done; steps.len()]);
+        };
+        if steps.len() == 1 {
+            return Ok(vec![self.single(steps[0], tried)?]);
+        }
+        // One by one, to find the one to blame and keep the others.
+        let mut outcomes = Vec::with_capacity(steps.len());
+        for (n, step) in steps.iter().enumerate() {
+            let undone = |before: &u32| {
+                let at = steps.iter().position(|s| s == before);
+                at.is_some_and(|at| at < n && outcomes[at] != Outcome::Done)
+            };
+            let waits_for_undone = steps[..n]
+                .iter()
+                .any(|b| undone(b) && self.site.plan.followers(*b as usize).contains(step));
+            let outcome = match waits_for_undone {
+                true => Outcome::NotRun,
+                false => match self.attempt_surely(&[*step], false)? {
+                    None => Outcome::Done,
+                    Some(tried) => self.single(*step, tried)?,
+                },
+            };
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+
+    /// A step failed by itself: try the archive's own statements, then again later, then give up.
+    fn single(&mut self, step: u32, tried: Tried) -> Result<Outcome> {
+        let site = self.site;
+        let mut tried = tried;
+        if site.renderer.fallback(step, &mut Settings::default()).is_some() {
+            site.watch.event(&Event::Note(&format!(
+                "{}: a rewrite failed ({}), using the archive's statements",
+                site.describe(step),
+                tried.error.message
+            )));
+            match self.attempt_surely(&[step], true)? {
+                None => return Ok(Outcome::Done),
+                Some(again) => tried = again,
+            }
+        }
+        if may_pass(&tried.error) && lock(&site.tried).insert(step) {
+            return Ok(Outcome::Again);
+        }
+        let what = site.describe(step);
+        let statement = tried.statement;
+        site.watch.event(&Event::Failed {
+            what: &what,
+            statement: &statement,
+            error: &tried.error,
+        });
+        lock(&site.failures).push(Failure { what, statement, error: tried.error });
+        Ok(Outcome::Failed)
+    }
+
+    /// Try steps in one transaction; connections that break are made again. `None`: done.
+    fn attempt_surely(&mut self, steps: &[u32], fallback: bool) -> Result<Option<Tried>> {
+        for round in 0.. {
+            let tried = match self.attempt(steps, fallback) {
+                Ok(copied) => {
+                    self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
+                    return Ok(None);
+                }
+                Err(tried) => tried,
+            };
+            if self.site.stop.is_set() {
+                return Err(cancelled());
+            }
+            let alive = self.connection.as_ref().is_some_and(Connection::is_alive);
+            if alive && tried.error.kind != ErrorKind::Connection {
+                if let Some(connection) = &self.connection {
+                    if connection.run(b"ROLLBACK").is_ok() {
+                        return Ok(Some(tried));
+                    }
+                }
+            }
+            if round == 3 {
+                return Err(tried.error.hint("Run the same command with --resume to go on."));
+            }
+            if self.recover(steps[0], &tried.error)? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    fn attempt(&self, steps: &[u32], fallback: bool) -> Result<Copied, Tried> {
+        let site = self.site;
+        let connection = self.connection.as_ref().ok_or_else(cancelled)?;
+        let flow = Flow { stop: &site.stop.flag, bytes: &site.bytes };
+        let mut sql = b"BEGIN;\n".to_vec();
+        let mut settings = Settings::default();
+        let mut copied = Copied::default();
+        for &step in steps {
+            let part = match &site.plan.steps[step as usize].work {
+                Work::Data(part, parts) => Some((*part, *parts)),
+                Work::LargeObjects => None,
+                _ => {
+                    let more = match fallback {
+                        true => site.renderer.fallback(step, &mut settings).unwrap_or_default(),
+                        false => site.renderer.step(step, &mut settings),
+                    };
+                    sql.extend(more);
+                    continue;
+                }
+            };
+            self.send(connection, &mut sql)?;
+            let place = site.plan.entries(step as usize)[0] as usize;
+            let result = match part {
+                Some(part) => {
+                    let rules = &site.terms.rules;
+                    let freeze = rules.copy_freeze && part.1 == 1 && self.can_freeze(place);
+                    copy_rows(
+                        connection,
+                        site.archive,
+                        place,
+                        part,
+                        rules.skip_empty_data,
+                        freeze,
+                        &flow,
+                    )
+                }
+                None => write_large_objects(connection, site.archive, place, &flow),
+            };
+            let found = result.map_err(|error| Tried {
+                error,
+                statement: String::from_utf8_lossy(site.archive.toc().entry(place).copy_stmt)
+                    .into_owned(),
+            })?;
+            copied.rows += found.rows;
+            copied.bytes += found.bytes;
+        }
+        sql.extend(journal::record(steps));
+        sql.extend_from_slice(b"COMMIT;");
+        self.send(connection, &mut sql)?;
+        Ok(copied)
+    }
+
+    fn send(&self, connection: &Connection, sql: &mut Vec<u8>) -> Result<(), Tried> {
+        let result = connection.run(sql);
+        let sent = std::mem::take(sql);
+        result.map(drop).map_err(|failure| Tried {
+            statement: statement_at(&sent, failure.index, failure.error.position),
+            error: failure.error,
+        })
+    }
+
+    /// Rows may be frozen: the table was made by this restore, is large enough to be worth a TRUNCATE, and is of
+    /// PostgreSQL's own kind.
+    fn can_freeze(&self, place: usize) -> bool {
+        let toc = self.site.archive.toc();
+        let entry = toc.entry(place);
+        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+        let own = tables
+            .map(|p| (p, toc.entry(p)))
+            .find(|(_, e)| e.desc == b"TABLE" && e.tag == entry.tag);
+        self.site.archive.data_size(place).is_some_and(|size| size > 256 << 10)
+            && own.is_some_and(|(place, table)| {
+                self.site.terms.makes(self.site.archive.toc(), place)
+                    && matches!(table.tableam, b"heap" | b"")
+                    && table.defn.starts_with(b"CREATE TABLE ")
+            })
+    }
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "canceled by user")
+}
+
+/// The statement of a message that failed: the one around the server's position, or the one that the count of results
+/// leads to; the whole message if neither is certain and it is short.
+fn statement_at(sql: &[u8], index: usize, position: Option<usize>) -> String {
+    let mut rest = sql;
+    let mut at = 0;
+    // Positions count characters from 1.
+    let wanted = position.map(|p| {
+        let text = String::from_utf8_lossy(sql);
+        text.char_indices().nth(p.saturating_sub(1)).map_or(0, |(byte, _)| byte)
+    });
+    while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
+        let end = sql.len() - after.len();
+        let found = match wanted {
+            Some(byte) => byte < end,
+            None => at == index,
+        };
+        if found {
+            return String::from_utf8_lossy(statement.trim_ascii()).into_owned();
+        }
+        rest = after;
+        at += 1;
+    }
+    String::from_utf8_lossy(&sql[..sql.len().min(2000)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failing_statement_is_found() {
+        let sql = b"BEGIN;\nCREATE TABLE a (x text DEFAULT ';');\nCREATE TABLE b ();\nCOMMIT;";
+        assert_eq!(statement_at(sql, 2, None), "CREATE TABLE b ()");
+        let position = sql.windows(2).position(|w| w == b"b ").unwrap() + 1;
+        assert_eq!(statement_at(sql, 0, Some(position)), "CREATE TABLE b ()");
+    }
+}
