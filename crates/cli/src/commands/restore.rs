@@ -139,22 +139,18 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
         );
     }
     if args.verbose {
-        println!("\nSteps by longest way to the end:");
-        let mut order: Vec<usize> =
-            (0..plan.steps.len()).filter(|s| plan.steps[*s].work != Work::Milestone).collect();
-        order.sort_by_key(|s| std::cmp::Reverse(plan.steps[*s].rank));
-        for step in order {
+        println!("\nThe longest chain of steps, each waiting for the one before:");
+        let name = |step: usize| {
+            let first = plan.entries(step).first();
+            first.map_or(String::new(), |p| describe(&archive.toc().entry(*p as usize)))
+        };
+        for step in plan.longest_chain() {
             let found = &plan.steps[step];
-            let entries = plan.entries(step);
-            let what = entries
-                .first()
-                .map_or(String::new(), |p| describe(&archive.toc().entry(*p as usize)));
-            println!(
-                "{:>10.3} ms {:>6} entries  {:?} {what}",
-                f64::from(found.cost) / 1e3,
-                entries.len(),
-                found.work
-            );
+            if found.work != Work::Milestone {
+                let entries = plan.entries(step).len();
+                let seconds = f64::from(found.cost) / 1e6;
+                println!("{seconds:>10.3} s {entries:>6} entries  {:?} {}", found.work, name(step));
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -174,6 +174,18 @@ impl Plan {
         &self.followers[begin as usize..self.ends[step] as usize]
     }
 
+    /// The steps that decide how long a run takes at least, whatever the number of connections.
+    pub fn longest_chain(&self) -> Vec<usize> {
+        let rank = |step: &usize| self.steps[*step].rank;
+        let mut chain = Vec::new();
+        let mut next = (0..self.steps.len()).max_by_key(rank);
+        while let Some(step) = next {
+            chain.push(step);
+            next = self.followers(step).iter().map(|f| *f as usize).max_by_key(rank);
+        }
+        chain
+    }
+
     /// The entries that are done with a step.
     pub fn entries(&self, step: usize) -> &[u32] {
         let range = &self.steps[step].entries;
