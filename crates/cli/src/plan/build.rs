@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 mod cost;
 mod edges;
 mod groups;
-pub(super) mod merge;
+pub mod merge;
 
 /// Everything that planning looks at.
 pub struct Input<'a> {

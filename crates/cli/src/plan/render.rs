@@ -81,38 +81,38 @@ impl Renderer<'_> {
         out
     }
 
-    /// The archive's own statements for a step, in an order that works whatever rules have put elsewhere: indexes
-    /// before the attachment of their table, which then takes them up.
-    pub fn fallback(&self, number: u32, settings: &mut Settings) -> Option<Vec<u8>> {
-        let mut out = Vec::new();
+    /// The entries of a step in an order in which the archive's own statements work, whatever rules have put
+    /// elsewhere: indexes before the attachment of their table, which then takes them up.
+    pub fn originals(&self, number: u32) -> Vec<u32> {
+        let entries = self.plan.entries(number as usize);
         match &self.plan.steps[number as usize].work {
             Work::Group(group) => {
                 let group = &self.plan.groups[*group as usize];
-                let family = &self.plan.families[group.family as usize];
-                for member in
-                    &family.members[group.members.start as usize..group.members.end as usize]
-                {
+                let (family, members) = self.family(group);
+                let mut order = Vec::with_capacity(entries.len());
+                for member in members {
                     let pairs = family.pairs_with_table(member);
-                    self.original(&mut out, member.table, settings);
-                    pairs.iter().for_each(|(index, _)| self.original(&mut out, *index, settings));
-                    self.original(&mut out, member.attach, settings);
-                    pairs.iter().for_each(|(_, attach)| self.original(&mut out, *attach, settings));
+                    order.push(member.table);
+                    order.extend(pairs.iter().map(|(index, _)| *index));
+                    order.push(member.attach);
+                    order.extend(pairs.iter().map(|(_, attach)| *attach));
                 }
+                order
             }
             Work::BulkIndex(_) => {
-                let entries = self.plan.entries(number as usize);
-                entries[1..].iter().step_by(2).for_each(|p| self.original(&mut out, *p, settings));
-                self.original(&mut out, entries[0], settings);
-                entries[2..].iter().step_by(2).for_each(|p| self.original(&mut out, *p, settings));
+                let own = entries[1..].iter().step_by(2);
+                let attaches = entries[2..].iter().step_by(2);
+                own.chain(&entries[..1]).chain(attaches).copied().collect()
             }
-            Work::BulkAttach | Work::Grants => {
-                for place in self.plan.entries(number as usize) {
-                    self.original(&mut out, *place, settings);
-                }
-            }
-            _ => return None,
+            _ => entries.to_vec(),
         }
-        Some(out)
+    }
+
+    /// The archive's own statements for entries.
+    pub fn statements(&self, entries: &[u32], settings: &mut Settings) -> Vec<u8> {
+        let mut out = Vec::new();
+        entries.iter().for_each(|p| self.original(&mut out, *p, settings));
+        out
     }
 
     /// An entry as `pg_restore` would run it.

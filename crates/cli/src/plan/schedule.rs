@@ -30,9 +30,7 @@ pub enum Outcome {
 enum State {
     Waiting,
     Running,
-    Done,
-    Failed,
-    Skipped,
+    Ended,
 }
 
 /// How large batches get.
@@ -96,7 +94,7 @@ impl<'a> Scheduler<'a> {
             left: plan.steps.len(),
         };
         for &step in done {
-            scheduler.states[step as usize] = State::Done;
+            scheduler.states[step as usize] = State::Ended;
             scheduler.left -= 1;
         }
         // Followers of what was done before are released; milestones run by themselves.
@@ -113,12 +111,12 @@ impl<'a> Scheduler<'a> {
         scheduler
     }
 
-    /// Everything is done, failed or skipped.
+    /// Everything has ended.
     pub fn finished(&self) -> bool {
         self.left == 0
     }
 
-    /// Steps not yet done, failed or skipped.
+    /// Steps that have not ended.
     pub fn left(&self) -> usize {
         self.left
     }
@@ -134,7 +132,7 @@ impl<'a> Scheduler<'a> {
         }
         let found = &self.plan.steps[step as usize];
         if found.work == Work::Milestone {
-            self.settle(step, State::Done);
+            self.settle(step);
             return;
         }
         self.ready.push((found.rank, std::cmp::Reverse(step)));
@@ -142,16 +140,16 @@ impl<'a> Scheduler<'a> {
     }
 
     /// A step has ended for good; release those that wait for it. Iterative: milestones can follow each other.
-    fn settle(&mut self, step: u32, state: State) {
-        let mut stack = vec![(step, state)];
-        while let Some((step, state)) = stack.pop() {
-            self.states[step as usize] = state;
+    fn settle(&mut self, step: u32) {
+        let mut stack = vec![step];
+        while let Some(step) = stack.pop() {
+            self.states[step as usize] = State::Ended;
             self.left -= 1;
             for &f in self.plan.followers(step as usize) {
                 self.waits[f as usize] -= 1;
                 if self.waits[f as usize] == 0 && self.states[f as usize] == State::Waiting {
                     match self.plan.steps[f as usize].work {
-                        Work::Milestone => stack.push((f, State::Done)),
+                        Work::Milestone => stack.push(f),
                         _ => self.make_ready(f),
                     }
                 }
@@ -291,19 +289,13 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// A batch has ended. `outcome` tells of each of its steps; `needs(a, b)`: step `a` cannot be without `b`, so
-    /// that it is skipped when `b` failed. Returns the skipped steps.
-    pub fn end_batch(
-        &mut self,
-        batch: &Batch,
-        outcome: impl Fn(u32) -> Outcome,
-        needs: impl Fn(u32, u32) -> bool,
-    ) -> Vec<u32> {
+    /// A batch has ended; `outcome` tells of each of its steps. Steps that waited for a failed one are released as well:
+    /// whether they can be done without it depends on what of it failed, which is for the executor to know.
+    pub fn end_batch(&mut self, batch: &Batch, outcome: impl Fn(u32) -> Outcome) {
         self.running -= 1;
         self.alone = false;
         self.locks_held -= batch.lock_count;
         batch.steps.iter().for_each(|s| self.release(*s));
-        let mut skipped = Vec::new();
         let mut back = Vec::new();
         for &step in &batch.steps {
             if outcome(step) == Outcome::NotRun {
@@ -317,44 +309,15 @@ impl<'a> Scheduler<'a> {
         for &step in &batch.steps {
             match outcome(step) {
                 Outcome::NotRun => {}
-                Outcome::Done => self.settle(step, State::Done),
+                Outcome::Done | Outcome::Failed => self.settle(step),
                 Outcome::Again => {
                     self.states[step as usize] = State::Waiting;
                     self.again.push(step);
-                }
-                Outcome::Failed => {
-                    skipped.extend(self.skip_followers(step, &needs));
-                    self.settle(step, State::Failed);
                 }
             }
         }
         back.into_iter().for_each(|s| self.make_ready(s));
         // In the archive's order.
         self.again.sort_unstable_by_key(|s| self.plan.entries(*s as usize).first().copied());
-        skipped
-    }
-
-    fn skip_followers(&mut self, failed: u32, needs: &impl Fn(u32, u32) -> bool) -> Vec<u32> {
-        let mut skipped = Vec::new();
-        let mut stack = vec![failed];
-        while let Some(step) = stack.pop() {
-            for &f in self.plan.followers(step as usize) {
-                if self.states[f as usize] == State::Waiting && needs(f, step) {
-                    self.states[f as usize] = State::Skipped;
-                    skipped.push(f);
-                    stack.push(f);
-                }
-            }
-        }
-        // They count as ended for those that only wait for them.
-        for &step in &skipped {
-            self.again.retain(|s| *s != step);
-            self.settle(step, State::Skipped);
-        }
-        skipped
-    }
-
-    pub fn is_done(&self, step: u32) -> bool {
-        self.states[step as usize] == State::Done
     }
 }

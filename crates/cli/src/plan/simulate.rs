@@ -57,7 +57,7 @@ pub fn simulate(plan: &Plan, jobs: usize, lock_slots: u64, cores: Option<usize>)
             if left > 1e-6 {
                 still.push((left, batch));
             } else {
-                scheduler.end_batch(&batch, |_| Outcome::Done, |_, _| false);
+                scheduler.end_batch(&batch, |_| Outcome::Done);
             }
         }
         running = still;

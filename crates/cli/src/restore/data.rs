@@ -128,11 +128,16 @@ fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result
     connection.start_copy(statement)
 }
 
+/// The table that a COPY statement copies into.
+pub fn table_of_copy(statement: &[u8]) -> Option<&[u8]> {
+    take_name(&mut statement.strip_prefix(b"COPY ")?)
+}
+
 /// TRUNCATE, which lets rows be frozen and the log be skipped where the server is set so, and COPY with FREEZE.
 fn frozen_copy(statement: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let statement = statement.trim_ascii();
     let copy = statement.strip_suffix(b" FROM stdin;")?;
-    let table = take_name(&mut copy.strip_prefix(b"COPY ")?)?;
+    let table = table_of_copy(copy)?;
     let truncate = [b"TRUNCATE TABLE ONLY ", table].concat();
     Some((truncate, [copy, b" FROM stdin WITH (FREEZE)"].concat()))
 }

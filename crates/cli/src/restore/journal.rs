@@ -16,6 +16,8 @@ pub struct Found {
     pub fingerprint: String,
     pub terms: Terms,
     pub done: Vec<u32>,
+    /// Entries of steps that were done one by one.
+    pub entries: Vec<u32>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -53,7 +55,9 @@ pub fn find(connection: &Connection) -> Result<Option<Found>> {
     let rows = connection
         .query(format!("SELECT pg_catalog.unnest(steps) FROM {SCHEMA}.journal").as_bytes())?;
     let done = (0..rows.len()).filter_map(|r| rows.number(r, 0)).collect();
-    Ok(Some(Found { fingerprint: run.text(0, 0), terms, done }))
+    let rows = connection.query(format!("SELECT entry FROM {SCHEMA}.entries").as_bytes())?;
+    let entries = (0..rows.len()).filter_map(|r| rows.number(r, 0)).collect();
+    Ok(Some(Found { fingerprint: run.text(0, 0), terms, done, entries }))
 }
 
 /// Begin a journal.
@@ -67,6 +71,7 @@ pub fn begin(connection: &Connection, fingerprint: &[u8; 32], terms: &Terms) -> 
          CREATE TABLE {SCHEMA}.run (fingerprint text NOT NULL, terms text NOT NULL, begun timestamptz NOT NULL \
          DEFAULT now(), version text NOT NULL);\n\
          CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL);\n\
+         CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL);\n\
          INSERT INTO {SCHEMA}.run VALUES ('{}', ",
         hex(fingerprint)
     )
@@ -99,9 +104,22 @@ pub fn record(steps: &[u32]) -> Vec<u8> {
     format!("INSERT INTO {SCHEMA}.journal VALUES ('{{{}}}');\n", list.join(",")).into_bytes()
 }
 
-/// Whether a step is recorded: asked when a connection broke while a transaction was being committed.
-pub fn has(connection: &Connection, step: u32) -> Result<bool> {
-    let sql = format!("SELECT EXISTS (SELECT 1 FROM {SCHEMA}.journal WHERE steps @> '{{{step}}}')");
+/// The statement that records one entry of a step that is done one by one.
+pub fn record_entry(entry: u32) -> Vec<u8> {
+    format!("INSERT INTO {SCHEMA}.entries VALUES ({entry});\n").into_bytes()
+}
+
+/// Whether a step, or one entry of it, is recorded: asked when a connection broke while a transaction was being
+/// committed.
+pub fn has(connection: &Connection, step: u32, entry: Option<u32>) -> Result<bool> {
+    let sql = match entry {
+        Some(entry) => {
+            format!("SELECT EXISTS (SELECT 1 FROM {SCHEMA}.entries WHERE entry = {entry})")
+        }
+        None => {
+            format!("SELECT EXISTS (SELECT 1 FROM {SCHEMA}.journal WHERE steps @> '{{{step}}}')")
+        }
+    };
     Ok(connection.query(sql.as_bytes())?.flag(0, 0))
 }
 
@@ -109,7 +127,7 @@ pub fn has(connection: &Connection, step: u32) -> Result<bool> {
 pub fn end(connection: &Connection) -> Result<()> {
     let sql = format!(
         "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL client_min_messages = error; \
-         DROP TABLE {SCHEMA}.run, {SCHEMA}.journal; DROP SCHEMA {SCHEMA}; COMMIT;"
+         DROP TABLE {SCHEMA}.run, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA}; COMMIT;"
     );
     connection.run(sql.as_bytes()).map_err(|failure| {
         let _ = connection.run(b"ROLLBACK");

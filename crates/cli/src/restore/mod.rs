@@ -135,17 +135,19 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
     let found = journal::find(&connection)?;
-    let (terms, done) = match (found, options.resume) {
+    let resumed = found.is_some();
+    let (terms, done, entries_done) = match (found, options.resume) {
         (Some(found), true) => {
             journal::check(&found, &archive.fingerprint())?;
-            (found.terms, found.done)
+            (found.terms, found.done, found.entries)
         }
         (Some(_), false) => {
             return Err(Error::usage("the target database holds an unfinished restore")
                 .hint("Go on with it by --resume, or restore into another database."))
         }
-        (None, _) => (options.terms(facts::of(&connection, options.jobs)?), Vec::new()),
+        (None, _) => (options.terms(facts::of(&connection, options.jobs)?), Vec::new(), Vec::new()),
     };
+    let fresh = !resumed;
     let mut report = Report { resumed: done.len(), ..Report::default() };
     watch.event(&Event::Phase("planning"));
     let (selection, plan) = plan(&archive, &terms)?;
@@ -162,7 +164,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         jobs: options.jobs,
         bytes: selection.places().filter_map(|p| archive.data_size(p as usize)).sum(),
     });
-    if done.is_empty() {
+    if fresh {
         if terms.clean {
             watch.event(&Event::Phase("dropping"));
             report.ignored = database::clean(&connection, &archive, &selection, options)?;
@@ -192,6 +194,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         stop.clone(),
     );
     site.memory_kb = facts::memory_for_each(&connection, options.jobs)?;
+    site.entries_done = entries_done.into_iter().collect();
     site.go_on_after_errors = options.go_on_after_errors;
     // Held during the work it would only take a place.
     drop(connection);
@@ -200,7 +203,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
             .hint("Run the same command with --resume to go on."));
     }
-    if !report.ended.failures.is_empty() && !options.go_on_after_errors {
+    // The journal stays: when the cause is gone, --resume does what is missing.
+    if !report.ended.failures.is_empty() {
         return Ok(report);
     }
     if options.analyze && !terms.filter.schema_only {

@@ -1,12 +1,13 @@
 //! Workers: each with a connection, each taking batches until nothing is left.
 
-use super::data::{copy_rows, write_large_objects, Copied, Flow};
+use super::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
 use super::session::{prepare, Target};
 use super::{journal, Terms};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
+use crate::plan::build::merge::foreign_key_name;
 use crate::plan::render::{Renderer, Settings};
 use crate::plan::schedule::{Batch, Outcome, Scheduler};
 use crate::plan::{Plan, Work};
@@ -59,12 +60,17 @@ pub struct Site<'a> {
     pub go_on_after_errors: bool,
     pub watch: &'a dyn Watch,
     pub stop: Stop,
+    /// Entries that an earlier run did by themselves.
+    pub entries_done: HashSet<u32>,
     scheduler: Mutex<Scheduler<'a>>,
     wake: Condvar,
     failures: Mutex<Vec<Failure>>,
     skipped: Mutex<Vec<String>>,
     /// Steps that have had their second try.
     tried: Mutex<HashSet<u32>>,
+    /// Entries that failed or were skipped, by place.
+    dead: Mutex<HashSet<u32>>,
+    dead_schemas: Mutex<HashSet<Vec<u8>>>,
     fatal: Mutex<Option<Error>>,
     bytes: AtomicU64,
     rows: AtomicU64,
@@ -104,11 +110,14 @@ impl<'a> Site<'a> {
             go_on_after_errors: false,
             watch,
             stop,
+            entries_done: HashSet::new(),
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),
             failures: Mutex::default(),
             skipped: Mutex::default(),
             tried: Mutex::default(),
+            dead: Mutex::default(),
+            dead_schemas: Mutex::default(),
             fatal: Mutex::default(),
             bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
@@ -154,17 +163,41 @@ impl<'a> Site<'a> {
         self.wake.notify_all();
     }
 
-    /// Step `a` cannot be without step `b`: an entry of it depends on one of the other's.
-    fn needs(&self, a: u32, b: u32) -> bool {
+    /// An entry failed, or cannot be without one that did.
+    fn bury(&self, place: u32) -> bool {
+        let entry = self.archive.toc().entry(place as usize);
+        if entry.desc == b"SCHEMA" {
+            lock(&self.dead_schemas).insert(entry.tag.to_vec());
+        }
+        lock(&self.dead).insert(place)
+    }
+
+    /// The entries of a step that can still be done; the others are told as skipped.
+    fn living(&self, step: u32) -> Vec<u32> {
         let toc = self.archive.toc();
-        let entries = |s: u32| self.plan.entries(s as usize).iter().map(|p| toc.entry(*p as usize));
-        entries(a).any(|after| {
-            entries(b).any(|before| {
-                after.dependencies.contains(&before.dump_id)
-                    || before.desc == b"SCHEMA" && before.tag == after.namespace
-                    || after.dump_id == before.dump_id
-            })
-        })
+        let mut all = self.renderer.originals(step);
+        if lock(&self.dead).is_empty() {
+            return all;
+        }
+        all.retain(|place| {
+            let entry = toc.entry(*place as usize);
+            let dead = {
+                let dead = lock(&self.dead);
+                if dead.contains(place) {
+                    return false;
+                }
+                let needs = |d: &i32| toc.place(*d).is_some_and(|p| dead.contains(&(p as u32)));
+                entry.dependencies.iter().any(needs)
+            };
+            let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
+            if dead && self.bury(*place) {
+                let what = describe(&entry);
+                self.watch.event(&Event::Skipped { what: &what });
+                lock(&self.skipped).push(what);
+            }
+            !dead
+        });
+        all
     }
 
     /// A step's name for messages.
@@ -198,6 +231,16 @@ struct Worker<'s, 'a> {
     site: &'s Site<'a>,
     number: usize,
     connection: Option<Connection>,
+}
+
+/// Which statements are used for a step.
+#[derive(Clone, Copy)]
+enum Statements<'a> {
+    Planned,
+    /// The archive's, for all entries.
+    Originals(&'a [u32]),
+    /// The archive's, for one entry.
+    Piece(u32),
 }
 
 /// What a try of some steps came to.
@@ -253,14 +296,9 @@ impl Worker<'_, '_> {
                 batch.steps.iter().position(|s| *s == step).map_or(Outcome::NotRun, |n| outcomes[n])
             };
             let mut scheduler = lock(&site.scheduler);
-            let skipped = scheduler.end_batch(&batch, outcome, |a, b| site.needs(a, b));
+            scheduler.end_batch(&batch, outcome);
             let left = scheduler.left();
             drop(scheduler);
-            for step in skipped {
-                let what = site.describe(step);
-                site.watch.event(&Event::Skipped { what: &what });
-                lock(&site.skipped).push(what);
-            }
             site.wake.notify_all();
             site.watch.event(&Event::End {
                 worker: self.number,
@@ -291,7 +329,7 @@ impl Worker<'_, '_> {
     }
 
     /// Connect again after the connection broke. Tells whether the steps were committed all the same.
-    fn recover(&mut self, step: u32, error: &Error) -> Result<bool> {
+    fn recover(&mut self, step: u32, piece: Option<u32>, error: &Error) -> Result<bool> {
         let site = self.site;
         self.connection = None;
         site.watch.event(&Event::Note(&format!(
@@ -308,7 +346,7 @@ impl Worker<'_, '_> {
             match self.connect() {
                 Ok(()) => {
                     if let Some(connection) = &self.connection {
-                        return journal::has(connection, step);
+                        return journal::has(connection, step, piece);
                     }
                 }
                 Err(e) => last = Some(e),
@@ -320,67 +358,134 @@ impl Worker<'_, '_> {
 
     fn run_batch(&mut self, batch: &Batch) -> Result<Vec<Outcome>> {
         let steps = &batch.steps;
-        let Some(tried) = self.attempt_surely(steps, false)? else {
-            return Ok(vec![Outcome::Done; steps.len()]);
+        let whole = |step: &u32| {
+            self.site.living(*step).len() == self.site.plan.entries(*step as usize).len()
         };
-        if steps.len() == 1 {
-            return Ok(vec![self.single(steps[0], tried)?]);
+        if lock(&self.site.dead).is_empty() || steps.iter().all(whole) {
+            let Some(tried) = self.attempt_surely(steps, Statements::Planned)? else {
+                return Ok(vec![Outcome::Done; steps.len()]);
+            };
+            if steps.len() == 1 {
+                return Ok(vec![self.single(steps[0], tried)?]);
+            }
         }
         // One by one, to find the one to blame and keep the others.
-        let mut outcomes = Vec::with_capacity(steps.len());
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(steps.len());
         for (n, step) in steps.iter().enumerate() {
-            let undone = |before: &u32| {
-                let at = steps.iter().position(|s| s == before);
-                at.is_some_and(|at| at < n && outcomes[at] != Outcome::Done)
-            };
-            let waits_for_undone = steps[..n]
-                .iter()
-                .any(|b| undone(b) && self.site.plan.followers(*b as usize).contains(step));
-            let outcome = match waits_for_undone {
-                true => Outcome::NotRun,
-                false => match self.attempt_surely(&[*step], false)? {
+            let waits_for_undone = steps[..n].iter().zip(&outcomes).any(|(before, outcome)| {
+                !matches!(outcome, Outcome::Done | Outcome::Failed)
+                    && self.site.plan.followers(*before as usize).contains(step)
+            });
+            let entries = self.site.plan.entries(*step as usize).len();
+            let living = self.site.living(*step);
+            let outcome = if waits_for_undone {
+                Outcome::NotRun
+            } else if living.len() < entries {
+                self.piecewise(*step, &living)?
+            } else {
+                match self.attempt_surely(&[*step], Statements::Planned)? {
                     None => Outcome::Done,
                     Some(tried) => self.single(*step, tried)?,
-                },
+                }
             };
             outcomes.push(outcome);
         }
         Ok(outcomes)
     }
 
-    /// A step failed by itself: try the archive's own statements, then again later, then give up.
+    /// A step failed by itself: try it again when nothing else runs, try the archive's own statements, together and
+    /// one by one, then give up what fails.
     fn single(&mut self, step: u32, tried: Tried) -> Result<Outcome> {
         let site = self.site;
-        let mut tried = tried;
-        if site.renderer.fallback(step, &mut Settings::default()).is_some() {
+        if may_pass(&tried.error) && lock(&site.tried).insert(step) {
+            return Ok(Outcome::Again);
+        }
+        let order = site.renderer.originals(step);
+        let work = &site.plan.steps[step as usize].work;
+        let rewritten =
+            matches!(work, Work::Group(_) | Work::BulkIndex(_) | Work::BulkAttach | Work::Grants);
+        if rewritten {
             site.watch.event(&Event::Note(&format!(
                 "{}: a rewrite failed ({}), using the archive's statements",
                 site.describe(step),
                 tried.error.message
             )));
-            match self.attempt_surely(&[step], true)? {
-                None => return Ok(Outcome::Done),
-                Some(again) => tried = again,
+            if self.attempt_surely(&[step], Statements::Originals(&order))?.is_none() {
+                return Ok(Outcome::Done);
             }
         }
-        if may_pass(&tried.error) && lock(&site.tried).insert(step) {
-            return Ok(Outcome::Again);
+        if order.len() > 1 {
+            return self.piecewise(step, &order);
         }
-        let what = site.describe(step);
-        let statement = tried.statement;
-        site.watch.event(&Event::Failed {
-            what: &what,
-            statement: &statement,
-            error: &tried.error,
-        });
-        lock(&site.failures).push(Failure { what, statement, error: tried.error });
+        for place in &order {
+            site.bury(*place);
+        }
+        match (work, order.first()) {
+            // Rows of the other parts must not stay without these.
+            (Work::Data(_, 2..), Some(place)) => {
+                let copy = site.archive.toc().entry(*place as usize).copy_stmt;
+                if let Some(table) = table_of_copy(copy) {
+                    self.undo(&[b"TRUNCATE TABLE ONLY ", table].concat());
+                }
+            }
+            // Nor may a foreign key that does not hold.
+            (Work::ForeignKeyValidate, Some(place)) => {
+                let defn = site.archive.toc().entry(*place as usize).defn;
+                if let Some((table, name, _)) = foreign_key_name(defn) {
+                    let drop = [b"ALTER TABLE ONLY ", table, b" DROP CONSTRAINT ", name]
+                        .map(<[u8]>::to_vec)
+                        .concat();
+                    self.undo(&drop);
+                }
+            }
+            _ => {}
+        }
+        self.give_up(site.describe(step), tried);
         Ok(Outcome::Failed)
     }
 
+    /// Take back what an earlier step did.
+    fn undo(&self, sql: &[u8]) {
+        let Some(connection) = &self.connection else { return };
+        if let Err(failure) = connection.run(sql) {
+            let message = failure.error.message;
+            self.site.watch.event(&Event::Note(&format!("could not undo: {message}")));
+        }
+    }
+
+    fn give_up(&self, what: String, tried: Tried) {
+        let Tried { error, statement } = tried;
+        self.site.watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
+        lock(&self.site.failures).push(Failure { what, statement, error });
+    }
+
+    /// Some entries of a step, each in a transaction of its own, by the archive's statements.
+    fn piecewise(&mut self, step: u32, entries: &[u32]) -> Result<Outcome> {
+        let site = self.site;
+        let toc = site.archive.toc();
+        let mut failed = false;
+        let mut done = Vec::new();
+        for &place in entries {
+            // What failed just now may be needed.
+            if !site.living(step).contains(&place) || site.entries_done.contains(&place) {
+                continue;
+            }
+            match self.attempt_surely(&[step], Statements::Piece(place))? {
+                None => done.push(place),
+                Some(tried) => {
+                    failed = true;
+                    site.bury(place);
+                    self.give_up(describe(&toc.entry(place as usize)), tried);
+                }
+            }
+        }
+        Ok(if failed { Outcome::Failed } else { Outcome::Done })
+    }
+
     /// Try steps in one transaction; connections that break are made again. `None`: done.
-    fn attempt_surely(&mut self, steps: &[u32], fallback: bool) -> Result<Option<Tried>> {
+    fn attempt_surely(&mut self, steps: &[u32], statements: Statements) -> Result<Option<Tried>> {
         for round in 0.. {
-            let tried = match self.attempt(steps, fallback) {
+            let tried = match self.attempt(steps, statements) {
                 Ok(copied) => {
                     self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
                     return Ok(None);
@@ -401,14 +506,18 @@ impl Worker<'_, '_> {
             if round == 3 {
                 return Err(tried.error.hint("Run the same command with --resume to go on."));
             }
-            if self.recover(steps[0], &tried.error)? {
+            let piece = match statements {
+                Statements::Piece(place) => Some(place),
+                _ => None,
+            };
+            if self.recover(steps[0], piece, &tried.error)? {
                 return Ok(None);
             }
         }
         Ok(None)
     }
 
-    fn attempt(&self, steps: &[u32], fallback: bool) -> Result<Copied, Tried> {
+    fn attempt(&self, steps: &[u32], statements: Statements) -> Result<Copied, Tried> {
         let site = self.site;
         let connection = self.connection.as_ref().ok_or_else(cancelled)?;
         let flow = Flow { stop: &site.stop.flag, bytes: &site.bytes };
@@ -420,9 +529,14 @@ impl Worker<'_, '_> {
                 Work::Data(part, parts) => Some((*part, *parts)),
                 Work::LargeObjects => None,
                 _ => {
-                    let more = match fallback {
-                        true => site.renderer.fallback(step, &mut settings).unwrap_or_default(),
-                        false => site.renderer.step(step, &mut settings),
+                    let more = match statements {
+                        Statements::Planned => site.renderer.step(step, &mut settings),
+                        Statements::Originals(order) => {
+                            site.renderer.statements(order, &mut settings)
+                        }
+                        Statements::Piece(place) => {
+                            site.renderer.statements(&[place], &mut settings)
+                        }
                     };
                     sql.extend(more);
                     continue;
@@ -454,7 +568,18 @@ impl Worker<'_, '_> {
             copied.rows += found.rows;
             copied.bytes += found.bytes;
         }
-        sql.extend(journal::record(steps));
+        // Another part of the same table may have failed meanwhile.
+        let parts =
+            steps.iter().any(|s| matches!(site.plan.steps[*s as usize].work, Work::Data(_, 2..)));
+        if parts
+            && steps.iter().any(|s| lock(&site.dead).contains(&site.plan.entries(*s as usize)[0]))
+        {
+            return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
+        }
+        match statements {
+            Statements::Piece(place) => sql.extend(journal::record_entry(place)),
+            _ => sql.extend(journal::record(steps)),
+        }
         sql.extend_from_slice(b"COMMIT;");
         self.send(connection, &mut sql)?;
         Ok(copied)

@@ -40,7 +40,7 @@ fn columns_of(family: &Family, body: &[u8]) -> Vec<u8> {
 }
 
 impl Renderer<'_> {
-    fn family(&self, group: &Group) -> (&Family, &[Member]) {
+    pub(super) fn family(&self, group: &Group) -> (&Family, &[Member]) {
         let family = &self.plan.families[group.family as usize];
         (family, &family.members[group.members.start as usize..group.members.end as usize])
     }
