@@ -4,6 +4,7 @@
 //! - [`archive`]: what a `pg_dump` archive says (custom and directory format), from a folder or an object store.
 //! - [`plan`]: pure decisions: which statements, in which transactions, at the same time as which others.
 //! - [`pg`]: the fence around libpq; the only place for `unsafe`.
+//! - [`store`]: local paths and object stores, and how to reach them.
 //! - [`restore`]: carries a plan out on connections, with a journal in the target database.
 //! - [`report`]: what a person sees of it.
 
@@ -17,5 +18,6 @@ pub mod pg;
 pub mod plan;
 pub mod report;
 pub mod restore;
+pub mod store;
 
 pub use error::{Error, Result};

@@ -15,6 +15,8 @@ use std::io::Read;
 pub(super) struct DataPlaces {
     /// Custom format: (place of the entry, offset), in order of place; only entries with data of known place.
     pub offsets: Vec<(u32, u64)>,
+    /// Custom format: entries with data whose place is not known.
+    pub unknown: u32,
     /// Directory format: file names by place, where they are not the dump id with `.dat`.
     pub names: HashMap<u32, Box<[u8]>>,
 }
@@ -40,7 +42,7 @@ pub(super) fn read<R: Read>(wire: &mut Wire<R>, header: &Header) -> Result<(Toc,
             "The table of contents promises {count} entries, for which the file is too short."
         )));
     }
-    let mut toc = Toc::default();
+    let mut toc = Toc::with_room(wire.size());
     let mut data = DataPlaces::default();
     let mut scratch = Scratch::default();
     for place in 0..count {
@@ -139,7 +141,10 @@ fn entry<R: Read>(
     let has_data = match header.format {
         Format::Custom => match wire.offset()? {
             Offset::NoData => false,
-            Offset::Unknown => had_dumper,
+            Offset::Unknown => {
+                data.unknown += u32::from(had_dumper);
+                had_dumper
+            }
             Offset::At(offset) => {
                 data.offsets.push((place, offset));
                 true
@@ -147,7 +152,11 @@ fn entry<R: Read>(
         },
         Format::Directory => {
             let name = text(wire, buffer)?;
-            let name = &buffer[name];
+            let mut name = &buffer[name];
+            // Some versions noted another name than the one they used.
+            if &buffer[desc.clone()] == b"BLOBS" && !name.is_empty() && !header.at_least(16) {
+                name = b"blobs.toc";
+            }
             if !name.is_empty() && name != usual_name(dump_id).as_bytes() {
                 data.names.insert(place, name.into());
             }

@@ -94,7 +94,7 @@ impl Custom {
             return Err(Error::archive(format!("its offset {} is invalid", block.start)));
         }
         let mut chunks = Chunks {
-            stream: self.member.read(block.start..self.member.size),
+            stream: self.member.read(block.clone()),
             int_size: self.int_size,
             left: 0,
             ended: false,
@@ -119,17 +119,23 @@ impl Custom {
         decompress::of_blocks(chunks, self.compression).map_err(fault::of_io)
     }
 
-    /// The large objects of an entry; `what` and `detail` are for errors.
+    /// The large objects of an entry; `archive` and `detail` are for errors.
     pub fn large_objects(
         &self,
         place: usize,
         dump_id: i32,
-        what: String,
+        archive: String,
         detail: String,
     ) -> Result<LargeObjects<'_>> {
         let chunks = self.open(place, dump_id, LARGE_OBJECTS)?;
         let shared = Arc::new(Mutex::new(Current { chunks, serial: 0, last: true }));
-        Ok(Box::new(Objects { shared, compression: self.compression, what, detail, ended: false }))
+        Ok(Box::new(Objects {
+            shared,
+            compression: self.compression,
+            archive,
+            detail,
+            ended: false,
+        }))
     }
 
     /// Finds all blocks by going from chunk to chunk. The first caller searches, the others wait.
@@ -194,17 +200,24 @@ struct Chunks {
 }
 
 impl Chunks {
+    fn exactly(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(bytes).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => fault::cut_off(),
+            _ => e,
+        })
+    }
+
     fn int(&mut self) -> io::Result<i32> {
         let mut bytes = [0; 9];
         let bytes = &mut bytes[..1 + self.int_size];
-        self.stream.read_exact(bytes)?;
+        self.exactly(bytes)?;
         decode_int(bytes).map_err(fault::to_io)
     }
 
     /// A block's type and dump id.
     fn block_header(&mut self) -> io::Result<(u8, i32)> {
         let mut kind = [0];
-        self.stream.read_exact(&mut kind)?;
+        self.exactly(&mut kind)?;
         Ok((kind[0], self.int()?))
     }
 
@@ -228,7 +241,7 @@ impl Chunks {
         let length = u64::try_from(length)
             .map_err(|_| damaged(format!("invalid length {length} of a chunk of data")))?;
         if length > self.stream.left() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(fault::cut_off());
         }
         self.left = length;
         self.ended = length == 0;
@@ -288,7 +301,7 @@ struct Current {
 struct Objects {
     shared: Arc<Mutex<Current>>,
     compression: Compression,
-    what: String,
+    archive: String,
     detail: String,
     ended: bool,
 }
@@ -310,7 +323,7 @@ impl Objects {
         drop(current);
         let stored = StoredObject { shared: self.shared.clone(), serial };
         let data = decompress::of_blocks(io::BufReader::new(stored), self.compression)?;
-        let what = format!("large object {oid} of {}", self.what);
+        let what = format!("large object {oid} of {}", self.archive);
         let data = Box::new(Explained::new(data, what, self.detail.clone()));
         Ok(Some(LargeObject { oid, data }))
     }
@@ -323,7 +336,8 @@ impl Iterator for Objects {
         if self.ended {
             return None;
         }
-        let object = self.step().map_err(fault::of_io).while_reading(&self.what, &self.detail);
+        let what = format!("large objects of {}", self.archive);
+        let object = self.step().map_err(fault::of_io).while_reading(&what, &self.detail);
         self.ended = !matches!(object, Ok(Some(_)));
         object.transpose()
     }

@@ -7,134 +7,20 @@
 use super::contents::usual_name;
 use super::decompress;
 use super::fault::{self, damaged, Explained, While};
-use super::header::Compression;
-use super::member::Member;
+use super::folder::Folder;
 use super::{LargeObject, LargeObjects};
-use crate::error::{Error, ErrorKind, Result};
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use crate::error::Result;
+use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// The order in which `pg_restore` looks for a file.
-const SUFFIXES: [Compression; 4] =
-    [Compression::None, Compression::Gzip, Compression::Lz4, Compression::Zstd];
 
 /// The longest line of a list of large objects: an oid and a file name.
 const LONGEST_LINE: u64 = 10 + 1 + 255 + 1;
 
-/// A folder of files.
+/// The data of a directory archive.
 pub(super) struct Directory {
     folder: Folder,
     /// File names by place, where they are not the usual ones.
     names: HashMap<u32, Box<[u8]>>,
-}
-
-/// Where the files are.
-pub(super) enum Folder {
-    /// A local folder; its path has no symbolic links.
-    Local(PathBuf),
-    /// Files that lie in memory.
-    Memory(Files),
-}
-
-/// Files by name.
-pub(super) type Files = BTreeMap<Vec<u8>, Arc<[u8]>>;
-
-/// A name of a file right within the folder.
-fn check_name(name: &[u8]) -> Result<&[u8]> {
-    let plain = !name.is_empty()
-        && name.len() <= 255
-        && name != b"."
-        && name != b".."
-        && !name.iter().any(|&c| c == b'/' || c == b'\\' || c < b' ' || c == 0x7f);
-    if plain {
-        return Ok(name);
-    }
-    Err(Error::archive(format!(
-        "\"{}\" is not the name of a file within the archive",
-        String::from_utf8_lossy(name).escape_debug()
-    )))
-}
-
-fn no_such_file(name: &str) -> Error {
-    Error::archive(format!("file \"{name}\" does not exist"))
-}
-
-impl Folder {
-    /// The file with a name as the archive's lists give it, or that name with a compression's suffix.
-    pub fn open(&self, name: &[u8]) -> Result<(Member, Compression)> {
-        let name = check_name(name)?;
-        for compression in SUFFIXES {
-            let mut full = name.to_vec();
-            full.extend_from_slice(compression.suffix().as_bytes());
-            if let Some(member) = self.open_exactly(&full)? {
-                return Ok((member, by_suffix(&full)));
-            }
-        }
-        Err(no_such_file(&String::from_utf8_lossy(name)))
-    }
-
-    fn open_exactly(&self, name: &[u8]) -> Result<Option<Member>> {
-        match self {
-            Folder::Local(folder) => open_local(folder, name),
-            Folder::Memory(files) => Ok(files.get(name).map(|bytes| {
-                Member::memory(String::from_utf8_lossy(name).into_owned(), bytes.clone())
-            })),
-        }
-    }
-
-    fn size(&self, name: &[u8]) -> Option<u64> {
-        let name = check_name(name).ok()?;
-        SUFFIXES.iter().find_map(|compression| {
-            let mut full = name.to_vec();
-            full.extend_from_slice(compression.suffix().as_bytes());
-            match self {
-                Folder::Local(folder) => {
-                    fs::metadata(folder.join(OsStr::from_bytes(&full))).ok().map(|m| m.len())
-                }
-                Folder::Memory(files) => files.get(&full).map(|bytes| bytes.len() as u64),
-            }
-        })
-    }
-}
-
-fn by_suffix(name: &[u8]) -> Compression {
-    let with = |c: &Compression| *c != Compression::None && name.ends_with(c.suffix().as_bytes());
-    SUFFIXES.into_iter().find(with).unwrap_or(Compression::None)
-}
-
-/// Opens a file within a folder. Links that lead out of it are refused: an archive from elsewhere must not make
-/// us read what its maker could not.
-fn open_local(folder: &Path, name: &[u8]) -> Result<Option<Member>> {
-    let path = folder.join(OsStr::from_bytes(name));
-    let shown = String::from_utf8_lossy(name).into_owned();
-    let failed =
-        |e: &io::Error| Error::io(format!("could not open file \"{}\"", path.display()), e);
-    let real = match path.canonicalize() {
-        Ok(real) => real,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            if path.is_symlink() {
-                return Err(Error::archive(format!("\"{shown}\" is a symbolic link to nothing")));
-            }
-            return Ok(None);
-        }
-        Err(e) => return Err(failed(&e)),
-    };
-    if !real.starts_with(folder) {
-        return Err(Error::archive(format!(
-            "\"{shown}\" is a symbolic link that leaves the archive"
-        ))
-        .hint("Files of an archive must lie within its directory."));
-    }
-    // Opening something else than a file, a pipe for one, might wait for ever.
-    if !fs::metadata(&real).map_err(|e| failed(&e))?.is_file() {
-        return Err(Error::archive(format!("\"{shown}\" is not a regular file")));
-    }
-    Member::local(shown, File::open(&real).map_err(|e| failed(&e))?).map(Some)
 }
 
 impl Directory {
@@ -162,20 +48,19 @@ impl Directory {
 
     fn file(&self, name: &[u8]) -> Result<Box<dyn Read + Send>> {
         let (member, compression) = self.folder.open(name)?;
-        let stored = member.read(0..member.size);
-        decompress::of_file(stored, compression).map_err(fault::of_io)
+        decompress::of_file(member.whole(), compression).map_err(fault::of_io)
     }
 
-    /// The large objects of an entry; `what` and `detail` are for errors.
+    /// The large objects of an entry; `archive` and `detail` are for errors.
     pub fn large_objects(
         &self,
         place: usize,
         dump_id: i32,
-        what: String,
+        archive: String,
         detail: String,
     ) -> Result<LargeObjects<'_>> {
         let list = io::BufReader::new(self.file(&self.name(place, dump_id))?);
-        Ok(Box::new(Objects { directory: self, list, what, detail, ended: false }))
+        Ok(Box::new(Objects { directory: self, list, archive, detail, ended: false }))
     }
 }
 
@@ -183,7 +68,7 @@ impl Directory {
 struct Objects<'a> {
     directory: &'a Directory,
     list: io::BufReader<Box<dyn Read + Send>>,
-    what: String,
+    archive: String,
     detail: String,
     ended: bool,
 }
@@ -197,7 +82,7 @@ impl Objects<'_> {
         }
         let (oid, name) = parse_line(&line).map_err(fault::of_io)?;
         let shown = String::from_utf8_lossy(name).into_owned();
-        let what = format!("large object {oid} of {}", self.what);
+        let what = format!("large object {oid} of {}", self.archive);
         let detail = format!("File \"{shown}\" of the archive.");
         let data = self.directory.file(name).while_reading(&what, &detail)?;
         Ok(Some(LargeObject { oid, data: Box::new(Explained::new(data, what, detail)) }))
@@ -213,7 +98,7 @@ fn parse_line(line: &[u8]) -> io::Result<(u32, &[u8])> {
     let Some(text) = line.strip_suffix(b"\n") else {
         return Err(match line.len() as u64 == LONGEST_LINE {
             true => bad(),
-            false => io::ErrorKind::UnexpectedEof.into(),
+            false => fault::cut_off(),
         });
     };
     let space = text.iter().position(|&c| c == b' ').ok_or_else(bad)?;
@@ -234,18 +119,9 @@ impl Iterator for Objects<'_> {
         if self.ended {
             return None;
         }
-        let object = self.step().while_reading(&self.what, &self.detail);
+        let what = format!("large objects of {}", self.archive);
+        let object = self.step().while_reading(&what, &self.detail);
         self.ended = !matches!(object, Ok(Some(_)));
         object.transpose()
     }
-}
-
-/// A local folder's real path.
-pub(super) fn local(path: &Path) -> Result<Folder> {
-    let real = path.canonicalize().map_err(|e| {
-        let mut error = Error::io(format!("could not open directory \"{}\"", path.display()), &e);
-        error.kind = ErrorKind::Storage;
-        error
-    })?;
-    Ok(Folder::Local(real))
 }

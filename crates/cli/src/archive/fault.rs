@@ -24,25 +24,28 @@ pub(super) fn damaged(message: impl Into<String>) -> io::Error {
     to_io(Error::archive(message))
 }
 
+/// The end of the input where more should follow, on its way through a reader. Not the system's error of that
+/// kind, which some decoders take for an end in good order.
+pub(super) fn cut_off() -> io::Error {
+    damaged("unexpected end of file")
+}
+
 pub(super) const INCOMPLETE: &str =
     "The archive is damaged or incomplete: copy it again from where it was made, or make it again.";
 
-/// Says what was being read: `could not read …: reason`, with what is known of the place as DETAIL.
+/// Says what was being read: `could not read …: reason`, with what is known of the place as DETAIL. Whoever was
+/// closest to the fault said it best: what is said already stays.
 pub(super) fn while_reading(e: Error, what: &str, detail: &str) -> Error {
-    // Whoever was closest to the fault said it best.
-    if e.detail.is_some() {
-        return e;
-    }
-    let hint = match (&e.hint, e.kind) {
-        (None, ErrorKind::Archive) => Some(INCOMPLETE.to_string()),
-        (hint, _) => hint.clone(),
+    let message = match e.message.starts_with("could not ") {
+        true => e.message,
+        false => format!("could not read {what}: {}", e.message),
     };
-    Error {
-        message: format!("could not read {what}: {}", e.message),
-        detail: Some(detail.to_string()),
-        hint,
-        ..e
-    }
+    let hint = match e.kind {
+        ErrorKind::Archive => e.hint.or_else(|| Some(INCOMPLETE.to_string())),
+        _ => e.hint,
+    };
+    let detail = e.detail.or_else(|| Some(detail.to_string()));
+    Error { message, detail, hint, ..e }
 }
 
 /// A reader whose errors say what was being read.

@@ -1,15 +1,16 @@
 //! The files an archive consists of, and reading them from front to back.
 
 use super::fault;
+use super::remote::{Ahead, Object};
 use crate::error::{Error, Result};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Bytes read from a local file at a time.
-const LOCAL_STEP: usize = 128 << 10;
+const LOCAL_STEP: u64 = 128 << 10;
 
 /// One file of an archive, wherever it is. Cheap to clone, used by many threads at once.
 #[derive(Clone)]
@@ -25,6 +26,7 @@ pub(super) struct Member {
 enum Bytes {
     Local(Arc<File>),
     Memory(Arc<[u8]>),
+    Object(Object),
 }
 
 impl Member {
@@ -44,60 +46,112 @@ impl Member {
         Member { name, size: bytes.len() as u64, bytes: Bytes::Memory(bytes) }
     }
 
-    /// The bytes of a range, from front to back; none beyond the file's end.
+    /// An object of this size in a store.
+    pub fn object(object: Object, size: u64) -> Member {
+        Member { name: object.key.clone(), size, bytes: Bytes::Object(object) }
+    }
+
+    /// All bytes, from front to back.
+    pub fn whole(&self) -> Stream {
+        self.read(0..self.size)
+    }
+
+    /// The bytes from `range.start` on, from front to back, to the file's end. `range.end` is where the reader will
+    /// probably stop: nothing beyond it is read ahead.
     pub fn read(&self, range: Range<u64>) -> Stream {
-        let end = range.end.min(self.size);
-        Stream { member: self.clone(), at: range.start.min(end), end, buffer: Vec::new(), used: 0 }
+        let at = range.start.min(self.size);
+        let expected = range.end.clamp(at, self.size);
+        let end = self.size;
+        Stream { member: self.clone(), at, expected, end, buffer: Buffer::default(), ahead: None }
     }
 }
 
-/// Reads a range of a file from front to back.
+/// Bytes that were read and not used yet.
+#[derive(Default)]
+struct Buffer {
+    bytes: bytes::Bytes,
+    own: Vec<u8>,
+    used: usize,
+}
+
+impl Buffer {
+    fn all(&self) -> &[u8] {
+        match self.bytes.is_empty() {
+            true => &self.own,
+            false => &self.bytes,
+        }
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.all()[self.used..]
+    }
+
+    fn clear(&mut self) {
+        self.bytes = bytes::Bytes::new();
+        self.own.clear();
+        self.used = 0;
+    }
+}
+
+/// Reads a file from front to back.
 ///
 /// If the file turns out shorter than it was when opened, that is an error and no end.
 pub(super) struct Stream {
     member: Member,
     /// The file position behind the buffer.
     at: u64,
+    /// Where the reader will probably stop.
+    expected: u64,
     end: u64,
-    buffer: Vec<u8>,
-    used: usize,
+    buffer: Buffer,
+    /// What fetches an object's next bytes meanwhile.
+    ahead: Option<Ahead>,
 }
 
 impl Stream {
     /// The position in the file.
     pub fn position(&self) -> u64 {
-        self.at - (self.buffer.len() - self.used) as u64
+        self.at - self.buffer.rest().len() as u64
     }
 
-    /// Bytes from here to the end of the range.
+    /// Bytes from here to the file's end.
     pub fn left(&self) -> u64 {
         self.end - self.position()
     }
 
-    /// Goes on `n` bytes further. `UnexpectedEof` if the range has fewer.
-    pub fn skip(&mut self, n: u64) -> io::Result<()> {
+    /// Goes on `n` bytes further; an error if the file has fewer.
+    pub fn skip(&mut self, mut n: u64) -> io::Result<()> {
         if n > self.left() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(fault::cut_off());
         }
-        let buffered = (self.buffer.len() - self.used) as u64;
-        if n <= buffered {
-            self.used += n as usize;
-        } else {
-            self.at += n - buffered;
-            self.buffer.clear();
-            self.used = 0;
+        loop {
+            let step = n.min(self.buffer.rest().len() as u64);
+            self.buffer.used += step as usize;
+            n -= step;
+            if n == 0 {
+                return Ok(());
+            }
+            if self.ahead.is_none() {
+                self.at += n;
+                self.buffer.clear();
+                return Ok(());
+            }
+            // What follows is on its way already.
+            self.fill()?;
         }
-        Ok(())
     }
 
     fn fill(&mut self) -> io::Result<()> {
-        let step = (LOCAL_STEP as u64).min(self.end - self.at) as usize;
-        self.used = 0;
+        self.buffer.clear();
+        if self.at == self.end {
+            return Ok(());
+        }
         match &self.member.bytes {
             Bytes::Local(file) => {
-                self.buffer.resize(step, 0);
-                if let Err(e) = file.read_exact_at(&mut self.buffer, self.at) {
-                    self.buffer.clear();
+                let own = &mut self.buffer.own;
+                own.resize(LOCAL_STEP.min(self.end - self.at) as usize, 0);
+                if let Err(e) = file.read_exact_at(own, self.at) {
+                    own.clear();
                     return Err(match e.kind() {
                         io::ErrorKind::UnexpectedEof => fault::damaged(format!(
                             "file \"{}\" became shorter while it was read",
@@ -109,34 +163,50 @@ impl Stream {
             }
             Bytes::Memory(bytes) => {
                 let start = self.at as usize;
-                self.buffer.clear();
-                self.buffer.extend_from_slice(&bytes[start..start + step]);
+                let end = (self.at + LOCAL_STEP).min(self.end) as usize;
+                self.buffer.own.extend_from_slice(&bytes[start..end]);
+            }
+            Bytes::Object(object) => {
+                let fetched = match &mut self.ahead {
+                    Some(ahead) => ahead.next().map_err(fault::to_io)?,
+                    None => None,
+                };
+                self.buffer.bytes = match fetched {
+                    Some(bytes) => bytes,
+                    None => {
+                        // The first bytes, or those behind where we thought it would end.
+                        let (bytes, ahead) =
+                            object.begin(self.at, self.expected, self.end).map_err(fault::to_io)?;
+                        self.ahead = ahead;
+                        bytes
+                    }
+                };
             }
         }
-        self.at += step as u64;
+        self.at += self.buffer.all().len() as u64;
         Ok(())
     }
 }
 
-impl io::BufRead for Stream {
+impl BufRead for Stream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.used == self.buffer.len() {
+        if self.buffer.rest().is_empty() {
             self.fill()?;
         }
-        Ok(&self.buffer[self.used..])
+        Ok(self.buffer.rest())
     }
 
     fn consume(&mut self, n: usize) {
-        self.used = (self.used + n).min(self.buffer.len());
+        self.buffer.used += n.min(self.buffer.rest().len());
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let from = io::BufRead::fill_buf(self)?;
+        let from = self.fill_buf()?;
         let n = from.len().min(out.len());
         out[..n].copy_from_slice(&from[..n]);
-        io::BufRead::consume(self, n);
+        self.consume(n);
         Ok(n)
     }
 }

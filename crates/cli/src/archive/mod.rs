@@ -1,13 +1,14 @@
 //! What a `pg_dump` archive says.
 //!
-//! [`Archive`] reads the custom and directory formats of `pg_dump` 9.0 to 18 (those of 15 to 18 are tested) from a local path.
+//! [`Archive`] reads the custom and directory formats of `pg_dump` 9.0 to 18 (those of 15 to 18 are tested) from a
+//! local path or an object store.
 //! Nothing in an archive is trusted: lengths are bounded by the file, names are
 //! plain names, and data that ends early is an error. Why not a library: docs/decisions/0007-archive-reader.md.
 //!
 //! - [`toc`]: the table of contents in memory, compact: 164,000 partitions make 1.3 million entries.
 //! - `wire`, `header`, `contents`: reading it.
 //! - `custom`, `directory`: where the data is; `decompress`, `copy_end`: what it is.
-//! - `member`: the files, wherever they are; `fault`: errors on their way through readers.
+//! - `folder`, `member`, `remote`: the files, wherever they are; `large_objects`: whether all are there; `fault`: errors on their way through readers.
 
 mod contents;
 mod copy_end;
@@ -15,8 +16,11 @@ mod custom;
 mod decompress;
 mod directory;
 mod fault;
+mod folder;
 mod header;
+mod large_objects;
 mod member;
+mod remote;
 pub mod toc;
 mod wire;
 
@@ -25,10 +29,14 @@ pub use header::{Compression, Created, Format, Header};
 pub use toc::{Entry, Section, Toc};
 
 use crate::error::{Error, Result};
+use crate::store::{store_error, Location, StoreSettings};
 use custom::Custom;
-use directory::{Directory, Folder};
+use directory::Directory;
 use fault::{while_reading, Explained, While, INCOMPLETE};
+use firn_lake::ErrorKind;
+use folder::Folder;
 use member::Member;
+use remote::{Object, Remote};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -62,17 +70,56 @@ enum Data {
 }
 
 impl Archive {
-    /// Opens an archive and reads its table of contents. `location` is a path.
+    /// Opens an archive and reads its table of contents. `location` is a path, a `file:///…` or an `s3://bucket/key`
+    /// URL of a custom archive's file or a directory; object stores are reached as the environment says.
     pub fn open(location: &str) -> Result<Archive> {
-        let path = Path::new(location);
+        Archive::open_with(location, &StoreSettings::default())
+    }
+
+    /// [`Archive::open`] with settings for object stores.
+    pub fn open_with(location: &str, settings: &StoreSettings) -> Result<Archive> {
+        match Location::parse(location)? {
+            Location::Local(path) => Archive::open_local(location, &path),
+            Location::S3 { bucket, key } => Archive::open_remote(location, &bucket, &key, settings),
+        }
+    }
+
+    fn open_local(location: &str, path: &Path) -> Result<Archive> {
         let doing = || format!("could not open archive \"{location}\"");
         let meta = fs::metadata(path).map_err(|e| Error::io(doing(), &e))?;
         if meta.is_dir() {
-            let folder = directory::local(path)?;
-            return Archive::open_directory(location, folder);
+            return Archive::open_directory(location, Folder::local(path)?);
+        }
+        if !meta.is_file() {
+            return Err(Error::archive(format!("{}: it is not a regular file", doing()))
+                .hint("Data is read from several places at once, which a pipe cannot do."));
         }
         let file = File::open(path).map_err(|e| Error::io(doing(), &e))?;
         Archive::open_custom(location, Member::local(location.to_string(), file)?)
+    }
+
+    /// Whether it is an object or a prefix only asking tells.
+    fn open_remote(
+        location: &str,
+        bucket: &str,
+        key: &str,
+        settings: &StoreSettings,
+    ) -> Result<Archive> {
+        if !key.is_empty() && !location.ends_with('/') {
+            let (prefix, name) = key.rsplit_once('/').unwrap_or(("", key));
+            let remote = Remote::new(&format!("s3://{bucket}/{prefix}"), settings)?;
+            match remote.size(name) {
+                Ok(Some(size)) => {
+                    let object = Object { remote, key: name.to_string() };
+                    return Archive::open_custom(location, Member::object(object, size));
+                }
+                // Without the right to list, what does not exist is denied.
+                Ok(None) | Err(firn_lake::Error { kind: ErrorKind::PermissionDenied, .. }) => {}
+                Err(e) => return Err(store_error(e)),
+            }
+        }
+        let remote = Remote::new(&format!("s3://{bucket}/{key}"), settings)?;
+        Archive::open_directory(location, Folder::remote(remote))
     }
 
     /// Reads an archive in custom format that lies in memory.
@@ -88,10 +135,11 @@ impl Archive {
     fn open_custom(location: &str, member: Member) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         refuse_other_formats(&member).while_reading(&what, "File of an archive.")?;
-        let mut wire = Wire::new(member.read(0..member.size), member.size);
+        let mut wire = Wire::new(member.whole(), member.size);
         let detail = format!("File \"{}\".", member.name);
         let read = read_contents(&mut wire, Format::Custom);
         let (header, toc, places) = read.while_reading(&what, &detail)?;
+        check_data_start(&wire, &places).while_reading(&what, &detail)?;
         let custom =
             Custom::new(member, wire.int_size, header.compression, wire.position(), places.offsets);
         Ok(Archive {
@@ -106,18 +154,21 @@ impl Archive {
     fn open_directory(location: &str, folder: Folder) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         let detail = "File \"toc.dat\" of the archive.";
-        let (member, compression) = folder.open(b"toc.dat").map_err(|e| {
-            while_reading(e, &what, "The table of contents is in file \"toc.dat\".")
-                .hint("A directory is an archive if pg_dump --format=directory made it.")
+        let (member, compression) = folder.open_contents().map_err(|e| {
+            while_reading(e, &what, "The table of contents of an archive is its file \"toc.dat\".")
         })?;
         let limit = match compression {
             Compression::None => member.size,
             _ => u64::MAX,
         };
-        let stored = member.read(0..member.size);
-        let contents = decompress::of_file(stored, compression).map_err(read_error);
+        let contents = decompress::of_file(member.whole(), compression).map_err(read_error);
         let mut wire = Wire::new(contents.while_reading(&what, detail)?, limit);
-        let read = read_contents(&mut wire, Format::Directory);
+        let read = read_contents(&mut wire, Format::Directory).and_then(|contents| {
+            match wire.at_end()? {
+                true => Ok(contents),
+                false => Err(Error::archive("the file goes on after the last entry")),
+            }
+        });
         let (header, toc, places) = read.while_reading(&what, detail)?;
         Ok(Archive {
             location: location.to_string(),
@@ -200,14 +251,18 @@ impl Archive {
         place: usize,
     ) -> Result<Box<dyn Iterator<Item = Result<LargeObject>> + Send + '_>> {
         let id = self.toc.entry(place).dump_id;
-        let (what, detail) = self.about(place);
+        let (_, detail) = self.about(place);
+        let archive = format!("archive \"{}\"", self.location);
         let objects = match &self.data {
-            Data::Custom(custom) => custom.large_objects(place, id, what.clone(), detail.clone()),
+            Data::Custom(custom) => {
+                custom.large_objects(place, id, archive.clone(), detail.clone())
+            }
             Data::Directory(directory) => {
-                directory.large_objects(place, id, what.clone(), detail.clone())
+                directory.large_objects(place, id, archive.clone(), detail.clone())
             }
         };
-        objects.while_reading(&what, &detail)
+        let objects = objects.while_reading(&format!("large objects of {archive}"), &detail)?;
+        Ok(large_objects::complete(&self.toc, place, objects, archive, detail))
     }
 }
 
@@ -217,6 +272,24 @@ fn read_contents<R: Read>(wire: &mut Wire<R>, format: Format) -> Result<Contents
     let header = Header::read(wire, format)?;
     let (toc, places) = contents::read(wire, &header)?;
     Ok((header, toc, places))
+}
+
+/// The first block of data follows the table of contents. If it does not, the number of entries is wrong.
+fn check_data_start<R: Read>(wire: &Wire<R>, places: &contents::DataPlaces) -> Result<()> {
+    let first = places.offsets.iter().map(|&(_, offset)| offset).min();
+    let start = match (first, places.unknown) {
+        (Some(first), 0) => first,
+        (None, 0) => wire.size(),
+        // Searching the blocks will tell.
+        (_, _) => return Ok(()),
+    };
+    if start == wire.position() {
+        return Ok(());
+    }
+    Err(Error::archive(format!(
+        "the table of contents ends at byte {} and the data begins at byte {start}",
+        wire.position()
+    )))
 }
 
 /// Says what a file is that is no custom archive.

@@ -106,14 +106,28 @@ pub struct Toc {
     word_numbers: HashMap<Box<[u8]>, u32>,
     dependencies: Vec<i32>,
     records: Vec<Record>,
-    /// Dump id to place, -1 for ids that no entry has.
-    places: Vec<i32>,
+    /// Dump id to place, `NONE` for ids that no entry has.
+    places: Vec<u32>,
+    /// The places of larger dump ids. A dump of one table out of very many has few and large ones, and a hostile
+    /// one must not make us allocate.
+    far_places: HashMap<i32, u32>,
+    /// Dump ids below this go to `places`.
+    dense: i32,
 }
 
-/// No archive has more entries than this: ids are given out one by one for each object.
-const MAX_DUMP_ID: i32 = 500_000_000;
+/// A place that is none.
+const NONE: u32 = u32::MAX;
+/// The least value of [`Toc::dense`].
+const LEAST_DENSE: i32 = 1 << 10;
 
 impl Toc {
+    /// An empty table of contents for an archive of this many bytes.
+    pub fn with_room(bytes: u64) -> Toc {
+        // In real archives entries take a hundred bytes and more, and most objects have one.
+        let dense = i32::try_from(bytes / 16).unwrap_or(i32::MAX).max(LEAST_DENSE);
+        Toc { dense, ..Toc::default() }
+    }
+
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -144,17 +158,18 @@ impl Toc {
     /// Add an entry after all others. Fails if its id is taken or is none.
     pub fn push(&mut self, entry: &Entry) -> Result<()> {
         let id = entry.dump_id;
-        if !(1..=MAX_DUMP_ID).contains(&id) {
+        if id < 1 {
             return Err(Error::archive(format!("invalid dump ID {id} in the archive")));
         }
         if self.place(id).is_some() {
             return Err(Error::archive(format!("the archive has two entries with dump ID {id}")));
         }
-        // A hostile id must not make us allocate: ids are dense in all real archives.
-        if id as usize > self.places.len().max(1 << 20) * 16 {
-            return Err(Error::archive(format!("dump ID {id} is out of all proportion")));
-        }
-        let start = self.dependencies.len() as u32;
+        let place = u32::try_from(self.records.len()).ok().filter(|&place| place != NONE);
+        let start = u32::try_from(self.dependencies.len()).ok();
+        let length = u32::try_from(entry.dependencies.len()).ok();
+        let (Some(place), Some(start), Some(length)) = (place, start, length) else {
+            return Err(Error::archive("the archive's table of contents has too many entries"));
+        };
         self.dependencies.extend_from_slice(entry.dependencies);
         let record = Record {
             dump_id: id,
@@ -169,15 +184,19 @@ impl Toc {
             owner: self.word(entry.owner),
             tablespace: self.word(entry.tablespace),
             tableam: self.word(entry.tableam),
-            dependencies: Span { start, length: entry.dependencies.len() as u32 },
+            dependencies: Span { start, length },
             relkind: entry.relkind,
             section: entry.section,
             has_data: entry.has_data,
         };
-        if self.places.len() <= id as usize {
-            self.places.resize(id as usize + 1, -1);
+        if id < self.dense.max(LEAST_DENSE) {
+            if self.places.len() <= id as usize {
+                self.places.resize(id as usize + 1, NONE);
+            }
+            self.places[id as usize] = place;
+        } else {
+            self.far_places.insert(id, place);
         }
-        self.places[id as usize] = self.records.len() as i32;
         self.records.push(record);
         Ok(())
     }
@@ -193,8 +212,9 @@ impl Toc {
 
     /// The place of the entry with a dump id.
     pub fn place(&self, dump_id: i32) -> Option<usize> {
-        let place = self.places.get(usize::try_from(dump_id).ok()?)?;
-        usize::try_from(*place).ok()
+        let near = self.places.get(usize::try_from(dump_id).ok()?);
+        let place = near.or_else(|| self.far_places.get(&dump_id)).copied()?;
+        (place != NONE).then_some(place as usize)
     }
 
     fn text(&self, span: Span) -> &[u8] {
@@ -261,8 +281,23 @@ mod tests {
         let mut toc = Toc::default();
         let entry = |dump_id| Entry { dump_id, ..Entry::default() };
         toc.push(&entry(1)).unwrap();
-        for id in [1, 0, -5, i32::MAX, 400_000_000] {
+        for id in [1, 0, -5, i32::MIN] {
             assert!(toc.push(&entry(id)).is_err(), "{id}");
         }
+    }
+
+    #[test]
+    fn large_ids_take_no_room() {
+        let mut toc = Toc::with_room(5000);
+        let ids = [3, LEAST_DENSE - 1, LEAST_DENSE, 400_000_000, i32::MAX];
+        for dump_id in ids {
+            toc.push(&Entry { dump_id, ..Entry::default() }).unwrap();
+            assert!(toc.push(&Entry { dump_id, ..Entry::default() }).is_err());
+        }
+        for (place, id) in ids.into_iter().enumerate() {
+            assert_eq!(toc.place(id), Some(place), "{id}");
+            assert_eq!(toc.place(id - 2), None);
+        }
+        assert!(toc.memory() < 10_000);
     }
 }

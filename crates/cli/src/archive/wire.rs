@@ -31,6 +31,7 @@ pub(super) struct Wire<R> {
     before: u64,
     /// The file's size if it is known; no text is longer than what is left of it.
     limit: u64,
+    ended: bool,
     hash: Sha256,
     pub int_size: usize,
     pub offset_size: usize,
@@ -51,6 +52,7 @@ impl<R: Read> Wire<R> {
             filled: 0,
             before: 0,
             limit,
+            ended: false,
             hash: Sha256::new(),
             int_size: 4,
             offset_size: 8,
@@ -60,6 +62,23 @@ impl<R: Read> Wire<R> {
     /// Bytes used so far.
     pub fn position(&self) -> u64 {
         self.before + self.at as u64
+    }
+
+    /// The file's size if it is known, else the largest number.
+    pub fn size(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether all of the file was used.
+    pub fn at_end(&mut self) -> Result<bool> {
+        if self.at < self.filled {
+            return Ok(false);
+        }
+        match self.refill(1) {
+            Ok(()) => Ok(false),
+            Err(_) if self.ended => Ok(true),
+            Err(e) => Err(e),
+        }
     }
 
     /// At most this many bytes are left.
@@ -91,7 +110,10 @@ impl<R: Read> Wire<R> {
         self.at = 0;
         while self.filled < n {
             match self.inner.read(&mut self.buffer[self.filled..]) {
-                Ok(0) => return Err(cut_off()),
+                Ok(0) => {
+                    self.ended = true;
+                    return Err(cut_off());
+                }
                 Ok(more) => self.filled += more,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(super::fault::of_io(e)),

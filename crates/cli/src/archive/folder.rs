@@ -1,0 +1,181 @@
+//! The folder of an archive in directory format: a local one, one in an object store, or one in memory.
+
+use super::fault::While;
+use super::header::Compression;
+use super::member::Member;
+use super::remote::{Object, Remote};
+use crate::error::{Error, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// The order in which `pg_restore` looks for a file.
+const SUFFIXES: [Compression; 4] =
+    [Compression::None, Compression::Gzip, Compression::Lz4, Compression::Zstd];
+
+/// Files by name.
+pub(super) type Files = BTreeMap<Vec<u8>, Arc<[u8]>>;
+
+/// Where the files are.
+pub(super) enum Folder {
+    /// A local folder; its path has no symbolic links.
+    Local(PathBuf),
+    /// What begins with a prefix in an object store, with the sizes once somebody listed them.
+    Remote { remote: Arc<Remote>, sizes: OnceLock<HashMap<Vec<u8>, u64>> },
+    /// Files that lie in memory.
+    Memory(Files),
+}
+
+/// A name of a file right within the folder.
+fn check_name(name: &[u8]) -> Result<&[u8]> {
+    let plain = !name.is_empty()
+        && name.len() <= 255
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|&c| c == b'/' || c == b'\\' || c < b' ' || c == 0x7f);
+    if plain {
+        return Ok(name);
+    }
+    Err(Error::archive(format!(
+        "\"{}\" is not the name of a file within the archive",
+        String::from_utf8_lossy(name).escape_debug()
+    )))
+}
+
+/// A file's name with each suffix that it may have.
+fn spellings(name: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    SUFFIXES.iter().map(move |compression| [name, compression.suffix().as_bytes()].concat())
+}
+
+/// What a file is compressed with.
+fn by_suffix(name: &[u8]) -> Compression {
+    let with = |c: &Compression| *c != Compression::None && name.ends_with(c.suffix().as_bytes());
+    SUFFIXES.into_iter().find(with).unwrap_or(Compression::None)
+}
+
+impl Folder {
+    /// A local folder.
+    pub fn local(path: &Path) -> Result<Folder> {
+        let real = path.canonicalize().map_err(|e| {
+            Error::io(format!("could not open directory \"{}\"", path.display()), &e)
+        })?;
+        Ok(Folder::Local(real))
+    }
+
+    /// What the store of `remote` holds.
+    pub fn remote(remote: Arc<Remote>) -> Folder {
+        Folder::Remote { remote, sizes: OnceLock::new() }
+    }
+
+    /// The file with a name as the archive's lists give it, or with that name and a compression's suffix.
+    pub fn open(&self, name: &[u8]) -> Result<(Member, Compression)> {
+        for full in spellings(check_name(name)?) {
+            if let Some(member) = self.open_exactly(&full)? {
+                return Ok((member, by_suffix(&full)));
+            }
+        }
+        let name = String::from_utf8_lossy(name);
+        Err(Error::archive(format!("file \"{name}\" does not exist")))
+    }
+
+    /// The table of contents; the archive's other files are not asked for.
+    pub fn open_contents(&self) -> Result<(Member, Compression)> {
+        for full in spellings(b"toc.dat") {
+            let Folder::Remote { remote, .. } = self else {
+                match self.open_exactly(&full)? {
+                    Some(member) => return Ok((member, by_suffix(&full))),
+                    None => continue,
+                }
+            };
+            let key = String::from_utf8_lossy(&full).into_owned();
+            if let Some(size) = remote.size(&key).map_err(crate::store::store_error)? {
+                let object = Object { remote: remote.clone(), key };
+                return Ok((Member::object(object, size), by_suffix(&full)));
+            }
+        }
+        Err(Error::archive("file \"toc.dat\" does not exist").hint(
+            "An archive is a file or a directory that pg_dump made in custom or directory format.",
+        ))
+    }
+
+    /// The file with exactly this name, if there is one.
+    pub fn open_exactly(&self, name: &[u8]) -> Result<Option<Member>> {
+        let shown = || String::from_utf8_lossy(name).into_owned();
+        match self {
+            Folder::Local(folder) => open_local(folder, name),
+            Folder::Memory(files) => {
+                Ok(files.get(name).map(|bytes| Member::memory(shown(), bytes.clone())))
+            }
+            Folder::Remote { remote, sizes } => {
+                let object = || Object { remote: remote.clone(), key: shown() };
+                let size = listed(remote, sizes)?.get(name);
+                Ok(size.map(|&size| Member::object(object(), size)))
+            }
+        }
+    }
+
+    /// The size of the file that [`Folder::open`] would open, in bytes.
+    pub fn size(&self, name: &[u8]) -> Option<u64> {
+        spellings(check_name(name).ok()?).find_map(|full| match self {
+            Folder::Local(folder) => {
+                fs::metadata(folder.join(OsStr::from_bytes(&full))).ok().map(|meta| meta.len())
+            }
+            Folder::Memory(files) => files.get(&full).map(|bytes| bytes.len() as u64),
+            Folder::Remote { remote, sizes } => listed(remote, sizes).ok()?.get(&full).copied(),
+        })
+    }
+}
+
+/// The sizes of all files in a store. One listing takes a request per thousand of them; asking for each would
+/// take one per file.
+fn listed<'a>(
+    remote: &Remote,
+    sizes: &'a OnceLock<HashMap<Vec<u8>, u64>>,
+) -> Result<&'a HashMap<Vec<u8>, u64>> {
+    if let Some(sizes) = sizes.get() {
+        return Ok(sizes);
+    }
+    let found = remote
+        .list()
+        .while_reading("the archive's list of files", "The store was asked for all files.")?;
+    let found = found
+        .into_iter()
+        .filter(|(key, _)| !key.contains('/'))
+        .map(|(key, size)| (key.into_bytes(), size))
+        .collect();
+    Ok(sizes.get_or_init(|| found))
+}
+
+/// Opens a file within a folder. Links that lead out of it are refused: an archive from elsewhere must not make
+/// us read what its maker could not.
+fn open_local(folder: &Path, name: &[u8]) -> Result<Option<Member>> {
+    let path = folder.join(OsStr::from_bytes(name));
+    let shown = String::from_utf8_lossy(name).into_owned();
+    let failed =
+        |e: &io::Error| Error::io(format!("could not open file \"{}\"", path.display()), e);
+    let real = match path.canonicalize() {
+        Ok(real) => real,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            if path.is_symlink() {
+                return Err(Error::archive(format!("\"{shown}\" is a symbolic link to nothing")));
+            }
+            return Ok(None);
+        }
+        Err(e) => return Err(failed(&e)),
+    };
+    if !real.starts_with(folder) {
+        return Err(Error::archive(format!(
+            "\"{shown}\" is a symbolic link that leaves the archive"
+        ))
+        .hint("Files of an archive must lie within its directory."));
+    }
+    // Opening something else than a file, a pipe for one, might wait for ever.
+    if !fs::metadata(&real).map_err(|e| failed(&e))?.is_file() {
+        return Err(Error::archive(format!("\"{shown}\" is not a regular file")));
+    }
+    Member::local(shown, File::open(&real).map_err(|e| failed(&e))?).map(Some)
+}
