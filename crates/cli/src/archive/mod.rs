@@ -17,6 +17,7 @@ mod directory;
 mod fault;
 mod header;
 mod member;
+pub mod rewrite;
 pub mod toc;
 mod wire;
 
