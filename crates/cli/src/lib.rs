@@ -6,12 +6,14 @@
 //! - [`pg`]: the fence around libpq; the only place for `unsafe`.
 //! - [`store`]: local paths and object stores, and how to reach them.
 //! - [`restore`]: carries a plan out on connections, with a journal in the target database.
+//! - [`backup`]: makes, checks and lists backups; [`verify`]: compares a database with what it should be.
 //! - [`report`]: what a person sees of it.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod archive;
 pub mod args;
+pub mod backup;
 pub mod commands;
 pub mod error;
 pub mod pg;
@@ -19,5 +21,6 @@ pub mod plan;
 pub mod report;
 pub mod restore;
 pub mod store;
+pub mod verify;
 
 pub use error::{Error, Result};

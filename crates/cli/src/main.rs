@@ -7,6 +7,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Restore(args) => firn_cli::commands::restore::run(&args),
+        Command::Backup(args) => firn_cli::commands::backup::run(&args),
     };
     match result {
         Ok(code) => code,

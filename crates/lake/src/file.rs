@@ -68,7 +68,6 @@ impl FileStore {
         let target = self.path(key);
         let folder = target.parent().unwrap_or(&self.root);
         self.make_folders(folder)?;
-        let exists = || Failure::fatal(ErrorKind::AlreadyExists, "an object with this key exists");
         if fs::symlink_metadata(&target).is_ok() {
             return Err(exists());
         }
@@ -90,20 +89,89 @@ impl FileStore {
         if cancelled() {
             return Err(Failure::cancelled());
         }
-        match fs::hard_link(&temporary.0, &target) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(exists()),
-            // Some file systems have no hard links. Renaming would replace what exists, so look once more.
-            Err(_) => {
-                if fs::symlink_metadata(&target).is_ok() {
-                    return Err(exists());
-                }
-                fs::rename(&temporary.0, &target)?;
-            }
+        move_into_place(temporary, &target)
+    }
+
+    /// Begins an object that comes in parts; the answer is the name of the temporary file.
+    pub fn upload_begin(&self, key: &str) -> Result<String> {
+        self.check_root()?;
+        let target = self.path(key);
+        self.make_folders(target.parent().unwrap_or(&self.root))?;
+        if fs::symlink_metadata(&target).is_ok() {
+            return Err(exists());
         }
-        drop(temporary);
-        sync_folder(folder)?;
+        let temporary = Temporary::beside(&target)?;
+        OpenOptions::new().write(true).create_new(true).open(&temporary.0)?;
+        let name = temporary.0.file_name().and_then(|n| n.to_str()).map(str::to_string);
+        let name = name.ok_or_else(|| Failure::fatal(ErrorKind::Other, "a file has no name"))?;
+        temporary.keep();
+        Ok(name)
+    }
+
+    fn temporary(&self, key: &str, id: &str) -> PathBuf {
+        self.path(key).with_file_name(id)
+    }
+
+    /// Writes a part.
+    pub fn upload_part(
+        &self,
+        key: &str,
+        id: &str,
+        offset: u64,
+        bytes: &Bytes,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let file = OpenOptions::new().write(true).open(self.temporary(key, id))?;
+        let mut at = offset;
+        for step in bytes.chunks(STEP) {
+            if cancelled() {
+                return Err(Failure::cancelled());
+            }
+            file.write_all_at(step, at)?;
+            at += step.len() as u64;
+        }
+        file.sync_data()?;
         Ok(())
+    }
+
+    /// Moves an object of this size into place.
+    pub fn upload_finish(
+        &self,
+        key: &str,
+        id: &str,
+        size: u64,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let temporary = Temporary(self.temporary(key, id));
+        let file = OpenOptions::new().write(true).open(&temporary.0)?;
+        let found = file.metadata()?.len();
+        if found != size {
+            return Err(Failure::fatal(
+                ErrorKind::Corrupt,
+                format!("its parts have {size} bytes and its file {found}"),
+            ));
+        }
+        file.sync_all()?;
+        if cancelled() {
+            return Err(Failure::cancelled());
+        }
+        move_into_place(temporary, &self.path(key))
+    }
+
+    /// Removes what was written of an object.
+    pub fn upload_abort(&self, key: &str, id: &str) -> Result<()> {
+        remove(&self.temporary(key, id))
+    }
+
+    /// Removes an object, durably.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        self.check_root()?;
+        let path = self.path(key);
+        remove(&path)?;
+        match path.parent().filter(|folder| folder.is_dir()) {
+            Some(folder) => Ok(sync_folder(folder)?),
+            None => Ok(()),
+        }
     }
 
     /// Creates the folders down to `folder`, each one durable before anything is put into it.
@@ -218,6 +286,38 @@ fn read(
     Ok(buffer.into())
 }
 
+fn exists() -> Failure {
+    Failure::fatal(ErrorKind::AlreadyExists, "an object with this key exists")
+}
+
+/// Removes a file if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if io_kind(&e) != ErrorKind::NotFound => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a file its name, unless another one has it, and makes that durable.
+fn move_into_place(temporary: Temporary, target: &Path) -> Result<()> {
+    match fs::hard_link(&temporary.0, target) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(exists()),
+        // Some file systems have no hard links. Renaming would replace what exists, so look once more.
+        Err(_) => {
+            if fs::symlink_metadata(target).is_ok() {
+                return Err(exists());
+            }
+            fs::rename(&temporary.0, target)?;
+        }
+    }
+    drop(temporary);
+    if let Some(folder) = target.parent() {
+        sync_folder(folder)?;
+    }
+    Ok(())
+}
+
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -233,10 +333,18 @@ impl Temporary {
         name.push(format!(".{}.{:016x}.tmp", std::process::id(), crate::key::random_nonce()));
         Ok(Temporary(target.with_file_name(name)))
     }
+
+    /// Leaves the file where it is.
+    fn keep(mut self) {
+        self.0 = PathBuf::new();
+    }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
+        if self.0.as_os_str().is_empty() {
+            return;
+        }
         // It may never have been created, or have been renamed; and there is nobody to tell of a failure.
         let _ = fs::remove_file(&self.0);
     }

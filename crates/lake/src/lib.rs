@@ -17,9 +17,11 @@ mod s3;
 mod s3_error;
 mod s3_http;
 mod store;
+mod upload;
 
 pub use cache::{Cache, CacheStats};
 pub use error::{Error, ErrorKind, Result};
 pub use key::{object_key, random_nonce, relation_prefix, ObjectKey};
 pub use options::{validate_url, StoreOptions, PUBLIC_OPTIONS, SECRET_OPTIONS};
 pub use store::Store;
+pub use upload::{Part, Upload};

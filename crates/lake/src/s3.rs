@@ -15,7 +15,8 @@ use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, RetryConfig,
+    ClientOptions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, RetryConfig,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,7 +128,10 @@ impl S3Store {
             self.put_parts(&path, bytes).await
         };
         match result {
-            Err(refused) if refused.uncertain => self.settle(&path, bytes, refused).await,
+            Err(refused) if refused.uncertain => {
+                let crc = crc32c::crc32c(bytes);
+                self.settle(&path, bytes.len() as u64, crc, refused).await
+            }
             other => other,
         }
     }
@@ -135,8 +139,8 @@ impl S3Store {
     /// What a write amounts to whose answer was lost. It may have succeeded: then the object is ours. Or the
     /// server refused it before it had read all of it and closed the connection, so that the refusal was
     /// never seen: then a look at the object meets the same refusal.
-    async fn settle(&self, path: &Path, bytes: &Bytes, lost: Failure) -> Result<()> {
-        match self.is_there(path, bytes).await {
+    async fn settle(&self, path: &Path, size: u64, crc: u32, lost: Failure) -> Result<()> {
+        match self.is_there(path, size, crc).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure {
                 kind: ErrorKind::AlreadyExists,
@@ -193,11 +197,7 @@ impl S3Store {
         if part > LARGEST_PART {
             return Err(Failure::fatal(ErrorKind::InvalidOptions, "the object is too large"));
         }
-        let id = self
-            .policy
-            .run(|| async { self.client.create_multipart(path).await.map_err(|e| self.fail(e)) })
-            .await
-            .map_err(certain)?;
+        let id = self.begin(path).await?;
         let mut upload = Upload { client: self.client.clone(), path: path.clone(), id, open: true };
         let result = self.fill(&upload, bytes, part).await;
         if result.is_err() {
@@ -208,34 +208,42 @@ impl S3Store {
         result
     }
 
+    async fn begin(&self, path: &Path) -> Result<String> {
+        self.policy
+            .run(|| async { self.client.create_multipart(path).await.map_err(|e| self.fail(e)) })
+            .await
+            .map_err(certain)
+    }
+
     async fn fill(&self, upload: &Upload, bytes: &Bytes, part: u64) -> Result<()> {
         let part = usize::try_from(part).unwrap_or(usize::MAX);
         let starts = (0..bytes.len()).step_by(part).enumerate();
         let parts: Vec<PartId> = stream::iter(starts)
             .map(|(n, at)| {
                 let end = at.saturating_add(part).min(bytes.len());
-                self.put_part(upload, n, bytes.slice(at..end))
+                self.put_part(&upload.path, &upload.id, n, bytes.slice(at..end))
             })
             .buffered(self.parallel.min(UPLOADS_AT_ONCE))
             .try_collect()
             .await
             .map_err(certain)?;
+        self.complete(&upload.path, &upload.id, parts).await
+    }
+
+    async fn complete(&self, path: &Path, id: &String, parts: Vec<PartId>) -> Result<()> {
         if !self.conditional.load(Ordering::Relaxed) {
-            self.policy.run(|| self.refuse_existing(&upload.path)).await.map_err(certain)?;
+            self.policy.run(|| self.refuse_existing(path)).await.map_err(certain)?;
         }
         self.policy
             .run(|| async {
                 loop {
-                    let result = self
-                        .client
-                        .complete_multipart(&upload.path, &upload.id, parts.clone())
-                        .await;
+                    let result = self.client.complete_multipart(path, id, parts.clone()).await;
                     match result {
                         Err(e)
                             if self.judge.is_not_implemented(&e)
                                 && self.conditional.swap(false, Ordering::Relaxed) =>
                         {
-                            self.refuse_existing(&upload.path).await?;
+                            self.refuse_existing(path).await?;
                         }
                         other => return other.map(|_| ()).map_err(|e| self.fail(e)),
                     }
@@ -244,26 +252,76 @@ impl S3Store {
             .await
     }
 
-    async fn put_part(&self, upload: &Upload, n: usize, bytes: Bytes) -> Result<PartId> {
+    async fn put_part(&self, path: &Path, id: &String, n: usize, bytes: Bytes) -> Result<PartId> {
         self.policy
             .run(|| async {
                 let payload = PutPayload::from_bytes(bytes.clone());
-                self.client
-                    .put_part(&upload.path, &upload.id, n, payload)
-                    .await
-                    .map_err(|e| self.fail(e))
+                self.client.put_part(path, id, n, payload).await.map_err(|e| self.fail(e))
             })
             .await
     }
 
-    /// Whether the object is there with exactly these bytes.
-    async fn is_there(&self, path: &Path, bytes: &Bytes) -> Result<bool> {
+    /// Begins an object that comes in parts; the answer names the upload.
+    pub async fn upload_begin(&self, key: &str) -> Result<String> {
+        let path = self.path(key)?;
+        self.begin(&path).await
+    }
+
+    /// Uploads a part, counted from 0. The answer is what [`S3Store::upload_finish`] wants to know of it.
+    pub async fn upload_part(&self, key: &str, id: &str, n: usize, bytes: Bytes) -> Result<String> {
+        if n as u64 >= MOST_PARTS {
+            return Err(Failure::fatal(ErrorKind::InvalidOptions, "the object has too many parts"));
+        }
+        let (path, id) = (self.path(key)?, id.to_string());
+        self.put_part(&path, &id, n, bytes).await.map(|part| part.content_id).map_err(certain)
+    }
+
+    /// Makes the object of its parts, in order. It has this size and this crc32c.
+    pub async fn upload_finish(
+        &self,
+        key: &str,
+        id: &str,
+        parts: Vec<String>,
+        size: u64,
+        crc: u32,
+    ) -> Result<()> {
+        let (path, id) = (self.path(key)?, id.to_string());
+        let parts = parts.into_iter().map(|content_id| PartId { content_id }).collect();
+        match self.complete(&path, &id, parts).await {
+            Err(refused) if refused.uncertain => self.settle(&path, size, crc, refused).await,
+            other => other,
+        }
+    }
+
+    /// Gives up an upload. One that is not there any more was given up before, or completed.
+    pub async fn upload_abort(&self, key: &str, id: &str) -> Result<()> {
+        let (path, id) = (self.path(key)?, id.to_string());
+        let abort =
+            || async { self.client.abort_multipart(&path, &id).await.map_err(|e| self.fail(e)) };
+        match self.policy.run(abort).await {
+            Err(f) if f.kind == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes an object; one that is not there is removed already.
+    pub async fn delete(&self, key: &str) -> Result<()> {
+        let path = self.path(key)?;
+        let delete = || async { self.client.delete(&path).await.map_err(|e| self.fail(e)) };
+        match self.policy.run(delete).await {
+            Err(f) if f.kind == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether the object is there with bytes of this number and crc32c.
+    async fn is_there(&self, path: &Path, size: u64, crc: u32) -> Result<bool> {
         let length = self.policy.run(|| self.head_once(path)).await?;
-        if length != bytes.len() as u64 {
+        if length != size {
             return Ok(false);
         }
-        let (_, crc) = self.checksum_of(path).await?;
-        Ok(crc == crc32c::crc32c(bytes))
+        let (_, found) = self.checksum_of(path).await?;
+        Ok(found == crc)
     }
 
     pub async fn get_many(&self, key: &str, wanted: &[Range<u64>]) -> Result<Vec<Bytes>> {

@@ -19,7 +19,7 @@ pub struct Store {
     place: Place,
 }
 
-enum Place {
+pub(crate) enum Place {
     File(FileStore),
     S3 { store: Box<S3Store>, driver: Driver },
 }
@@ -160,7 +160,11 @@ impl Store {
         self.finish("verify object", key, compared)
     }
 
-    fn finish<T>(
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn finish<T>(
         &self,
         doing: &str,
         key: &str,

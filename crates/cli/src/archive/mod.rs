@@ -21,6 +21,7 @@ mod header;
 mod large_objects;
 mod member;
 mod remote;
+pub mod rewrite;
 pub mod toc;
 mod wire;
 

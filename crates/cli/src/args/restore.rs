@@ -51,7 +51,7 @@ pub struct Args {
     pub role: Option<String>,
 
     /// use this many connections at the same time
-    #[arg(short = 'j', long, value_name = "NUM", default_value_t = default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub jobs: u16,
     /// go on with the unfinished restore in the target database
     #[arg(long)]
@@ -162,10 +162,6 @@ pub struct Args {
     /// write a report with the timeline of the connections
     #[arg(long, value_name = "FILENAME")]
     pub html_report: Option<String>,
-}
-
-fn default_jobs() -> u16 {
-    std::thread::available_parallelism().map_or(2, |n| n.get().min(64) as u16)
 }
 
 impl Args {

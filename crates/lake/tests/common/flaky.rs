@@ -280,6 +280,12 @@ fn act(r: &Request, s: &mut State) -> Answer {
             s.objects.insert(r.key.clone(), r.body.clone());
             done()
         }
+        "POST" if r.query.contains_key("delete") => {
+            let body = String::from_utf8_lossy(&r.body).into_owned();
+            let key = body.split("<Key>").nth(1).and_then(|k| k.split("</Key>").next()).unwrap();
+            s.objects.remove(key);
+            xml(format!("<DeleteResult><Deleted><Key>{key}</Key></Deleted></DeleteResult>"))
+        }
         "POST" if r.query.contains_key("uploads") => {
             s.next_upload += 1;
             let id = format!("upload{}", s.next_upload);

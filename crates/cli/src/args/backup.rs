@@ -1,0 +1,368 @@
+//! Flags of `firn backup`; named as `pg_dump` names them where it has them.
+
+use super::connect::Connect;
+use crate::backup::{Options, Spec};
+use crate::error::{Error, Result};
+use crate::store::StoreSettings;
+use clap::{Args as Group, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Group, Clone, Debug)]
+#[command(
+    disable_help_flag = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "firn backup [OPTIONS] DBNAME DEST\n       firn backup [OPTIONS] -d CONNECTION DEST\n       \
+                      firn backup verify [OPTIONS] DEST\n       firn backup list [OPTIONS] PARENT"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub make: Make,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Check a backup without a server: nothing missing, nothing changed
+    Verify(Verify),
+    /// List the backups below a folder or a prefix of an object store
+    List(List),
+}
+
+#[derive(Group, Clone, Debug)]
+pub struct Make {
+    /// database to back up (a name, connection string or URI), and where to: an empty or new directory, file:// or s3:// URL
+    #[arg(value_name = "DBNAME DEST", required = true, num_args = 1..=2, hide = false)]
+    pub places: Vec<String>,
+
+    /// print this help
+    #[arg(short = '?', long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+
+    /// connect to database name, connection string or URI; then only DEST follows
+    #[arg(short = 'd', long, value_name = "NAME")]
+    pub dbname: Option<String>,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// do SET ROLE before the backup
+    #[arg(long, value_name = "ROLENAME")]
+    pub role: Option<String>,
+
+    /// use this many connections at the same time to copy data
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub jobs: u16,
+    /// compress as specified: none, gzip, lz4 or zstd, and a level after a colon; by default zstd, and gzip for
+    /// PostgreSQL 15, whose pg_restore knows no other
+    #[arg(short = 'Z', long, value_name = "METHOD[:LEVEL]")]
+    pub compress: Option<String>,
+    /// remove what an unfinished backup left at DEST, and start again
+    #[arg(long)]
+    pub overwrite_incomplete: bool,
+    /// do not compute checksums of tables' rows, by which restored tables are compared
+    #[arg(long)]
+    pub no_checksums: bool,
+    /// do not wait for the backup to be written safely to disk
+    #[arg(long)]
+    pub no_sync: bool,
+    /// wait until the backup can run without anomalies of serializable transactions
+    #[arg(long)]
+    pub serializable_deferrable: bool,
+    /// the pg_dump to use, instead of the one that fits the server
+    #[arg(long, value_name = "PATH")]
+    pub pg_dump: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub selection: Selection,
+
+    /// verbose mode: a line for every table
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// no output but errors
+    #[arg(short = 'q', long, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// What goes to `pg_dump` as it is.
+#[derive(Group, Clone, Debug, Default)]
+#[command(next_help_heading = "Options passed on to pg_dump")]
+pub struct Selection {
+    /// dump only the data, not the schema
+    #[arg(short = 'a', long)]
+    pub data_only: bool,
+    /// dump only the schema, no data
+    #[arg(short = 's', long, conflicts_with = "data_only")]
+    pub schema_only: bool,
+    /// include large objects
+    #[arg(short = 'b', long, alias = "blobs")]
+    pub large_objects: bool,
+    /// exclude large objects
+    #[arg(short = 'B', long, alias = "no-blobs", conflicts_with = "large_objects")]
+    pub no_large_objects: bool,
+    /// dump the specified schema(s) only
+    #[arg(short = 'n', long, value_name = "PATTERN")]
+    pub schema: Vec<String>,
+    /// do NOT dump the specified schema(s)
+    #[arg(short = 'N', long, value_name = "PATTERN")]
+    pub exclude_schema: Vec<String>,
+    /// dump only the specified table(s)
+    #[arg(short = 't', long, value_name = "PATTERN")]
+    pub table: Vec<String>,
+    /// do NOT dump the specified table(s)
+    #[arg(short = 'T', long, value_name = "PATTERN")]
+    pub exclude_table: Vec<String>,
+    /// do NOT dump data for the specified table(s)
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude_table_data: Vec<String>,
+    /// dump only the specified table(s), with their children and partitions
+    #[arg(long, value_name = "PATTERN")]
+    pub table_and_children: Vec<String>,
+    /// do NOT dump the specified table(s), with their children and partitions
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude_table_and_children: Vec<String>,
+    /// do NOT dump data for the specified table(s), with their children and partitions
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude_table_data_and_children: Vec<String>,
+    /// dump the specified extension(s) only
+    #[arg(short = 'e', long, value_name = "PATTERN")]
+    pub extension: Vec<String>,
+    /// do NOT dump the specified extension(s)
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude_extension: Vec<String>,
+    /// include or exclude objects based on expressions in this file
+    #[arg(long, value_name = "FILENAME")]
+    pub filter: Vec<String>,
+    /// include data of foreign tables on servers matching the pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub include_foreign_data: Vec<String>,
+    /// dump named section (pre-data, data, or post-data)
+    #[arg(long, value_name = "SECTION")]
+    pub section: Vec<String>,
+    /// dump the data in this encoding
+    #[arg(short = 'E', long, value_name = "ENCODING")]
+    pub encoding: Option<String>,
+    /// enable row security (dump only content user has access to)
+    #[arg(long)]
+    pub enable_row_security: bool,
+    /// load partitions via the root table
+    #[arg(long)]
+    pub load_via_partition_root: bool,
+    /// fail after waiting this long for a table lock
+    #[arg(long, value_name = "TIMEOUT")]
+    pub lock_wait_timeout: Option<String>,
+    /// skip restoration of object ownership
+    #[arg(short = 'O', long)]
+    pub no_owner: bool,
+    /// do not dump privileges (grant/revoke)
+    #[arg(short = 'x', long, alias = "no-acl")]
+    pub no_privileges: bool,
+    /// do not dump comments
+    #[arg(long)]
+    pub no_comments: bool,
+    /// do not dump publications
+    #[arg(long)]
+    pub no_publications: bool,
+    /// do not dump security label assignments
+    #[arg(long)]
+    pub no_security_labels: bool,
+    /// do not dump subscriptions
+    #[arg(long)]
+    pub no_subscriptions: bool,
+    /// do not dump table access methods
+    #[arg(long)]
+    pub no_table_access_method: bool,
+    /// do not dump tablespace assignments
+    #[arg(long)]
+    pub no_tablespaces: bool,
+    /// do not dump TOAST compression methods
+    #[arg(long)]
+    pub no_toast_compression: bool,
+    /// do not dump unlogged table data
+    #[arg(long)]
+    pub no_unlogged_table_data: bool,
+    /// do not dump statistics
+    #[arg(long)]
+    pub no_statistics: bool,
+    /// dump the statistics
+    #[arg(long)]
+    pub statistics: bool,
+    /// quote all identifiers, even if not key words
+    #[arg(long)]
+    pub quote_all_identifiers: bool,
+    /// require table and/or schema include patterns to match at least one entity each
+    #[arg(long)]
+    pub strict_names: bool,
+    /// set what SET SESSION AUTHORIZATION commands are to name: the superuser for restoring
+    #[arg(short = 'S', long, value_name = "NAME")]
+    pub superuser: Option<String>,
+}
+
+impl Selection {
+    /// The flags for `pg_dump`.
+    fn flags(&self) -> Vec<String> {
+        let mut flags = Vec::new();
+        for (name, values) in [
+            ("schema", &self.schema),
+            ("exclude-schema", &self.exclude_schema),
+            ("table", &self.table),
+            ("exclude-table", &self.exclude_table),
+            ("exclude-table-data", &self.exclude_table_data),
+            ("table-and-children", &self.table_and_children),
+            ("exclude-table-and-children", &self.exclude_table_and_children),
+            ("exclude-table-data-and-children", &self.exclude_table_data_and_children),
+            ("extension", &self.extension),
+            ("exclude-extension", &self.exclude_extension),
+            ("filter", &self.filter),
+            ("include-foreign-data", &self.include_foreign_data),
+            ("section", &self.section),
+        ] {
+            flags.extend(values.iter().map(|value| format!("--{name}={value}")));
+        }
+        for (name, value) in [
+            ("encoding", &self.encoding),
+            ("lock-wait-timeout", &self.lock_wait_timeout),
+            ("superuser", &self.superuser),
+        ] {
+            flags.extend(value.iter().map(|value| format!("--{name}={value}")));
+        }
+        for (name, set) in [
+            ("data-only", self.data_only),
+            ("schema-only", self.schema_only),
+            ("blobs", self.large_objects),
+            ("no-blobs", self.no_large_objects),
+            ("enable-row-security", self.enable_row_security),
+            ("load-via-partition-root", self.load_via_partition_root),
+            ("no-owner", self.no_owner),
+            ("no-privileges", self.no_privileges),
+            ("no-comments", self.no_comments),
+            ("no-publications", self.no_publications),
+            ("no-security-labels", self.no_security_labels),
+            ("no-subscriptions", self.no_subscriptions),
+            ("no-table-access-method", self.no_table_access_method),
+            ("no-tablespaces", self.no_tablespaces),
+            ("no-toast-compression", self.no_toast_compression),
+            ("no-unlogged-table-data", self.no_unlogged_table_data),
+            ("no-statistics", self.no_statistics),
+            ("statistics", self.statistics),
+            ("quote-all-identifiers", self.quote_all_identifiers),
+            ("strict-names", self.strict_names),
+        ] {
+            if set {
+                flags.push(format!("--{name}"));
+            }
+        }
+        flags
+    }
+}
+
+impl Make {
+    pub fn options(&self) -> Result<Options> {
+        let (dbname, destination) = match (&self.dbname, &self.places[..]) {
+            (Some(dbname), [destination]) | (None, [dbname, destination]) => (dbname, destination),
+            (Some(_), _) => {
+                return Err(Error::usage("too many command-line arguments")
+                    .hint("With -d only the destination follows."))
+            }
+            (None, _) => {
+                return Err(Error::usage("no destination was given")
+                    .hint("Usage: firn backup [OPTIONS] DBNAME DEST"))
+            }
+        };
+        let mut connection = self.connect.params()?;
+        connection.push(("dbname".to_string(), dbname.clone()));
+        let mut selection = self.selection.flags();
+        selection.extend(self.role.iter().map(|role| format!("--role={role}")));
+        Ok(Options {
+            connection,
+            destination: destination.clone(),
+            store: StoreSettings::default(),
+            jobs: usize::from(self.jobs),
+            compression: self.compress.as_deref().map(Spec::parse).transpose()?,
+            pg_dump: self.pg_dump.clone(),
+            selection,
+            role: self.role.clone(),
+            row_security: self.selection.enable_row_security,
+            deferrable: self.serializable_deferrable,
+            overwrite_incomplete: self.overwrite_incomplete,
+            checksums: !self.no_checksums,
+            sync: !self.no_sync,
+        })
+    }
+}
+
+/// Flags of `firn backup verify`.
+#[derive(Group, Clone, Debug)]
+#[command(disable_help_flag = true)]
+pub struct Verify {
+    /// the backup: a directory, file:// or s3:// URL
+    pub dest: String,
+    /// read so many files at the same time
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub jobs: u16,
+    /// no output but problems
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// print this help
+    #[arg(short = '?', long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+/// Flags of `firn backup list`.
+#[derive(Group, Clone, Debug)]
+#[command(disable_help_flag = true)]
+pub struct List {
+    /// where to look: a directory, file:// or s3:// URL
+    pub parent: String,
+    /// one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// print this help
+    #[arg(short = '?', long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command as Top};
+    use clap::Parser;
+
+    fn parse(line: &str) -> std::result::Result<Args, clap::Error> {
+        let cli = Cli::try_parse_from(line.split(' '))?;
+        #[allow(irrefutable_let_patterns)]
+        let Top::Backup(args) = cli.command
+        else {
+            panic!("{line}")
+        };
+        Ok(*args)
+    }
+
+    #[test]
+    fn database_and_destination() {
+        let options = |line| parse(line).unwrap().make.options();
+        let found = options("firn backup -h x -p 5 db /dest -j 3 -Z zstd:5 -t a* -T b -s --role r")
+            .unwrap();
+        assert_eq!(found.destination, "/dest");
+        assert_eq!(found.connection[2], ("dbname".to_string(), "db".to_string()));
+        assert_eq!(
+            found.selection,
+            ["--table=a*", "--exclude-table=b", "--schema-only", "--role=r"]
+        );
+        assert_eq!((found.jobs, found.compression.unwrap().to_string()), (3, "zstd:5".into()));
+        let found = options("firn backup -d service=x /dest").unwrap();
+        assert_eq!(found.connection, [("dbname".to_string(), "service=x".to_string())]);
+        assert!(options("firn backup onlyone").is_err());
+        assert!(options("firn backup -d x a b").is_err());
+    }
+
+    #[test]
+    fn subcommands() {
+        let args = parse("firn backup verify /dest -j 2").unwrap();
+        assert!(matches!(args.command, Some(Command::Verify(Verify { jobs: 2, .. }))));
+        let args = parse("firn backup list s3://b/x --json").unwrap();
+        assert!(matches!(args.command, Some(Command::List(List { json: true, .. }))));
+        assert!(parse("firn backup").is_err());
+        assert!(parse("firn backup -j 0 a b").is_err());
+        assert!(parse("firn backup a b c").is_err());
+    }
+}

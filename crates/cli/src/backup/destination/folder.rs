@@ -1,0 +1,185 @@
+//! A backup in a local folder.
+
+use super::{judge, must_clear, Destination, Output, Preparation};
+use crate::backup::manifest;
+use crate::error::{Error, Result};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A folder of files.
+pub struct FolderDestination {
+    path: PathBuf,
+    sync: bool,
+    jobs: usize,
+    /// Files written and not yet synced.
+    unsynced: Arc<Mutex<Vec<PathBuf>>>,
+}
+
+/// Files of at least so many bytes are synced by whoever wrote them, while others still write.
+const LARGE: u64 = 1 << 20;
+/// Bytes written between two syncs of a file: the last one has little left to wait for.
+const SYNC_EVERY: u64 = 64 << 20;
+
+fn failed(doing: &str, path: &Path, e: &io::Error) -> Error {
+    let error = Error::io(format!("could not {doing} \"{}\"", path.display()), e);
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => error.hint(
+            "Make room and start again with --overwrite-incomplete, or use another destination.",
+        ),
+        _ => error,
+    }
+}
+
+impl FolderDestination {
+    /// Creates the folder, readable to its owner only, or makes sure that it is empty.
+    pub fn prepare(path: PathBuf, how: Preparation) -> Result<FolderDestination> {
+        let mut names = Vec::new();
+        match fs::read_dir(&path) {
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = entry.map_err(|e| failed("read directory", &path, &e))?;
+                    names.push(entry.file_name().to_string_lossy().into_owned());
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new()
+                    .mode(0o700)
+                    .create(&path)
+                    .map_err(|e| failed("create directory", &path, &e))?;
+            }
+            Err(e) => return Err(failed("read directory", &path, &e)),
+        }
+        let found = judge(names.iter().map(String::as_str));
+        if must_clear(&path.display().to_string(), found, how.overwrite_incomplete)? {
+            for name in names {
+                let file = path.join(name);
+                fs::remove_file(&file).map_err(|e| failed("remove file", &file, &e))?;
+            }
+        }
+        let destination =
+            FolderDestination { path, sync: how.sync, jobs: how.jobs, unsynced: Arc::default() };
+        // Rather now than after hours: whether files can be created, and the folder itself durable.
+        destination.scratch()?;
+        if destination.sync {
+            sync_folder(&destination.path)?;
+            if let Ok(Some(parent)) =
+                destination.path.canonicalize().map(|p| p.parent().map(Path::to_path_buf))
+            {
+                sync_folder(&parent)?;
+            }
+        }
+        Ok(destination)
+    }
+
+    fn open_new(&self, path: &Path) -> Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|e| failed("create file", path, &e))
+    }
+}
+
+fn sync_folder(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|e| failed("synchronize directory", path, &e))
+}
+
+impl Destination for FolderDestination {
+    fn create(&self, name: &str, _expected: u64) -> Result<Box<dyn Output>> {
+        let path = self.path.join(name);
+        let file = self.open_new(&path)?;
+        let unsynced = self.sync.then(|| Arc::clone(&self.unsynced));
+        Ok(Box::new(FileOutput { file, path, written: 0, since_sync: 0, unsynced }))
+    }
+
+    fn scratch(&self) -> Result<File> {
+        let path = self.path.join(manifest::SCRATCH);
+        let file = self.open_new(&path)?;
+        fs::remove_file(&path).map_err(|e| failed("remove file", &path, &e))?;
+        Ok(file)
+    }
+
+    fn settle(&self) -> Result<()> {
+        let paths = std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(|e| e.into_inner()));
+        let next = AtomicUsize::new(0);
+        let sync_some = || -> Result<()> {
+            while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+                File::open(path)
+                    .and_then(|file| file.sync_all())
+                    .map_err(|e| failed("synchronize file", path, &e))?;
+            }
+            Ok(())
+        };
+        let threads = (self.jobs * 2).min(paths.len().div_ceil(16));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..threads).map(|_| scope.spawn(sync_some)).collect();
+            let mut result = sync_some();
+            for thread in threads {
+                let other = thread.join();
+                result = result.and(other.unwrap_or_else(|_| {
+                    Err(Error::new(crate::error::ErrorKind::Internal, "a thread panicked"))
+                }));
+            }
+            result
+        })?;
+        if self.sync {
+            sync_folder(&self.path)?;
+        }
+        Ok(())
+    }
+
+    fn seal(&self, manifest: Vec<u8>) -> Result<()> {
+        let temporary = self.path.join(manifest::TEMPORARY);
+        let target = self.path.join(manifest::FILE);
+        let mut file = self.open_new(&temporary)?;
+        file.write_all(&manifest).map_err(|e| failed("write file", &temporary, &e))?;
+        if self.sync {
+            file.sync_all().map_err(|e| failed("synchronize file", &temporary, &e))?;
+        }
+        fs::rename(&temporary, &target).map_err(|e| failed("rename file", &temporary, &e))?;
+        if self.sync {
+            sync_folder(&self.path)?;
+        }
+        Ok(())
+    }
+
+    fn abandon(&self) {}
+}
+
+struct FileOutput {
+    file: File,
+    path: PathBuf,
+    written: u64,
+    since_sync: u64,
+    /// Where to leave the path of a small file; `None` if nothing is synced.
+    unsynced: Option<Arc<Mutex<Vec<PathBuf>>>>,
+}
+
+impl Output for FileOutput {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<()> {
+        self.file.write_all(&bytes).map_err(|e| failed("write file", &self.path, &e))?;
+        self.written += bytes.len() as u64;
+        self.since_sync += bytes.len() as u64;
+        if self.since_sync >= SYNC_EVERY && self.unsynced.is_some() {
+            self.file.sync_data().map_err(|e| failed("synchronize file", &self.path, &e))?;
+            self.since_sync = 0;
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let Some(unsynced) = &self.unsynced else { return Ok(()) };
+        if self.written >= LARGE {
+            return self.file.sync_all().map_err(|e| failed("synchronize file", &self.path, &e));
+        }
+        unsynced.lock().unwrap_or_else(|e| e.into_inner()).push(self.path.clone());
+        Ok(())
+    }
+}

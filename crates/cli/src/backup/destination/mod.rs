@@ -1,0 +1,127 @@
+//! Where a backup is written to.
+
+mod folder;
+mod remote;
+
+pub use folder::FolderDestination;
+pub use remote::RemoteDestination;
+
+use super::halt::Halt;
+use super::manifest;
+use crate::error::{Error, Result};
+use crate::store::{Location, StoreSettings};
+use std::fs::File;
+use std::sync::Arc;
+
+/// A place to write a backup's files to. Files are written once, by many threads; none is replaced.
+pub trait Destination: Send + Sync {
+    /// Begins a file. `expected`: about so many bytes, as far as anybody knows.
+    fn create(&self, name: &str, expected: u64) -> Result<Box<dyn Output>>;
+    /// A file without a name for what is needed only during the run.
+    fn scratch(&self) -> Result<File>;
+    /// Waits until all files are written and durable.
+    fn settle(&self) -> Result<()>;
+    /// Writes the manifest, which makes the files a backup. To be called after all else is settled.
+    fn seal(&self, manifest: Vec<u8>) -> Result<()>;
+    /// Gives up what cannot be completed after a failure.
+    fn abandon(&self);
+}
+
+/// A file being written.
+pub trait Output: Send {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<()>;
+    /// The file is complete. It need not be durable before [`Destination::settle`].
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// How to prepare a destination.
+#[derive(Clone, Copy, Debug)]
+pub struct Preparation {
+    /// Remove what an unfinished backup left.
+    pub overwrite_incomplete: bool,
+    /// Connections that copy: bounds what is written at once.
+    pub jobs: usize,
+    /// Wait for stable storage (folders).
+    pub sync: bool,
+}
+
+/// Opens a destination and sees to it that it is empty.
+pub fn prepare(
+    location: &str,
+    settings: &StoreSettings,
+    how: Preparation,
+    halt: &Arc<Halt>,
+) -> Result<Box<dyn Destination>> {
+    Ok(match Location::parse(location)? {
+        Location::Local(path) => Box::new(FolderDestination::prepare(path, how)?),
+        Location::S3 { .. } => Box::new(RemoteDestination::prepare(location, settings, how, halt)?),
+    })
+}
+
+/// What lies at a destination.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Files of a backup without the manifest.
+    Incomplete,
+    Complete,
+    /// Something that no backup writes.
+    Foreign(String),
+}
+
+fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
+    let mut found = Found::Nothing;
+    for name in names {
+        if !manifest::is_backup_file(name) {
+            return Found::Foreign(name.to_string());
+        }
+        if name == manifest::FILE {
+            found = Found::Complete;
+        } else if found == Found::Nothing {
+            found = Found::Incomplete;
+        }
+    }
+    found
+}
+
+/// Whether what was found has to be removed first; an error if it must not be.
+fn must_clear(location: &str, found: Found, overwrite_incomplete: bool) -> Result<bool> {
+    let not_empty = || Error::usage(format!("destination \"{location}\" is not empty"));
+    match found {
+        Found::Nothing => Ok(false),
+        Found::Incomplete if overwrite_incomplete => Ok(true),
+        Found::Incomplete => Err(not_empty()
+            .detail("It holds files of a backup that was not finished: there is no manifest.")
+            .hint("Use --overwrite-incomplete to remove them, or another destination.")),
+        Found::Complete => Err(not_empty()
+            .detail("It holds a complete backup.")
+            .hint("Backups are never overwritten: give another destination.")),
+        Found::Foreign(name) => Err(not_empty()
+            .detail(format!("It holds \"{}\", which is not part of a backup.", name.escape_debug()))
+            .hint("Give a destination that is empty or does not exist.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_there() {
+        let judged = |names: &[&str]| judge(names.iter().copied());
+        assert_eq!(judged(&[]), Found::Nothing);
+        assert_eq!(judged(&["12.dat.gz", "toc.dat"]), Found::Incomplete);
+        assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
+        assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));
+        assert!(must_clear("d", Found::Incomplete, true).unwrap());
+        assert!(!must_clear("d", Found::Nothing, false).unwrap());
+        for (found, overwrite) in [
+            (Found::Incomplete, false),
+            (Found::Complete, false),
+            (Found::Complete, true),
+            (Found::Foreign("x".into()), true),
+        ] {
+            must_clear("d", found, overwrite).unwrap_err();
+        }
+    }
+}

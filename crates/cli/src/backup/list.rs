@@ -1,0 +1,87 @@
+//! Finding backups.
+
+use super::halt::Halt;
+use super::manifest::{self, Manifest};
+use super::place::Place;
+use crate::error::Result;
+use crate::store::StoreSettings;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+/// Whether a backup is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Complete,
+    /// There is no manifest.
+    Incomplete,
+    /// There is a manifest that cannot be used.
+    Damaged,
+}
+
+/// A backup that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Backup {
+    /// Relative to where was searched; `.` for the place itself.
+    pub name: String,
+    pub state: State,
+    pub database: Option<String>,
+    /// When its snapshot was taken.
+    pub snapshot_time: Option<String>,
+    pub server_version: Option<String>,
+    /// Bytes of all files there are.
+    pub size: u64,
+    /// Files there are.
+    pub files: u64,
+}
+
+/// Folders below the place that are searched.
+const DEPTH: usize = 5;
+
+/// Finds the backups at or below a place, in order of name. Folders without a file of a backup are passed over.
+pub fn list(
+    location: &str,
+    settings: &StoreSettings,
+    stop: Arc<AtomicBool>,
+) -> Result<Vec<Backup>> {
+    let halt = Halt::new(stop);
+    let place = Place::open(location, settings, &halt)?;
+    let mut found = BTreeMap::<String, Backup>::new();
+    for file in place.list(DEPTH)? {
+        let (folder, name) = file.name.rsplit_once('/').unwrap_or((".", &file.name));
+        if !manifest::is_backup_file(name) {
+            continue;
+        }
+        let backup = found.entry(folder.to_string()).or_insert_with(|| Backup {
+            name: folder.to_string(),
+            state: State::Incomplete,
+            database: None,
+            snapshot_time: None,
+            server_version: None,
+            size: 0,
+            files: 0,
+        });
+        backup.size += file.size;
+        backup.files += 1;
+        if name == manifest::FILE {
+            backup.state = State::Damaged;
+        }
+    }
+    for backup in found.values_mut().filter(|backup| backup.state == State::Damaged) {
+        halt.check()?;
+        let name = match &backup.name[..] {
+            "." => manifest::FILE.to_string(),
+            folder => format!("{folder}/{}", manifest::FILE),
+        };
+        let text = place.read_all(&name)?;
+        if let Ok(Manifest { head, .. }) = Manifest::from_text(&text) {
+            backup.state = State::Complete;
+            backup.database = Some(head.database);
+            backup.snapshot_time = Some(head.snapshot_time);
+            backup.server_version = Some(head.server_version);
+        }
+    }
+    Ok(found.into_values().collect())
+}

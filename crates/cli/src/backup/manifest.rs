@@ -1,0 +1,308 @@
+//! The manifest: what a backup consists of. It is written last, so a backup without one is none.
+//!
+//! A JSON object, one file a line. Its last member is the SHA-256 of all text before that line, by which a damaged
+//! or shortened manifest is recognised.
+
+use crate::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The manifest's name.
+pub const FILE: &str = "manifest.json";
+/// Its name while it is written.
+pub const TEMPORARY: &str = "manifest.json.tmp";
+/// The name, for an instant, of a file that is needed only during the run.
+pub const SCRATCH: &str = "scratch.tmp";
+/// The version of the manifest's format.
+pub const VERSION: u32 = 1;
+
+/// Whether a backup may have written a file of this name.
+pub fn is_backup_file(name: &str) -> bool {
+    let plain = ["", ".gz", ".lz4", ".zst"]
+        .iter()
+        .filter_map(|suffix| name.strip_suffix(suffix))
+        .any(|name| {
+            let number = name.strip_suffix(".dat").map(|n| n.strip_prefix("blob_").unwrap_or(n));
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|c| c.is_ascii_digit()))
+        });
+    let list = name.strip_prefix("blobs").and_then(|n| n.strip_suffix(".toc"));
+    let list = list.is_some_and(|n| {
+        n.is_empty() || n.strip_prefix('_').is_some_and(|n| n.bytes().all(|c| c.is_ascii_digit()))
+    });
+    plain || list || ["toc.dat", FILE, TEMPORARY, SCRATCH].contains(&name)
+}
+
+/// The table whose data a file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableData {
+    /// Names in UTF-8; of names that are not, the bytes that do not fit as `\xNN`.
+    pub schema: String,
+    pub name: String,
+    /// The entry of the archive's table of contents.
+    pub dump_id: i32,
+    pub rows: u64,
+    /// Bytes before compression, with the end mark of 5 bytes.
+    pub bytes: u64,
+    /// Sum of the rows' checksums; see [`crate::verify::RowSum`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub checksum: Option<String>,
+}
+
+/// A file of the backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    pub name: String,
+    /// Bytes as stored.
+    pub size: u64,
+    /// In hexadecimal.
+    pub sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub table: Option<TableData>,
+}
+
+/// Whole objects beside tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LargeObjects {
+    pub count: u64,
+    /// Bytes before compression.
+    pub bytes: u64,
+    pub stored: u64,
+}
+
+/// What a manifest tells of the backup as a whole. Times are UTC in ISO 8601.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Version of this format.
+    pub firn_backup: u32,
+    pub database: String,
+    /// Tells one cluster, with its standbys and clones, from others.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub system_identifier: Option<String>,
+    /// The encoding of the archive's text.
+    pub encoding: String,
+    pub server_version: String,
+    pub pg_dump_version: String,
+    pub firn_version: String,
+    pub started: String,
+    /// When the snapshot was taken, by the server's clock, and its place in WAL.
+    pub snapshot_time: String,
+    pub snapshot_lsn: String,
+    pub standby: bool,
+    pub finished: String,
+    pub compression: String,
+    pub jobs: usize,
+    /// Flags that were passed on to `pg_dump`.
+    pub options: Vec<String>,
+    /// Entries of the table of contents.
+    pub entries: u32,
+    #[serde(default)]
+    pub large_objects: LargeObjects,
+}
+
+/// A backup's manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Manifest {
+    #[serde(flatten)]
+    pub head: Head,
+    pub files: Vec<FileRecord>,
+}
+
+/// What the last member's line begins with.
+const SUM: &str = "\"sha256\": \"";
+
+impl Manifest {
+    /// The manifest's text.
+    pub fn to_text(&self) -> Result<Vec<u8>> {
+        let failed = |e: serde_json::Error| {
+            Error::new(ErrorKind::Internal, format!("could not write a manifest: {e}"))
+        };
+        let mut text = serde_json::to_string_pretty(&self.head).map_err(failed)?;
+        let members = text.strip_suffix("\n}").map_or(text.len(), str::len);
+        text.truncate(members);
+        text.push_str(",\n  \"files\": [\n");
+        for (n, file) in self.files.iter().enumerate() {
+            text.push_str(&serde_json::to_string(file).map_err(failed)?);
+            text.push_str(if n + 1 < self.files.len() { ",\n" } else { "\n" });
+        }
+        text.push_str("],\n");
+        let sum = hex(&Sha256::digest(text.as_bytes()));
+        let _ = writeln!(text, "{SUM}{sum}\"\n}}");
+        Ok(text.into_bytes())
+    }
+
+    /// Reads a manifest's text and checks its own checksum.
+    pub fn from_text(text: &[u8]) -> Result<Manifest> {
+        let damaged = |detail: &str| {
+            Error::archive("the backup's manifest is damaged").detail(detail.to_string())
+        };
+        let line = text
+            .windows(SUM.len() + 1)
+            .rposition(|w| w[0] == b'\n' && &w[1..] == SUM.as_bytes())
+            .ok_or_else(|| damaged("It does not end with its checksum."))?;
+        let (covered, rest) = text.split_at(line + 1);
+        let expected = format!("{SUM}{}\"\n}}\n", hex(&Sha256::digest(covered)));
+        if rest != expected.as_bytes() {
+            return Err(damaged("Its text does not have the checksum that it ends with."));
+        }
+        let manifest: Manifest = serde_json::from_slice(text)
+            .map_err(|e| damaged(&format!("It cannot be understood: {e}.")))?;
+        if manifest.head.firn_backup > VERSION {
+            return Err(Error::archive(format!(
+                "the backup has format version {}, this program knows up to {VERSION}",
+                manifest.head.firn_backup
+            )));
+        }
+        Ok(manifest)
+    }
+
+    /// All bytes stored in files.
+    pub fn stored(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// The files with tables' data.
+    pub fn tables(&self) -> impl Iterator<Item = (&FileRecord, &TableData)> {
+        self.files.iter().filter_map(|file| file.table.as_ref().map(|table| (file, table)))
+    }
+}
+
+/// Bytes in lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A name for a manifest: what is no UTF-8 as `\xNN`.
+pub fn name(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// A time in UTC as ISO 8601 has it, to the second.
+pub fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years from 1 March of a year 0, in cycles of 400 years.
+    let days = days + 719_468;
+    let (cycle, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = cycle * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn example() -> Manifest {
+        let table = TableData {
+            schema: "odd \"schema".into(),
+            name: name(b"t\xff\xc3\xa4"),
+            dump_id: 7,
+            rows: 3,
+            bytes: 20,
+            checksum: Some("ab".into()),
+        };
+        let file = |name: &str, table| FileRecord {
+            name: name.into(),
+            size: 10,
+            sha256: hex(&[1, 0xab]),
+            table,
+        };
+        Manifest {
+            head: Head {
+                firn_backup: VERSION,
+                database: "db".into(),
+                system_identifier: None,
+                encoding: "UTF8".into(),
+                server_version: "15".into(),
+                pg_dump_version: "15".into(),
+                firn_version: "0".into(),
+                started: "1".into(),
+                snapshot_time: "2".into(),
+                snapshot_lsn: "0/0".into(),
+                standby: false,
+                finished: "3".into(),
+                compression: "gzip".into(),
+                jobs: 2,
+                options: vec!["-t".into(), "x}".into()],
+                entries: 4,
+                large_objects: LargeObjects::default(),
+            },
+            files: vec![file("7.dat.gz", Some(table)), file("toc.dat", None)],
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        let manifest = example();
+        let text = manifest.to_text().unwrap();
+        assert_eq!(Manifest::from_text(&text).unwrap(), manifest);
+        assert_eq!(manifest.files[0].table.as_ref().unwrap().name, "t\\xffä");
+        assert_eq!(manifest.stored(), 20);
+        let empty = Manifest { files: vec![], ..manifest };
+        assert_eq!(Manifest::from_text(&empty.to_text().unwrap()).unwrap(), empty);
+    }
+
+    #[test]
+    fn every_damage_is_noticed() {
+        let text = example().to_text().unwrap();
+        for at in 0..text.len() {
+            let mut damaged = text.clone();
+            damaged[at] ^= 1;
+            assert!(Manifest::from_text(&damaged).is_err(), "byte {at}");
+            assert!(Manifest::from_text(&text[..at]).is_err(), "cut at {at}");
+        }
+        assert!(Manifest::from_text(&[&text[..], b" "].concat()).is_err());
+    }
+
+    #[test]
+    fn newer_formats_are_refused() {
+        let mut manifest = example();
+        manifest.head.firn_backup += 1;
+        let e = Manifest::from_text(&manifest.to_text().unwrap()).unwrap_err();
+        assert!(e.message.contains("format version 2"), "{e}");
+    }
+
+    #[test]
+    fn names_of_files() {
+        for good in
+            ["1.dat", "1.dat.gz", "blob_7.dat.zst", "blobs.toc", "blobs_3.toc", "toc.dat", FILE]
+        {
+            assert!(is_backup_file(good), "{good}");
+        }
+        for bad in
+            ["", ".dat", "x.dat", "1.dat.bz2", "blob_.dat", "blobs_x.toc", "toc.dat.gz", "a/1.dat"]
+        {
+            assert!(!is_backup_file(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Makes, checks and lists backups: archives in `pg_dump`'s directory format with a manifest.
+//!
+//! One connection takes a snapshot, `pg_dump` writes down the schema as of it, and several connections copy tables
+//! and large objects of the same snapshot, the largest first. What they read is compressed, hashed and written as
+//! it comes. The manifest is written when all else is durable. docs/decisions/0008-backup.md tells why so.
+//!
+//! - `session`, `program`: the server, and `pg_dump`; `tasks`, `worker`, `objects`: what is copied, by whom.
+//! - `lane`, `pack`, `destination`: the way of the data; [`manifest`]: what says that it is all there.
+//! - [`check`], [`list`]: looking at backups, without a server.
+//! - [`Progress`]: what it tells while it works; `halt`: how it stops.
+
+pub mod check;
+pub mod list;
+pub mod manifest;
+
+mod destination;
+mod halt;
+mod lane;
+mod objects;
+mod options;
+mod pack;
+mod place;
+mod program;
+mod progress;
+mod session;
+mod tasks;
+mod worker;
+
+pub use options::{Options, Spec};
+pub use progress::{size, Done, Lines, Progress, Silent};
+
+use crate::archive::rewrite::{Content, DataEntry, Rewritten};
+use crate::archive::Compression;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Canceller;
+use destination::{Destination, Preparation};
+use halt::Halt;
+use lane::Work;
+use manifest::{FileRecord, Head, Manifest};
+use pack::Packer;
+use program::{Program, Running};
+use session::{Follower, Held, Leader, Snapshot};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+use tasks::Tables;
+
+/// A finished backup.
+#[derive(Debug)]
+pub struct Report {
+    pub manifest: Manifest,
+    /// Time until the schema was written down, of the data, and until all was durable.
+    pub schema: Duration,
+    pub data: Duration,
+    pub settle: Duration,
+}
+
+/// Makes a backup. `stop` set to true ends it as soon as can be, without a manifest.
+pub fn run(
+    options: &Options,
+    progress: Arc<dyn Progress>,
+    stop: Arc<AtomicBool>,
+) -> Result<Report> {
+    let halt = Halt::new(stop);
+    let result = Backup::begin(options, progress, halt.clone()).and_then(Backup::finish);
+    match result {
+        // What the user asked for goes before what followed from it.
+        Err(_) if halt.is_set() => Err(halt.reason()),
+        other => other,
+    }
+}
+
+/// How often a new snapshot is taken because tables changed between the last one and the locks.
+const ATTEMPTS: u32 = 10;
+/// How long connections and stores may take to notice that the run is over.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+struct Backup<'a> {
+    options: &'a Options,
+    started: SystemTime,
+    began: Instant,
+    halt: Arc<Halt>,
+    progress: Arc<dyn Progress>,
+    leader: Leader,
+    program: Program,
+    destination: Box<dyn Destination>,
+    database: String,
+    system_identifier: Option<String>,
+}
+
+/// What the schema phase leaves.
+struct Schema {
+    snapshot: Snapshot,
+    spec: Spec,
+    contents: Rewritten,
+    /// The archive's table of contents.
+    toc: File,
+    tables: Tables,
+}
+
+impl<'a> Backup<'a> {
+    fn begin(
+        options: &'a Options,
+        progress: Arc<dyn Progress>,
+        halt: Arc<Halt>,
+    ) -> Result<Backup<'a>> {
+        let (started, began) = (SystemTime::now(), Instant::now());
+        let leader = Leader::connect(options)?;
+        let server = leader.connection.server_version() / 10_000;
+        if server < 15 {
+            return Err(Error::usage(format!("server version {server} is not supported"))
+                .hint("Servers of PostgreSQL 15 and later are backed up."));
+        }
+        let program = Program::find(options.pg_dump.as_deref(), server)?;
+        let how = Preparation {
+            overwrite_incomplete: options.overwrite_incomplete,
+            jobs: options.jobs,
+            sync: options.sync,
+        };
+        let destination = destination::prepare(&options.destination, &options.store, how, &halt)?;
+        let database = leader.connection.database();
+        let system_identifier = leader.system_identifier();
+        Ok(Backup {
+            options,
+            started,
+            began,
+            halt,
+            progress,
+            leader,
+            program,
+            destination,
+            database,
+            system_identifier,
+        })
+    }
+
+    fn finish(self) -> Result<Report> {
+        self.progress.phase(&format!("writing down the schema of database \"{}\"", self.database));
+        let schema = self.schema()?;
+        let after_schema = Instant::now();
+        let Backup {
+            options, started, began, halt, progress, leader, program, destination, ..
+        } = self;
+        let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
+        let tasks = tasks::tasks(schema.tables, &objects, objects_bytes);
+        let bytes = tasks.iter().map(tasks::Task::weight).sum();
+        progress.total(tasks.len() as u64, bytes);
+        progress.phase(&format!("copying {} tables, {}", tasks.len(), size(bytes)));
+        let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+        let work = Arc::new(Work {
+            destination,
+            packer: Packer::start(schema.spec, threads.min(options.jobs * 4), options.checksums)?,
+            progress: progress.clone(),
+            halt: halt.clone(),
+            records: Mutex::default(),
+            large_objects: Mutex::default(),
+            checksums: options.checksums,
+        });
+        let entries = schema.contents.data.clone();
+        let plan = worker::Plan {
+            work: work.clone(),
+            tasks: Mutex::new(tasks.into()),
+            entries,
+            suffix: schema.spec.method.suffix(),
+            leader: Mutex::new(leader.connection),
+        };
+        let copied = copy(plan, options, &schema.snapshot, &schema.contents.encoding, &halt);
+        let written = copied.and_then(|()| {
+            write_lists(&work, &schema.contents.data, &objects)?;
+            write_toc(&work, schema.toc)?;
+            let after_data = Instant::now();
+            work.progress.phase("waiting for stable storage");
+            work.destination.settle()?;
+            halt.check()?;
+            Ok(after_data)
+        });
+        let after_data = match written {
+            Ok(at) => at,
+            Err(e) => {
+                halt.fail(e.clone());
+                work.destination.abandon();
+                return Err(e);
+            }
+        };
+        let mut files =
+            std::mem::take(&mut *work.records.lock().unwrap_or_else(|e| e.into_inner()));
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let large_objects = *work.large_objects.lock().unwrap_or_else(|e| e.into_inner());
+        let manifest = Manifest {
+            head: Head {
+                firn_backup: manifest::VERSION,
+                database: self.database,
+                system_identifier: self.system_identifier,
+                encoding: schema.contents.encoding,
+                server_version: schema.contents.server_version,
+                pg_dump_version: program.version,
+                firn_version: env!("CARGO_PKG_VERSION").to_string(),
+                started: manifest::utc(started),
+                snapshot_time: schema.snapshot.time,
+                snapshot_lsn: schema.snapshot.lsn,
+                standby: schema.snapshot.standby,
+                finished: manifest::utc(SystemTime::now()),
+                compression: schema.spec.to_string(),
+                jobs: options.jobs,
+                options: options.selection.clone(),
+                entries: schema.contents.entries,
+                large_objects,
+            },
+            files,
+        };
+        work.destination.seal(manifest.to_text()?)?;
+        Ok(Report {
+            manifest,
+            schema: after_schema - began,
+            data: after_data - after_schema,
+            settle: after_data.elapsed(),
+        })
+    }
+
+    /// Takes a snapshot, has the schema written down as of it, and locks the tables.
+    fn schema(&self) -> Result<Schema> {
+        let quiet = self.leader.may_set_log_level();
+        let mut why = String::new();
+        for attempt in 1..=ATTEMPTS {
+            if attempt > 1 {
+                self.progress.note(&format!("starting again with a new snapshot: {why}"));
+            }
+            let snapshot = self.leader.begin()?;
+            let mut toc = self.destination.scratch()?;
+            let (spec, contents, running) = self.contents(&snapshot, quiet, &mut toc)?;
+            let held = self.leader.hold(&contents.data, &contents.encoding)?;
+            drop(running);
+            match held {
+                Held::Locked(tables) => {
+                    return Ok(Schema { snapshot, spec, contents, toc, tables })
+                }
+                Held::Moved(reason) => why = reason,
+            }
+            self.halt.check()?;
+        }
+        Err(Error::new(ErrorKind::Statement, "tables kept changing while their locks were taken")
+            .detail(format!("After {ATTEMPTS} snapshots: {why}."))
+            .hint("Try again when no schema changes, TRUNCATE or VACUUM FULL are under way."))
+    }
+
+    fn contents(
+        &self,
+        snapshot: &Snapshot,
+        quiet: bool,
+        toc: &mut File,
+    ) -> Result<(Spec, Rewritten, Running)> {
+        let first = self.options.compression.unwrap_or_else(|| self.program.compression());
+        let mut spec = first;
+        loop {
+            let (program, options) = (&self.program, self.options);
+            let ask = program::Ask { program, options, snapshot, spec, quiet };
+            let mut out = BufWriter::with_capacity(1 << 20, &mut *toc);
+            match program::contents(&ask, &mut out, &self.halt) {
+                Ok(answer) => {
+                    for line in answer.warnings {
+                        self.progress.note(&line);
+                    }
+                    out.into_inner().map_err(|e| {
+                        Error::io("could not write the table of contents", e.error())
+                    })?;
+                    return Ok((spec, answer.contents, answer.running));
+                }
+                // Not every pg_dump was built with what its version knows.
+                Err(refusal)
+                    if refusal.at_once
+                        && self.options.compression.is_none()
+                        && spec.method == Compression::Zstd =>
+                {
+                    spec = Spec { method: Compression::Gzip, level: None };
+                }
+                Err(refusal) => return Err(refusal.error),
+            }
+        }
+    }
+}
+
+/// The large objects that belong into the archive, and about how many bytes they take.
+fn objects(leader: &Leader, contents: &Rewritten) -> Result<(Vec<u32>, u64)> {
+    let mut listed = Vec::new();
+    let mut wanted = false;
+    for entry in &contents.data {
+        if let Content::LargeObjects { oids } = &entry.content {
+            wanted = true;
+            listed.extend(oids.iter().flatten());
+        }
+    }
+    if !wanted {
+        return Ok((Vec::new(), 0));
+    }
+    let (all, bytes) = leader.large_objects()?;
+    Ok((if listed.is_empty() { all } else { listed }, bytes))
+}
+
+/// Copies everything on several connections.
+fn copy(
+    plan: worker::Plan,
+    options: &Options,
+    snapshot: &Snapshot,
+    encoding: &str,
+    halt: &Arc<Halt>,
+) -> Result<()> {
+    let jobs = {
+        let tasks = plan.tasks.lock().unwrap_or_else(|e| e.into_inner());
+        options.jobs.min(tasks.len())
+    };
+    let plan = Arc::new(plan);
+    let mut cancellers: Vec<Canceller> =
+        vec![plan.leader.lock().unwrap_or_else(|e| e.into_inner()).canceller()];
+    let (ended, ends) = channel();
+    for number in 0..jobs {
+        let follower = Follower::connect(options, snapshot, encoding)?;
+        cancellers.push(follower.connection.canceller());
+        let (plan, halt, ended) = (Arc::clone(&plan), Arc::clone(halt), ended.clone());
+        std::thread::Builder::new()
+            .name(format!("firn-copy-{number}"))
+            .spawn(move || {
+                halt.watch(|| worker::run(&plan, follower, number));
+                let _ = ended.send(());
+            })
+            .map_err(|e| Error::io("could not start a thread", &e))?;
+    }
+    drop(ended);
+    let mut left = jobs;
+    let mut deadline = None;
+    while left > 0 {
+        match ends.recv_timeout(Duration::from_millis(100)) {
+            Ok(()) => left -= 1,
+            Err(RecvTimeoutError::Disconnected) => {
+                halt.fail(Error::new(ErrorKind::Internal, "a thread panicked"));
+                break;
+            }
+            Err(RecvTimeoutError::Timeout) if !halt.is_set() => {}
+            Err(RecvTimeoutError::Timeout) => {
+                // A connection may just have begun with the next table: ask as long as it takes.
+                cancellers.iter().for_each(Canceller::cancel);
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+                if Instant::now() > deadline {
+                    break;
+                }
+            }
+        }
+    }
+    halt.check()
+}
+
+/// Writes the lists of large objects.
+fn write_lists(work: &Work, entries: &[DataEntry], all: &[u32]) -> Result<()> {
+    for entry in entries {
+        let Content::LargeObjects { oids } = &entry.content else { continue };
+        let mut text = String::new();
+        for oid in oids.as_deref().unwrap_or(all) {
+            text += &format!("{oid} blob_{oid}.dat\n");
+        }
+        write_plain(work, &entry.file, &mut text.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn write_toc(work: &Work, mut toc: File) -> Result<()> {
+    toc.seek(SeekFrom::Start(0))
+        .map_err(|e| Error::io("could not read the table of contents", &e))?;
+    write_plain(work, "toc.dat", &mut toc)
+}
+
+/// Writes a file as it is.
+fn write_plain(work: &Work, name: &str, from: &mut impl Read) -> Result<()> {
+    let mut output = work.destination.create(name, 0)?;
+    let mut hash = Sha256::new();
+    let mut size = 0;
+    loop {
+        work.halt.check()?;
+        let mut bytes = Vec::new();
+        let read = from.take(1 << 20).read_to_end(&mut bytes);
+        read.map_err(|e| Error::io(format!("could not read what belongs into \"{name}\""), &e))?;
+        if bytes.is_empty() {
+            break;
+        }
+        hash.update(&bytes);
+        size += bytes.len() as u64;
+        output.write(bytes)?;
+    }
+    output.finish()?;
+    let record = FileRecord {
+        name: name.to_string(),
+        size,
+        sha256: manifest::hex(&hash.finalize()),
+        table: None,
+    };
+    work.records.lock().unwrap_or_else(|e| e.into_inner()).push(record);
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Reading what lies at a place: a folder or what has a prefix in an object store.
+
+use super::halt::Halt;
+use crate::error::{Error, Result};
+use crate::store::{store_error, Location, StoreSettings};
+use firn_lake::{Store, StoreOptions};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A place to read from. Each thread opens one of its own.
+pub enum Place {
+    Folder(PathBuf),
+    Remote { store: Store, halt: Arc<Halt> },
+}
+
+/// A file below a place. Names of folders on the way are part of the name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    pub name: String,
+    pub size: u64,
+}
+
+/// Bytes asked of an object store at a time.
+const STEP: u64 = 4 << 20;
+
+impl Place {
+    pub fn open(location: &str, settings: &StoreSettings, halt: &Arc<Halt>) -> Result<Place> {
+        Ok(match Location::parse(location)? {
+            Location::Local(path) => Place::Folder(path),
+            Location::S3 { .. } => {
+                let options: StoreOptions = settings.store_options(location)?;
+                let store = Store::open(&options, || {}).map_err(store_error)?;
+                Place::Remote { store, halt: Arc::clone(halt) }
+            }
+        })
+    }
+
+    /// All files, in order of name, down to `depth` folders below (object stores: all). What is no regular file or
+    /// folder is listed with size 0 too.
+    pub fn list(&self, depth: usize) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        match self {
+            Place::Folder(path) => list_folder(path, "", depth, &mut found)?,
+            Place::Remote { store, halt } => {
+                let all = store.list("", &|| halt.is_set()).map_err(store_error)?;
+                found.extend(all.into_iter().map(|(name, size)| Found { name, size }));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Reads a file piece by piece; `each` gets the pieces. Returns the number of bytes.
+    pub fn read(&self, name: &str, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+        let mut at = 0;
+        match self {
+            Place::Folder(path) => {
+                let path = path.join(name);
+                let failed = |e: &io::Error| {
+                    Error::io(format!("could not read file \"{}\"", path.display()), e)
+                };
+                let mut file = File::open(&path).map_err(|e| failed(&e))?;
+                let mut buffer = vec![0; 1 << 20];
+                loop {
+                    match file.read(&mut buffer) {
+                        Ok(0) => return Ok(at),
+                        Ok(n) => {
+                            each(&buffer[..n])?;
+                            at += n as u64;
+                        }
+                        Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                        Err(e) => return Err(failed(&e)),
+                    }
+                }
+            }
+            Place::Remote { store, halt } => {
+                let stopped = || halt.is_set();
+                let size = store.head(name, &stopped).map_err(store_error)?;
+                while at < size {
+                    let end = (at + STEP).min(size);
+                    let bytes = store.get_range(name, at..end, &stopped).map_err(store_error)?;
+                    each(&bytes)?;
+                    at = end;
+                }
+                Ok(at)
+            }
+        }
+    }
+
+    /// A whole file.
+    pub fn read_all(&self, name: &str) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        self.read(name, |piece| {
+            all.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+fn list_folder(path: &PathBuf, prefix: &str, depth: usize, found: &mut Vec<Found>) -> Result<()> {
+    let failed =
+        |e: io::Error| Error::io(format!("could not read directory \"{}\"", path.display()), &e);
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        let kind = entry.file_type().map_err(failed)?;
+        if kind.is_dir() && depth > 0 {
+            list_folder(&entry.path(), &format!("{name}/"), depth - 1, found)?;
+        } else if kind.is_dir() {
+            found.push(Found { name: format!("{name}/"), size: 0 });
+        } else {
+            let size = if kind.is_file() { entry.metadata().map_err(failed)?.len() } else { 0 };
+            found.push(Found { name, size });
+        }
+    }
+    Ok(())
+}

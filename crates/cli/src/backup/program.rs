@@ -1,0 +1,318 @@
+//! `pg_dump`, which knows how a schema is written down.
+//!
+//! It is asked for an archive in custom format to a pipe. There the table of contents comes before the data, with every
+//! entry that any archive of the database would have; it is read, and `pg_dump` is sent home. Why, and what else
+//! was tried: docs/decisions/0008-backup.md.
+
+use super::halt::Halt;
+use super::options::{Options, Spec};
+use super::session::Snapshot;
+use crate::archive::rewrite::{to_directory, Rewritten};
+use crate::archive::Compression;
+use crate::error::{Error, ErrorKind, Result};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A `pg_dump` that was found.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    /// Its major version, e.g. 15.
+    pub major: u32,
+    /// Its version in its own words.
+    pub version: String,
+}
+
+/// The newest version whose archives are known.
+const NEWEST: u32 = 18;
+
+impl Program {
+    /// The `pg_dump` at a path; else the one of the server's version, or the oldest newer one, among that of the
+    /// search path and those of Debian's and Red Hat's packages.
+    pub fn find(given: Option<&Path>, server: u32) -> Result<Program> {
+        let too_old = |found: &Program| {
+            Error::usage("aborting because of server version mismatch")
+                .detail(format!(
+                    "The server's version is {server}, that of \"{}\" is {}.",
+                    found.path.display(),
+                    found.version
+                ))
+                .hint("Name a pg_dump of the server's version by --pg-dump.")
+        };
+        if let Some(path) = given {
+            let found = Program::ask(path).map_err(|e| {
+                Error::usage(format!("could not execute \"{}\": {e}", path.display()))
+            })?;
+            return if found.major < server { Err(too_old(&found)) } else { Ok(found) };
+        }
+        let mut found: Vec<Program> = Vec::new();
+        let known = (server..=NEWEST.max(server)).flat_map(|v| {
+            [format!("/usr/lib/postgresql/{v}/bin/pg_dump"), format!("/usr/pgsql-{v}/bin/pg_dump")]
+        });
+        for path in std::iter::once("pg_dump".to_string()).chain(known) {
+            if let Ok(program) = Program::ask(Path::new(&path)) {
+                if program.major == server {
+                    return Ok(program);
+                }
+                found.push(program);
+            }
+        }
+        let oldest = found.iter().filter(|p| p.major > server).min_by_key(|p| p.major);
+        match (oldest, found.first()) {
+            (Some(program), _) => Ok(program.clone()),
+            (None, Some(program)) => Err(too_old(program)),
+            (None, None) => Err(Error::usage("could not find a \"pg_dump\" to execute").hint(
+                "Install PostgreSQL's client programs of the server's version, or name pg_dump by --pg-dump.",
+            )),
+        }
+    }
+
+    fn ask(path: &Path) -> Result<Program> {
+        let output = Command::new(path)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| Error::io("could not execute it", &e))?;
+        // "pg_dump (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)", "… 19beta1"
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_string();
+        let version = text.split_once(") ").map_or("", |(_, version)| version).to_string();
+        let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+        let major = version[..digits].parse().map_err(|_| {
+            Error::usage(format!("\"{}\" does not tell its version: \"{text}\"", path.display()))
+        })?;
+        Ok(Program { path: path.to_path_buf(), major, version })
+    }
+
+    /// The compression to use if none was asked for: the best that this version's `pg_restore` knows.
+    pub fn compression(&self) -> Spec {
+        let method = if self.major >= 16 { Compression::Zstd } else { Compression::Gzip };
+        Spec { method, level: None }
+    }
+}
+
+/// Flags that say where to connect to, as all of PostgreSQL's programs take them, and the password for the environment.
+pub fn connection_flags(connection: &[(String, String)]) -> (Vec<String>, Option<String>) {
+    let mut flags = vec!["--no-password".to_string()];
+    let mut password = None;
+    for (key, value) in connection {
+        match &key[..] {
+            "host" => flags.push(format!("--host={value}")),
+            "port" => flags.push(format!("--port={value}")),
+            "user" => flags.push(format!("--username={value}")),
+            "dbname" => flags.push(format!("--dbname={value}")),
+            "password" => password = Some(value.clone()),
+            _ => {}
+        }
+    }
+    (flags, password)
+}
+
+/// What goes to `pg_dump` besides the database.
+pub struct Ask<'a> {
+    pub program: &'a Program,
+    pub options: &'a Options,
+    pub snapshot: &'a Snapshot,
+    pub spec: Spec,
+    /// Keep it out of the server's log that the connection breaks off.
+    pub quiet: bool,
+}
+
+/// What came of it.
+pub struct Answer {
+    pub contents: Rewritten,
+    /// Lines that `pg_dump` wrote for people.
+    pub warnings: Vec<String>,
+    /// `pg_dump`, still connected and with its locks, until this is dropped.
+    pub running: Running,
+}
+
+/// Why there is no answer.
+pub struct Refusal {
+    pub error: Error,
+    /// `pg_dump` wrote nothing at all.
+    pub at_once: bool,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal { error, at_once: false }
+    }
+}
+
+/// Has `pg_dump` write down the schema as of a snapshot: the table of contents of a directory archive goes to `out`.
+pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, Refusal> {
+    let Ask { program, options, snapshot, spec, .. } = *ask;
+    let (flags, password) = connection_flags(&options.connection);
+    let mut command = Command::new(&program.path);
+    // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
+    command.args(["--format=custom", &compress_flag(program, spec)]);
+    command.arg(format!("--snapshot={}", snapshot.id)).args(flags).args(&options.selection);
+    if let Some(password) = password {
+        command.env("PGPASSWORD", password);
+    }
+    if ask.quiet {
+        let mut settings = std::env::var_os("PGOPTIONS").unwrap_or_default();
+        settings.push(OsString::from(" -c log_min_messages=panic"));
+        command.env("PGOPTIONS", settings);
+    }
+    let mut running = Running::start(command, program, halt)?;
+    let Some(stdout) = running.stdout.take() else {
+        return Err(Error::new(ErrorKind::Internal, "pg_dump has no output").into());
+    };
+    let level = spec.level.unwrap_or(if spec.method == Compression::None { 0 } else { -1 });
+    let mut input = Counted { inner: stdout, bytes: 0 };
+    match to_directory(&mut input, out, spec.method, level) {
+        Ok(contents) => {
+            running.stdout = Some(input.inner);
+            let warnings = running.lines();
+            Ok(Answer { contents, warnings, running })
+        }
+        Err(e) => {
+            halt.check()?;
+            let at_once = input.bytes == 0;
+            drop(input);
+            Err(Refusal { error: running.failure(e), at_once })
+        }
+    }
+}
+
+fn compress_flag(program: &Program, spec: Spec) -> String {
+    if program.major >= 16 {
+        return format!("--compress={spec}");
+    }
+    match (spec.method, spec.level) {
+        (Compression::None, _) => "--compress=0".to_string(),
+        (_, level) => format!("--compress={}", level.unwrap_or(6)),
+    }
+}
+
+struct Counted<R> {
+    inner: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.bytes += n as u64;
+        Ok(n)
+    }
+}
+
+/// A `pg_dump` at work. Ended when dropped.
+pub struct Running {
+    child: Arc<Mutex<Child>>,
+    stdout: Option<ChildStdout>,
+    said: Arc<Mutex<Vec<String>>>,
+    listener: Option<JoinHandle<()>>,
+    over: Arc<AtomicBool>,
+}
+
+/// How often it is looked whether the run was stopped.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+impl Running {
+    fn start(mut command: Command, program: &Program, halt: &Arc<Halt>) -> Result<Running> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| {
+            Error::io(format!("could not execute \"{}\"", program.path.display()), &e)
+        })?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let child = Arc::new(Mutex::new(child));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let over = Arc::new(AtomicBool::new(false));
+        let lines = Arc::clone(&said);
+        let listener = stderr.map(|stderr| {
+            std::thread::spawn(move || {
+                for line in BufReader::new(stderr).split(b'\n').map_while(|line| line.ok()) {
+                    let line = String::from_utf8_lossy(&line).into_owned();
+                    lines.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+                }
+            })
+        });
+        // Whoever reads from the pipe waits for as long as pg_dump does, for a lock say; only its end ends that.
+        let (watched, halt, ended) = (Arc::clone(&child), Arc::clone(halt), Arc::clone(&over));
+        std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                if halt.is_set() {
+                    let _ = watched.lock().unwrap_or_else(|e| e.into_inner()).kill();
+                    return;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+        Ok(Running { child, stdout, said, listener, over })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        std::mem::take(&mut *self.said.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// What is to be said after the table of contents broke off.
+    fn failure(mut self, e: Error) -> Error {
+        // It may have ended by itself, or not know yet that nobody listens.
+        let status = self.end();
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+        let lines = self.lines();
+        if lines.is_empty() {
+            let how = status.map_or("it did not end".to_string(), |s| s.to_string());
+            return Error::new(ErrorKind::Archive, "could not read what pg_dump writes")
+                .detail(format!("{e} ({how})"));
+        }
+        Error::new(ErrorKind::Statement, "pg_dump failed").detail(lines.join("\n"))
+    }
+
+    fn end(&mut self) -> Option<ExitStatus> {
+        self.over.store(true, Ordering::Relaxed);
+        self.stdout = None;
+        let mut child = self.child.lock().unwrap_or_else(|e| e.into_inner());
+        let _ = child.kill();
+        child.wait().ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_connection() {
+        let pairs = |list: &[(&str, &str)]| -> Vec<(String, String)> {
+            list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+        };
+        let (flags, password) = connection_flags(&pairs(&[
+            ("host", "h"),
+            ("port", "5"),
+            ("user", "u"),
+            ("dbname", "-d"),
+            ("password", "secret"),
+        ]));
+        assert_eq!(flags, ["--no-password", "--host=h", "--port=5", "--username=u", "--dbname=-d"]);
+        assert_eq!(password.as_deref(), Some("secret"));
+    }
+
+    #[test]
+    fn compression_by_version() {
+        let program = |major| Program { path: "x".into(), major, version: String::new() };
+        let spec = |text| Spec::parse(text).unwrap();
+        assert_eq!(compress_flag(&program(15), spec("gzip:3")), "--compress=3");
+        assert_eq!(compress_flag(&program(15), spec("none")), "--compress=0");
+        assert_eq!(compress_flag(&program(16), spec("zstd:4")), "--compress=zstd:4");
+        assert_eq!(program(15).compression().to_string(), "gzip");
+        assert_eq!(program(17).compression().to_string(), "zstd");
+    }
+}

@@ -1,0 +1,133 @@
+//! What each connection does: take the heaviest task that is left, copy it, and so on.
+
+use super::lane::{Lane, NewFile, Work};
+use super::manifest::{self, TableData};
+use super::objects;
+use super::progress::Done;
+use super::session::Follower;
+use super::tasks::{Table, Task};
+use crate::archive::rewrite::DataEntry;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What all connections share.
+pub struct Plan {
+    pub work: Arc<Work>,
+    pub tasks: Mutex<VecDeque<Task>>,
+    /// Entries with data, by the place that tables know.
+    pub entries: Vec<DataEntry>,
+    /// What compression adds to names.
+    pub suffix: &'static str,
+    /// The connection that holds the locks.
+    pub leader: Mutex<Connection>,
+}
+
+impl Plan {
+    fn next(&self) -> Option<Task> {
+        self.tasks.lock().unwrap_or_else(|e| e.into_inner()).pop_front()
+    }
+}
+
+/// Works until there is nothing left to do. `number` is the connection's, from 0.
+pub fn run(plan: &Plan, mut follower: Follower, number: usize) -> Result<()> {
+    let mut lane = Lane::start(Arc::clone(&plan.work))?;
+    let work = &plan.work;
+    while let Some(task) = plan.next() {
+        work.halt.check()?;
+        let name = task.shown();
+        work.progress.begin(number, &name);
+        let done = Done {
+            name,
+            rows: 0,
+            bytes: 0,
+            stored: 0,
+            weight: task.weight(),
+            elapsed: Duration::ZERO,
+            connection: number,
+        };
+        match task {
+            Task::Table(table) => copy_table(plan, &mut follower, &mut lane, &table, done)?,
+            Task::Objects { oids, .. } => {
+                let from = &follower.connection;
+                objects::copy(from, &oids, plan.suffix, &mut lane, &work.halt, done)
+                    .map_err(|e| about(e, "large objects"))?;
+            }
+        }
+    }
+    lane.finish()
+}
+
+fn copy_table(
+    plan: &Plan,
+    follower: &mut Follower,
+    lane: &mut Lane,
+    table: &Table,
+    done: Done,
+) -> Result<()> {
+    let lock = match table.lockable() {
+        true => {
+            [b"LOCK TABLE ONLY ", &table.quoted[..], b" IN ACCESS SHARE MODE NOWAIT; "].concat()
+        }
+        false => Vec::new(),
+    };
+    let statement = [&lock[..], &table.copy].concat();
+    let name = &done.name.clone();
+    match follower.connection.start_copy(&statement) {
+        Ok(()) => {
+            stream(plan, &follower.connection, lane, table, done).map_err(|e| about(e, name))?;
+            follower.count_table()
+        }
+        // Somebody waits to change the table, and new locks queue behind. The leader has its lock already.
+        Err(e) if e.sqlstate.as_deref() == Some("55P03") => {
+            let leader = plan.leader.lock().unwrap_or_else(|e| e.into_inner());
+            plan.work.halt.check()?;
+            leader.start_copy(&table.copy).map_err(|e| about(e, name))?;
+            stream(plan, &leader, lane, table, done).map_err(|e| about(e, name))?;
+            drop(leader);
+            follower.begin_again()
+        }
+        Err(e) => Err(about(e, name)),
+    }
+}
+
+/// Takes the rows of a COPY that has begun.
+fn stream(
+    plan: &Plan,
+    connection: &Connection,
+    lane: &mut Lane,
+    table: &Table,
+    done: Done,
+) -> Result<()> {
+    let entry = &plan.entries[table.place];
+    lane.begin(NewFile {
+        name: format!("{}{}", entry.file, plan.suffix),
+        expected: table.weight,
+        table: Some(TableData {
+            schema: manifest::name(&entry.namespace),
+            name: manifest::name(&entry.name),
+            dump_id: entry.dump_id,
+            rows: 0,
+            bytes: 0,
+            checksum: None,
+        }),
+    })?;
+    while let Some(row) = connection.copy_row()? {
+        lane.write(&row)?;
+    }
+    let rows = connection.copied()?;
+    lane.end(Some(rows), Some(done))
+}
+
+/// Says what was being copied.
+fn about(e: Error, what: &str) -> Error {
+    match e.kind {
+        ErrorKind::Connection | ErrorKind::Statement => {
+            let message = format!("could not copy {what}: {}", e.message);
+            Error { message, ..e }
+        }
+        _ => e,
+    }
+}

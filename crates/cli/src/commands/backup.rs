@@ -1,0 +1,138 @@
+//! `firn backup`, `firn backup verify`, `firn backup list`.
+
+use crate::args::backup::{Args, Command, List, Make, Verify};
+use crate::backup::check::{self, Checked};
+use crate::backup::list::{self, State};
+use crate::backup::{self, size, Lines, Progress, Silent};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::StoreSettings;
+use std::io::{stderr, stdout, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        None => make(&args.make),
+        Some(Command::Verify(args)) => verify(args),
+        Some(Command::List(args)) => list(args),
+    }
+}
+
+/// A flag that is set when the user asks to stop; asking twice ends the program at once.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let handle = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if handle.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("firn: stopping; press Ctrl-C again to leave at once");
+    })
+    .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    Ok(stop)
+}
+
+fn make(args: &Make) -> Result<ExitCode> {
+    let options = args.options()?;
+    let progress: Arc<dyn Progress> = match args.quiet {
+        true => Arc::new(Silent),
+        false => Arc::new(Lines::new(stderr(), args.verbose)),
+    };
+    let report = backup::run(&options, progress, stop_flag()?)?;
+    if !args.quiet {
+        let manifest = &report.manifest;
+        let (mut tables, mut rows, mut bytes) = (0, 0, 0);
+        for (_, table) in manifest.tables() {
+            tables += 1;
+            rows += table.rows;
+            bytes += table.bytes;
+        }
+        let whole = report.schema + report.data + report.settle;
+        eprintln!(
+            "firn: {tables} tables with {rows} rows and {} large objects: {} stored as {} in {:.1} s",
+            manifest.head.large_objects.count,
+            size(bytes + manifest.head.large_objects.bytes),
+            size(manifest.stored()),
+            whole.as_secs_f64(),
+        );
+        eprintln!(
+            "firn: schema {:.1} s, data {:.1} s, stable storage {:.1} s; snapshot of {} at {}",
+            report.schema.as_secs_f64(),
+            report.data.as_secs_f64(),
+            report.settle.as_secs_f64(),
+            manifest.head.snapshot_time,
+            manifest.head.snapshot_lsn,
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(args: &Verify) -> Result<ExitCode> {
+    let settings = StoreSettings::default();
+    let jobs = usize::from(args.jobs);
+    let progress: Box<dyn Progress> = match args.quiet {
+        true => Box::new(Silent),
+        false => Box::new(Lines::new(stderr(), false)),
+    };
+    let Checked { manifest, problems } =
+        check::check(&args.dest, &settings, jobs, &*progress, stop_flag()?)?;
+    if !problems.is_empty() {
+        for problem in &problems {
+            println!("{problem}");
+        }
+        return Err(check::failed(&args.dest, problems.len()));
+    }
+    if let (Some(manifest), false) = (manifest, args.quiet) {
+        let rows: u64 = manifest.tables().map(|(_, table)| table.rows).sum();
+        println!(
+            "backup of database \"{}\" as of {}: {} files, {}, {} tables with {rows} rows, {} large objects: no problem",
+            manifest.head.database,
+            manifest.head.snapshot_time,
+            manifest.files.len() + 1,
+            size(manifest.stored()),
+            manifest.tables().count(),
+            manifest.head.large_objects.count,
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &List) -> Result<ExitCode> {
+    let backups = list::list(&args.parent, &StoreSettings::default(), stop_flag()?)?;
+    let mut out = stdout().lock();
+    let failed = |e| Error::io("could not write to standard output", &e);
+    if args.json {
+        for backup in &backups {
+            let line = serde_json::to_string(backup)
+                .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+            writeln!(out, "{line}").map_err(failed)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let header = ["NAME", "DATABASE", "SNAPSHOT", "SIZE", "STATE"].map(str::to_string);
+    let mut rows = vec![header];
+    for backup in backups {
+        let unknown = || "-".to_string();
+        let state = match backup.state {
+            State::Complete => "complete",
+            State::Incomplete => "incomplete",
+            State::Damaged => "damaged manifest",
+        };
+        rows.push([
+            backup.name,
+            backup.database.unwrap_or_else(unknown),
+            backup.snapshot_time.map_or_else(unknown, |t| t.chars().take(19).collect()),
+            size(backup.size),
+            state.to_string(),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..4).map(width).collect();
+    for [name, database, time, size, state] in &rows {
+        let [a, b, c, d] = [widths[0], widths[1], widths[2], widths[3]];
+        writeln!(out, "{name:a$}  {database:b$}  {time:c$}  {size:>d$}  {state}")
+            .map_err(failed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,5 @@
+//! Comparing a database with what it should be.
+
+mod sum;
+
+pub use sum::RowSum;
