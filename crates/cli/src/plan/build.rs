@@ -108,7 +108,11 @@ pub fn build(input: &Input) -> Result<Plan> {
     settle_modes(&mut families, &tree, input);
     let mut builder = Builder {
         input,
-        plan: Plan { families, ..Plan::default() },
+        plan: Plan {
+            families,
+            names_not_null: input.facts.server_version >= 180_000,
+            ..Plan::default()
+        },
         step_of: vec![NONE; toc.len()],
         edges: Vec::new(),
         tree,

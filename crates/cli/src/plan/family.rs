@@ -6,7 +6,7 @@
 //! inherits. ATTACH PARTITION marks columns and constraints as inherited, just as PARTITION OF makes them.
 //! What could still differ is refused here: see [`merges`].
 
-use super::names::automatic_index_name;
+use super::names::{self, automatic_index_name};
 use super::select::Selection;
 use super::text::{self, CreateTable, Index};
 use super::Facts;
@@ -91,7 +91,12 @@ pub fn merges(
     parent_has_defaults: bool,
 ) -> Option<&'static str> {
     let ((parent, above), (child, below)) = (parent, child);
-    if above.body != below.body {
+    // From version 18 on NOT NULL constraints have names, and partitions inherit them.
+    let expected = match facts.server_version >= 180_000 && contains(above.body, b"NOT NULL") {
+        true => names::inherited_body(above.name, above.body),
+        false => Some(above.body.to_vec()),
+    };
+    if expected.as_deref() != Some(below.body) {
         return Some("columns, defaults or constraints differ from the parent's");
     }
     if !above.rest.starts_with(b"PARTITION BY ") {
@@ -112,10 +117,6 @@ pub fn merges(
     // From version 17 a partition without an access method takes its parent's.
     if !parent.tableam.is_empty() {
         return Some("the parent has an access method");
-    }
-    // From version 18 names of NOT NULL constraints are inherited.
-    if facts.server_version >= 180_000 && contains(above.body, b"NOT NULL") {
-        return Some("NOT NULL constraints would get other names");
     }
     // Partitions of temporary or foreign kind are no plain tables, and were not read as such.
     (child.desc != b"TABLE").then_some("the partition is not a table")
@@ -352,6 +353,8 @@ mod tests {
         assert!(merge(&facts, &entry, &above, &below, true).is_some());
         let newer = Facts { server_version: 180_000, ..facts.clone() };
         assert!(merge(&newer, &entry, &above, &below, false).is_some());
+        let named = CreateTable { body: b"a integer CONSTRAINT p_a_not_null NOT NULL", ..below };
+        assert_eq!(merge(&newer, &entry, &above, &named, false), None);
         let spaced = Entry { tablespace: b"fast", ..entry };
         assert!(merge(&facts, &spaced, &above, &below, false).is_some());
         let more = CreateTable { extras: b"ALTER TABLE", ..above };

@@ -1,7 +1,8 @@
 //! Names that PostgreSQL gives to indexes of its own accord (`ChooseIndexName` in its sources), to know which
 //! ones to rename. A wrong guess does no harm: the names are checked before a transaction ends.
 
-use super::text::{last_part, take_name, unquoted, Index};
+use super::text::{last_part, split_checks, take_name, unquoted, Index};
+use crate::pg::quote_ident;
 
 /// Bytes of a name, without the terminator.
 const MAX_NAME: usize = 63;
@@ -47,6 +48,49 @@ fn columns(index: &Index) -> Option<Vec<Vec<u8>>> {
             _ => return None,
         }
     }
+}
+
+/// The body of a partition of `table` in a dump of version 18 or later: columns that are NOT NULL have their constraint's
+/// name, which they inherit, and which the parent's text leaves out where it is the one that the server gives by
+/// itself. `None` if the names are not certain.
+pub fn inherited_body(table: &[u8], body: &[u8]) -> Option<Vec<u8>> {
+    let table = unquoted(last_part(table));
+    let (columns, checks) = split_checks(body)?;
+    let mut items = Vec::with_capacity(columns.len() + checks.len());
+    for column in columns {
+        let Some(head) = column.strip_suffix(b" NOT NULL") else {
+            // Not at the end, or with something of its own behind it.
+            if column.windows(8).any(|w| w == b"NOT NULL") {
+                return None;
+            }
+            items.push(column.to_vec());
+            continue;
+        };
+        let mut rest = column;
+        let name = unquoted(take_name(&mut rest)?);
+        // Named in the parent already.
+        let mut tail = &head[head.iter().rposition(|b| *b == b' ').map_or(0, |p| p + 1)..];
+        let last = take_name(&mut tail);
+        let before = last.map_or(head, |l| &head[..head.len() - l.len()]);
+        if before.ends_with(b" CONSTRAINT ") {
+            items.push(column.to_vec());
+            continue;
+        }
+        let given = object_name(&table, &name, b"not_null")?;
+        let quoted = match is_plain(&given) {
+            true => given,
+            false => quote_ident(&given),
+        };
+        items.push([head, b" CONSTRAINT ", &quoted, b" NOT NULL"].concat());
+    }
+    items.extend(checks.into_iter().map(<[u8]>::to_vec));
+    Some(items.join(&b",\n    "[..]))
+}
+
+/// The name needs no quotes: it holds nothing but small letters, digits and underscores, and by its ending is no keyword.
+fn is_plain(name: &[u8]) -> bool {
+    name.first().is_some_and(|b| b.is_ascii_lowercase() || *b == b'_')
+        && name.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'_')
 }
 
 /// `table_columns_label`, the longer of the first two cut until all fits (`makeObjectName`).
@@ -100,6 +144,17 @@ mod tests {
             name("a.c", "CREATE INDEX i ON a.p USING btree (v) WHERE (v > 0);\n").unwrap(),
             "c_v_idx"
         );
+    }
+
+    #[test]
+    fn bodies_of_partitions() {
+        let body = b"id bigint NOT NULL,\n    v text,\n    \"D\" date DEFAULT f() NOT NULL,\n    w int CONSTRAINT n NOT NULL,\n    CONSTRAINT c CHECK ((v IS NOT NULL))";
+        let found = String::from_utf8(inherited_body(b"a.p", body).unwrap()).unwrap();
+        assert_eq!(
+            found,
+            "id bigint CONSTRAINT p_id_not_null NOT NULL,\n    v text,\n    \"D\" date DEFAULT f() CONSTRAINT \"p_D_not_null\" NOT NULL,\n    w int CONSTRAINT n NOT NULL,\n    CONSTRAINT c CHECK ((v IS NOT NULL))"
+        );
+        assert_eq!(inherited_body(b"p", b"id int NOT NULL NO INHERIT"), None);
     }
 
     #[test]

@@ -139,7 +139,10 @@ impl<'a> Site<'a> {
         });
         lock(&self.stop.cancellers).clear();
         if let Some(e) = lock(&self.fatal).take() {
-            return Err(e);
+            // That others were stopped follows from the failure of one.
+            if e.kind != ErrorKind::Cancelled || lock(&self.failures).is_empty() {
+                return Err(e);
+            }
         }
         let left = lock(&self.scheduler).left();
         Ok(Ended {

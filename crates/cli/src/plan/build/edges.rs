@@ -80,7 +80,12 @@ impl Builder<'_> {
             let entry = toc.entry(place as usize);
             let step = self.step_of[place as usize];
             for &id in entry.dependencies {
-                if let Some(before) = self.step_at(id) {
+                let Some(before) = self.step_at(id) else { continue };
+                // From version 17 on an archive lets partitions' indexes wait for their parent's, which here comes
+                // after them and takes them up.
+                let reversed = self.plan.steps[before as usize].work == Work::BulkAttach
+                    && matches!(entry.desc, b"INDEX" | b"CONSTRAINT");
+                if !reversed {
                     self.edge(before, step);
                 }
             }

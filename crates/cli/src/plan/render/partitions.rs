@@ -4,7 +4,7 @@ use super::{Renderer, Settings, SCHEMA};
 use crate::archive::Entry;
 use crate::pg::{quote_ident, quote_literal};
 use crate::plan::family::{range_bounds, Family, Member};
-use crate::plan::names::automatic_index_name;
+use crate::plan::names::{automatic_index_name, inherited_body};
 use crate::plan::text::{self, last_part};
 use crate::plan::Group;
 
@@ -85,7 +85,12 @@ impl Renderer<'_> {
             indexes.iter().filter_map(|i| text::index(self.entry(*i).defn)).collect();
         let stage = format!("{SCHEMA}.stage_{number}").into_bytes();
         if group.staged {
-            let columns = columns_of(family, parent.body);
+            // By the parent's names, not by those that the server would give to the staging parent's constraints.
+            let named = match self.plan.names_not_null {
+                true => inherited_body(parent.name, parent.body),
+                false => None,
+            };
+            let columns = columns_of(family, named.as_deref().unwrap_or(parent.body));
             sql!(out, "CREATE TABLE ", stage, " (", columns, ") ", parent.rest, ";\n");
             for (n, index) in parsed.iter().enumerate() {
                 let name = format!("stage_{number}_{n}");
