@@ -4,7 +4,7 @@ use crate::archive::Archive;
 use crate::args::restore::Args;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::build::describe;
-use crate::plan::select::select;
+use crate::plan::select::{select, Filter};
 use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
 use crate::report::Quiet;
@@ -39,16 +39,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for what in &report.ignored {
         eprintln!("firn: warning: could not drop {what}");
     }
+    let stopped = !options.go_on_after_errors;
     for failure in &report.ended.failures {
         eprintln!("firn: error: could not restore {}: {}", failure.what, failure.error);
         eprintln!("STATEMENT:  {}", failure.statement);
     }
-    for what in &report.ended.skipped {
+    for what in report.ended.skipped.iter().filter(|_| !stopped) {
         eprintln!("firn: skipped: {what}");
     }
     match report.ended.failures.is_empty() {
         true => Ok(ExitCode::SUCCESS),
-        false => Ok(ExitCode::from(1)),
+        false => {
+            eprintln!("HINT:  When the cause is gone, run the same command with --resume to do what is missing.");
+            Ok(ExitCode::from(1))
+        }
     }
 }
 
@@ -56,7 +60,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn list(options: &Options) -> Result<ExitCode> {
     let archive = Archive::open(&options.archive)?;
     let toc = archive.toc();
-    let selection = select(toc, &options.terms(facts::assumed(1)).filter);
+    let filter = Filter { create: true, ..options.filter.clone() };
+    let selection = select(toc, &filter);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let text = |t: &[u8]| match t {
         b"" => "-".to_string(),
@@ -78,7 +83,12 @@ fn list(options: &Options) -> Result<ExitCode> {
         header.server_version, header.dump_version
     )
     .map_err(io)?;
-    for place in selection.places() {
+    let databases = (0..toc.len() as u32).filter(|p| toc.entry(*p as usize).desc == b"DATABASE");
+    let mut places: Vec<u32> = selection.places().chain(databases).collect();
+    if options.filter.list.is_none() {
+        places.sort_unstable();
+    }
+    for place in places {
         let e = toc.entry(place as usize);
         writeln!(
             out,

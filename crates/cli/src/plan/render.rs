@@ -121,6 +121,23 @@ impl Renderer<'_> {
         self.set_storage(out, &entry, settings);
         if self.style.no_owner && entry.desc == b"SCHEMA" {
             sql!(out, "CREATE SCHEMA ", quote_ident(entry.tag), ";\n");
+        } else if entry.desc == b"BLOB METADATA" {
+            // From version 17 on: a list of large objects of one owner with like privileges.
+            for oid in large_objects(entry.defn) {
+                sql!(out, "SELECT pg_catalog.lo_create('", oid, "');\n");
+                if !self.style.no_owner && !entry.owner.is_empty() {
+                    sql!(
+                        out,
+                        "ALTER LARGE OBJECT ",
+                        oid,
+                        " OWNER TO ",
+                        quote_ident(entry.owner),
+                        ";\n"
+                    );
+                }
+            }
+        } else if entry.desc == b"ACL" && entry.tag.starts_with(b"LARGE OBJECTS") {
+            self.large_object_grants(out, &entry);
         } else if let Some(family) = self.late(place) {
             self.parent_without_checks(out, &entry, family);
         } else {
@@ -189,6 +206,24 @@ impl Renderer<'_> {
         }
     }
 
+    /// Privileges of a list of large objects: the entry has the statements for the first of them.
+    fn large_object_grants(&self, out: &mut Vec<u8>, entry: &Entry) {
+        let mut lists = entry.dependencies.iter().filter_map(|d| self.toc.place(*d));
+        let list = lists.find(|p| self.toc.entry(*p).desc == b"BLOB METADATA");
+        let oids: Vec<&[u8]> =
+            list.map_or(Vec::new(), |p| large_objects(self.toc.entry(p).defn).collect());
+        let Some(first) = oids.first() else { return sql!(out, entry.defn) };
+        let named = [b"LARGE OBJECT ", *first].concat();
+        for oid in &oids {
+            let mut rest = entry.defn;
+            while let Some(at) = rest.windows(named.len()).position(|w| w == named) {
+                sql!(out, rest[..at], "LARGE OBJECT ", *oid);
+                rest = &rest[at + named.len()..];
+            }
+            sql!(out, rest, "\n");
+        }
+    }
+
     /// One GRANT or REVOKE for several tables.
     fn grants(&self, out: &mut Vec<u8>, entries: &[u32]) {
         let tables: Vec<&[u8]> =
@@ -202,6 +237,12 @@ impl Renderer<'_> {
             }
         }
     }
+}
+
+/// The oids in the text of a list of large objects, one a line.
+fn large_objects(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let oid = |line: &&[u8]| !line.is_empty() && line.iter().all(u8::is_ascii_digit);
+    text.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).filter(oid)
 }
 
 /// How an entry's object is named in `ALTER … OWNER TO`; `None` for what has no owner of its own.

@@ -33,12 +33,10 @@ pub struct Filter {
 impl Filter {
     fn wants_section(&self, section: Section) -> bool {
         let any = self.pre_data || self.data || self.post_data;
-        let schema = !self.data_only;
-        let data = !self.schema_only;
         match section {
-            Section::PreData => schema && (!any || self.pre_data),
-            Section::Data => data && (!any || self.data),
-            Section::PostData => schema && (!any || self.post_data),
+            Section::PreData => !any || self.pre_data,
+            Section::Data => !any || self.data,
+            Section::PostData => !any || self.post_data,
             Section::None => true,
         }
     }
@@ -88,6 +86,16 @@ impl Selection {
 /// Entries that set up sessions and are run on each connection instead.
 pub fn is_session_setup(entry: &Entry) -> bool {
     matches!(entry.desc, b"ENCODING" | b"STDSTRINGS" | b"SEARCHPATH")
+}
+
+/// Data rather than schema: rows, sequences' values, and all of large objects, whatever section they are filed under.
+fn is_data(entry: &Entry) -> bool {
+    match entry.desc {
+        b"TABLE DATA" | b"BLOBS" | b"BLOB" | b"BLOB METADATA" | b"BLOB COMMENTS"
+        | b"SEQUENCE SET" => true,
+        b"ACL" | b"COMMENT" | b"SECURITY LABEL" => entry.tag.starts_with(b"LARGE OBJECT"),
+        _ => false,
+    }
 }
 
 fn has_name(names: &[String], name: &[u8]) -> bool {
@@ -148,7 +156,11 @@ fn wanted(toc: &Toc, filter: &Filter, entry: &Entry, forced: bool) -> bool {
     if is_session_setup(entry) {
         return false;
     }
-    if matches!(desc, b"DATABASE" | b"DATABASE PROPERTIES") {
+    // The database itself is made before everything else, outside of the plan.
+    if desc == b"DATABASE" {
+        return false;
+    }
+    if desc == b"DATABASE PROPERTIES" {
         return filter.create && !filter.data_only && !filter.names_objects();
     }
     // Comments and privileges of the database itself come with it.
@@ -169,7 +181,11 @@ fn wanted(toc: &Toc, filter: &Filter, entry: &Entry, forced: bool) -> bool {
         b"STATISTICS DATA" => filter.no_statistics,
         _ => false,
     };
-    if unwanted || !filter.wants_section(effective_section(toc, entry)) {
+    // Statistics are neither schema nor data.
+    let statistics = desc == b"STATISTICS DATA";
+    let masked = filter.schema_only && (is_data(entry) || statistics)
+        || filter.data_only && (!is_data(entry) || statistics);
+    if unwanted || masked || !filter.wants_section(effective_section(toc, entry)) {
         return false;
     }
     if entry.defn.is_empty() && !entry.has_data && entry.copy_stmt.is_empty() {
@@ -208,10 +224,8 @@ fn wanted(toc: &Toc, filter: &Filter, entry: &Entry, forced: bool) -> bool {
         | b"SEQUENCE SET" => has_name(&filter.tables, entry.tag),
         b"INDEX" => has_name(&filter.indexes, entry.tag),
         b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => has_name(&filter.functions, entry.tag),
-        b"TRIGGER" => filter.triggers.iter().any(|t| {
-            // The tag is "table trigger".
-            entry.tag.strip_suffix(t.as_bytes()).is_some_and(|table| table.ends_with(b" "))
-        }),
+        // The tag is "table trigger".
+        b"TRIGGER" => has_name(&filter.triggers, entry.tag),
         _ => false,
     }
 }

@@ -24,6 +24,71 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// Advisory locks of a restore: "firn" in ASCII, and what it is for. The program holds the first for as long as it works,
+/// each of its connections shares the second.
+const LOCK: &str = "1718186606";
+
+/// Be the only restore of this database: fails if another works on it. Transactions of a killed one, which the server may
+/// still be busy with, are ended first, so that none of them is committed later.
+pub fn be_alone(connection: &Connection, stopped: &dyn Fn() -> bool) -> Result<()> {
+    let busy = || {
+        Error::usage("another restore is working on the target database")
+            .hint("Wait until it is finished, or stop it and use --resume.")
+    };
+    let begun = std::time::Instant::now();
+    let take = format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, 1)");
+    // The session of a program that was killed is gone a moment later.
+    while !connection.query(take.as_bytes())?.flag(0, 0) {
+        if begun.elapsed().as_secs() >= 3 {
+            return Err(busy());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let end = format!(
+        "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks WHERE locktype = 'advisory' \
+         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) \
+         AND classid = {LOCK} AND objid = 2 AND granted AND pid <> pg_catalog.pg_backend_pid()"
+    );
+    let take = format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, 2)");
+    loop {
+        if connection.query(take.as_bytes())?.flag(0, 0) {
+            connection
+                .query(format!("SELECT pg_catalog.pg_advisory_unlock({LOCK}, 2)").as_bytes())?;
+            return Ok(());
+        }
+        // Without the right to end them one waits until they end.
+        let _ = connection.query(end.as_bytes());
+        if stopped() {
+            return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// What each connection that changes the target holds.
+pub fn join(connection: &Connection) -> Result<()> {
+    connection.query(format!("SELECT pg_catalog.pg_advisory_lock_shared({LOCK}, 2)").as_bytes())?;
+    Ok(())
+}
+
+/// Nothing in the database was made by a user: a restore that died before its journal was there left it so.
+pub fn is_empty_database(connection: &Connection) -> Result<bool> {
+    let rows = connection.query(
+        b"SELECT NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid >= 16384 AND relpersistence <> 't') \
+          AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_proc WHERE oid >= 16384) \
+          AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE oid >= 16384 AND nspname !~ '^pg_')",
+    )?;
+    Ok(rows.flag(0, 0))
+}
+
+/// Nothing is recorded yet.
+pub fn is_empty(connection: &Connection) -> Result<bool> {
+    let sql = format!(
+        "SELECT NOT EXISTS (SELECT 1 FROM {SCHEMA}.journal) AND NOT EXISTS (SELECT 1 FROM {SCHEMA}.entries)"
+    );
+    Ok(connection.query(sql.as_bytes())?.flag(0, 0))
+}
+
 /// Look for the journal of an unfinished restore.
 pub fn find(connection: &Connection) -> Result<Option<Found>> {
     let there = connection.query(

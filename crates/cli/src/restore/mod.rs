@@ -134,6 +134,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let dbname = created.as_deref();
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
+    journal::be_alone(&connection, &|| stop.is_set())?;
     let found = journal::find(&connection)?;
     let resumed = found.is_some();
     let (terms, done, entries_done) = match (found, options.resume) {
@@ -196,9 +197,15 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     site.memory_kb = facts::memory_for_each(&connection, options.jobs)?;
     site.entries_done = entries_done.into_iter().collect();
     site.go_on_after_errors = options.go_on_after_errors;
-    // Held during the work it would only take a place.
-    drop(connection);
-    report.ended = site.run(options.jobs)?;
+    let ended = site.run(options.jobs);
+    // What has done nothing leaves nothing behind.
+    if ended.as_ref().map_or(true, |e| !e.failures.is_empty())
+        && connection.is_alive()
+        && journal::is_empty(&connection).unwrap_or(false)
+    {
+        journal::end(&connection)?;
+    }
+    report.ended = ended?;
     if stop.is_set() && report.ended.failures.is_empty() {
         return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
             .hint("Run the same command with --resume to go on."));
@@ -211,8 +218,11 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         watch.event(&Event::Phase("analyzing"));
         finish::analyze(options, dbname, &archive, &selection, watch, stop)?;
     }
-    let connection = options.target.connect(dbname)?;
-    session::prepare(&connection, archive.toc(), &options.target, None)?;
+    // The connection of the beginning may be gone by now.
+    let connection = match connection.is_alive() && connection.query(b"SELECT 1").is_ok() {
+        true => connection,
+        false => options.target.connect(dbname)?,
+    };
     journal::end(&connection)?;
     watch.event(&Event::Finished);
     Ok(report)

@@ -323,6 +323,7 @@ impl Worker<'_, '_> {
     fn connect(&mut self) -> Result<()> {
         let site = self.site;
         let connection = site.target.connect(site.dbname)?;
+        super::journal::join(&connection)?;
         prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
         if let Some(place) = lock(&site.stop.cancellers).get_mut(self.number) {
             *place = Some(connection.canceller());
@@ -421,7 +422,10 @@ impl Worker<'_, '_> {
             return self.piecewise(step, &order);
         }
         for place in &order {
-            site.bury(*place);
+            // A schema that is there already will do for what is in it.
+            if tried.error.sqlstate.as_deref() != Some("42P06") {
+                site.bury(*place);
+            }
         }
         match (work, order.first()) {
             // Rows of the other parts must not stay without these.
@@ -617,6 +621,7 @@ impl Worker<'_, '_> {
 
 fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "canceled by user")
+        .hint("Run the same command with --resume to go on.")
 }
 
 /// The statement of a message that failed: the one around the server's position, or the one that the count of results

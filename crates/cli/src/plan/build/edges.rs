@@ -194,7 +194,17 @@ impl Builder<'_> {
             b"EVENT TRIGGER" | b"MATERIALIZED VIEW DATA" => 2,
             b"COMMENT" | b"SECURITY LABEL" if entry.tag.starts_with(b"EVENT TRIGGER ") => 2,
             // Statistics of a materialized view are those of its rows.
-            b"STATISTICS DATA" => 2,
+            b"STATISTICS DATA" => {
+                let mut objects = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+                let rows = |p| {
+                    matches!(toc.entry(p).desc, b"MATERIALIZED VIEW" | b"MATERIALIZED VIEW DATA")
+                };
+                if objects.any(rows) {
+                    2
+                } else {
+                    0
+                }
+            }
             _ => 0,
         };
         let count = self.plan.steps.len();
