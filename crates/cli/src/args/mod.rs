@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod connect;
+pub mod output;
 pub mod restore;
 
 use clap::{Parser, Subcommand};

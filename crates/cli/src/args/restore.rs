@@ -1,6 +1,7 @@
 //! Flags of `firn restore`; named as `pg_restore` names them where it has them.
 
 use super::connect::Connect;
+use super::output::Output;
 use crate::error::{Error, Result};
 use crate::plan::select::Filter;
 use crate::plan::Rules;
@@ -21,14 +22,6 @@ pub enum Section {
     PreData,
     Data,
     PostData,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people; on a terminal a live display
-    Text,
-    /// One JSON object per line
-    Json,
 }
 
 #[derive(Group, Clone, Debug)]
@@ -150,18 +143,8 @@ pub struct Args {
     #[arg(long)]
     pub no_tablespaces: bool,
 
-    /// how to report what happens
-    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub log_format: LogFormat,
-    /// verbose mode: tell of each batch
-    #[arg(short = 'v', long)]
-    pub verbose: bool,
-    /// no output but errors
-    #[arg(short = 'q', long)]
-    pub quiet: bool,
-    /// write a report with the timeline of the connections
-    #[arg(long, value_name = "FILENAME")]
-    pub html_report: Option<String>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 impl Args {

@@ -7,7 +7,7 @@ use crate::plan::build::describe;
 use crate::plan::select::{select, Filter};
 use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
-use crate::report::Quiet;
+use crate::report::{Event, Reporter, Watch};
 use crate::restore::work::Stop;
 use crate::restore::{self, facts, Options};
 use std::io::Write;
@@ -25,35 +25,26 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Err(Error::usage("no target database was given")
             .hint("Name it with -d, or let -C create the one that the archive was made of."));
     }
+    let reporter = Reporter::start(args.output.settings("restore", &args.archive, options.jobs))?;
     let stop = Stop::default();
-    let handle = stop.clone();
+    let (handle, screen) = (stop.clone(), reporter.clone());
     ctrlc::set_handler(move || {
         if handle.is_set() {
             std::process::exit(130);
         }
-        eprintln!("firn: stopping; press Ctrl-C again to leave at once");
+        screen.say("stopping; press Ctrl-C again to leave at once");
         handle.stop();
     })
     .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-    let report = restore::run(&options, &Quiet, &stop)?;
-    for what in &report.ignored {
-        eprintln!("firn: warning: could not drop {what}");
-    }
-    let stopped = !options.go_on_after_errors;
-    for failure in &report.ended.failures {
-        eprintln!("firn: error: could not restore {}: {}", failure.what, failure.error);
-        eprintln!("STATEMENT:  {}", failure.statement);
-    }
-    for what in report.ended.skipped.iter().filter(|_| !stopped) {
-        eprintln!("firn: skipped: {what}");
-    }
-    match report.ended.failures.is_empty() {
-        true => Ok(ExitCode::SUCCESS),
-        false => {
-            eprintln!("HINT:  When the cause is gone, run the same command with --resume to do what is missing.");
-            Ok(ExitCode::from(1))
+    let result = restore::run(&options, &reporter, &stop);
+    if let Ok(report) = &result {
+        for what in &report.ignored {
+            reporter.event(&Event::Note(&format!("warning: could not drop {what}")));
         }
     }
+    let complete = reporter.finish(result.as_ref().err());
+    result?;
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// The table of contents, in the form that --use-list takes.
@@ -148,7 +139,7 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
             other.parallelism()
         );
     }
-    if args.verbose {
+    if args.output.verbose {
         println!("\nThe longest chain of steps, each waiting for the one before:");
         let name = |step: usize| {
             let first = plan.entries(step).first();

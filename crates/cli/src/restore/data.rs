@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::text::{split_statement, take_name};
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What was copied.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,13 +13,14 @@ pub struct Copied {
     pub rows: u64,
     /// Bytes of text.
     pub bytes: u64,
+    pub statements: u64,
 }
 
-/// What all copies of a restore look at and count in.
+/// What a copy looks at and tells.
 pub struct Flow<'a> {
     pub stop: &'a AtomicBool,
-    /// Bytes sent so far.
-    pub bytes: &'a AtomicU64,
+    /// Told of bytes as they are sent.
+    pub moved: &'a dyn Fn(u64),
 }
 
 /// Bytes that are read and sent at a time. Parts of a table take blocks of this size in turn.
@@ -95,7 +96,7 @@ pub fn copy_rows(
         }
         if number % u64::from(parts) == u64::from(part) {
             if !begun {
-                begin_copy(connection, entry.copy_stmt, freeze)?;
+                copied.statements += begin_copy(connection, entry.copy_stmt, freeze)?;
                 begun = true;
             }
             if let Err(e) = connection.put_copy(&buffer[..length]) {
@@ -103,7 +104,7 @@ pub fn copy_rows(
                 return Err(connection.finish_copy().err().unwrap_or(e));
             }
             copied.bytes += length as u64;
-            flow.bytes.fetch_add(length as u64, Ordering::Relaxed);
+            (flow.moved)(length as u64);
         }
         number += 1;
         buffer.drain(..length);
@@ -117,15 +118,17 @@ pub fn copy_rows(
     Ok(copied)
 }
 
-fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result<()> {
+/// Returns how many statements that took.
+fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result<u64> {
     if freeze {
-        if let Some(frozen) = frozen_copy(statement) {
-            let (truncate, copy) = frozen;
+        if let Some((truncate, copy)) = frozen_copy(statement) {
             connection.run(&truncate)?;
-            return connection.start_copy(&copy);
+            connection.start_copy(&copy)?;
+            return Ok(2);
         }
     }
-    connection.start_copy(statement)
+    connection.start_copy(statement)?;
+    Ok(1)
 }
 
 /// The table that a COPY statement copies into.
@@ -165,8 +168,9 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
         if whole > 0 {
             let results = connection.run(&buffer[..whole])?;
             copied.rows += results.iter().map(|r| r.touched).sum::<u64>();
+            copied.statements += results.len() as u64;
             copied.bytes += whole as u64;
-            flow.bytes.fetch_add(whole as u64, Ordering::Relaxed);
+            (flow.moved)(whole as u64);
             buffer.drain(..whole);
         }
     }
@@ -203,8 +207,9 @@ pub fn write_large_objects(
             }
             sql.extend_from_slice(b"')");
             connection.run(&sql)?;
+            copied.statements += 1;
             offset += read as u64;
-            flow.bytes.fetch_add(read as u64, Ordering::Relaxed);
+            (flow.moved)(read as u64);
         }
         copied.rows += 1;
         copied.bytes += offset;

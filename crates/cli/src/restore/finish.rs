@@ -4,7 +4,7 @@ use super::{session, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::select::Selection;
-use crate::report::{Event, Watch};
+use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::restore::work::Stop;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -35,40 +35,55 @@ pub fn analyze(
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, toc, &options.target, None)?;
     let rows = connection.query(
-        b"SELECT n.nspname, c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname) \
+        b"SELECT n.nspname, c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname), \
+          pg_catalog.pg_relation_size(c.oid) \
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
           WHERE c.relkind IN ('r', 'm') AND c.reltuples < 0 AND c.relpersistence <> 't' \
           AND n.nspname !~ '^pg_' AND pg_catalog.pg_relation_size(c.oid) > 0 \
           ORDER BY pg_catalog.pg_relation_size(c.oid) DESC",
     )?;
     let mut tables = Vec::new();
+    let mut total = Costs::default();
     for r in 0..rows.len() {
         if let (Some(schema), Some(name), Some(both)) =
             (rows.get(r, 0), rows.get(r, 1), rows.get(r, 2))
         {
             if loaded.contains(&(schema, name)) {
-                tables.push(both.to_vec());
+                let cost = cost(rows.number(r, 3).unwrap_or(0));
+                total.add_all(&cost);
+                tables.push((both.to_vec(), cost));
             }
         }
     }
     drop(connection);
+    watch.event(&Event::Work { steps: tables.len(), cost: total });
     tables.reverse();
     let tables = Mutex::new(tables);
     let failed = Mutex::new(None);
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
     std::thread::scope(|scope| {
-        for _ in 0..options.jobs {
-            scope.spawn(|| {
+        for worker in 0..options.jobs {
+            let (next, failed) = (&next, &failed);
+            scope.spawn(move || {
                 let work = || -> Result<()> {
                     let connection = options.target.connect(dbname)?;
                     session::prepare(&connection, toc, &options.target, None)?;
-                    while let Some(table) = next() {
+                    let pid = connection.backend_pid();
+                    watch.event(&Event::Connected { worker, pid });
+                    while let Some((table, cost)) = next() {
                         if stop.is_set() {
                             return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
                                 .hint("All is restored; run ANALYZE yourself, or the command with --resume."));
                         }
                         let sql = [b"ANALYZE ", &table[..]].concat();
-                        if let Err(failure) = connection.run(&sql) {
+                        let what = String::from_utf8_lossy(&sql);
+                        watch.event(&Event::Begin { worker, what: &what, steps: 1, cost });
+                        let result = connection.run(&sql);
+                        let (steps, ok) = (1, result.is_ok());
+                        let (statements, transactions) = (u64::from(ok), u64::from(ok));
+                        let did = Did { steps, cost, statements, transactions, rows: 0, ok };
+                        watch.event(&Event::End { worker, did });
+                        if let Err(failure) = result {
                             if failure.error.kind == ErrorKind::Connection {
                                 return Err(failure.error);
                             }
@@ -91,4 +106,9 @@ pub fn analyze(
         Some(e) => Err(e),
         None => Ok(()),
     }
+}
+
+/// What ANALYZE of a table of so many bytes should cost: it reads a sample, up to 30,000 pages with the usual settings.
+fn cost(bytes: u64) -> Costs {
+    Costs::of(Kind::Analyze, 2000 + (bytes / 60).min(1_000_000))
 }

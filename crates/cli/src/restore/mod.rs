@@ -6,6 +6,7 @@
 //! - [`work`]: workers that carry batches out.
 //! - [`data`]: rows and large objects.
 //! - [`database`]: creating the target, dropping what is in the way.
+//! - [`tell`]: steps in words and by kind, for those who watch.
 //! - [`finish`]: ANALYZE at the end.
 
 pub mod data;
@@ -14,6 +15,7 @@ pub mod facts;
 pub mod finish;
 pub mod journal;
 pub mod session;
+pub mod tell;
 pub mod work;
 
 use crate::archive::{Archive, Toc};
@@ -135,6 +137,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
     journal::be_alone(&connection, &|| stop.is_set())?;
+    let (database, server_version) = (&connection.database(), connection.server_version());
+    watch.event(&Event::Target { database, server_version });
     let found = journal::find(&connection)?;
     let resumed = found.is_some();
     let (terms, done, entries_done) = match (found, options.resume) {
@@ -158,11 +162,10 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     report.statements_archive = plan.statements_archive;
     report.statements_planned = plan.statements_planned;
     watch.event(&Event::Planned {
-        steps: plan.steps.len(),
+        steps: tell::real_steps(&plan).count(),
         entries: selection.len(),
         statements: plan.statements_planned,
         statements_archive: plan.statements_archive,
-        jobs: options.jobs,
         bytes: selection.places().filter_map(|p| archive.data_size(p as usize)).sum(),
     });
     if fresh {
@@ -171,10 +174,17 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             report.ignored = database::clean(&connection, &archive, &selection, options)?;
         }
         journal::begin(&connection, &archive.fingerprint(), &terms)?;
-    } else {
-        watch.event(&Event::Resumed { done: done.len() });
     }
     watch.event(&Event::Phase("restoring"));
+    let costs = |steps: &mut dyn Iterator<Item = u32>| tell::costs(&plan, archive.toc(), steps);
+    watch.event(&Event::Work {
+        steps: tell::real_steps(&plan).count(),
+        cost: costs(&mut tell::real_steps(&plan)),
+    });
+    if !done.is_empty() {
+        let cost = costs(&mut done.iter().copied());
+        watch.event(&Event::Resumed { done: done.len(), cost });
+    }
     let style = Style {
         no_owner: terms.no_owner,
         no_tablespaces: terms.no_tablespaces,

@@ -2,7 +2,8 @@
 
 use super::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
 use super::session::{prepare, Target};
-use super::{journal, Terms};
+use super::tell::statement_at;
+use super::{journal, tell, Terms};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
@@ -11,11 +12,11 @@ use crate::plan::build::merge::foreign_key_name;
 use crate::plan::render::{Renderer, Settings};
 use crate::plan::schedule::{Batch, Outcome, Scheduler};
 use crate::plan::{Plan, Work};
-use crate::report::{Event, Watch};
+use crate::report::{Costs, Did, Event, Setback, Watch};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A step that could not be done.
 #[derive(Debug)]
@@ -130,7 +131,8 @@ impl<'a> Site<'a> {
         std::thread::scope(|scope| {
             for number in 0..jobs {
                 scope.spawn(move || {
-                    let worker = Worker { site: self, number, connection: None };
+                    let did = Did::default();
+                    let worker = Worker { site: self, number, connection: None, did };
                     if let Err(e) = worker.work() {
                         self.fail(e);
                     }
@@ -205,28 +207,11 @@ impl<'a> Site<'a> {
 
     /// A step's name for messages.
     fn describe(&self, step: u32) -> String {
-        let entries = self.plan.entries(step as usize);
-        let toc = self.archive.toc();
-        let Some(first) = entries.first() else {
-            return match self.plan.steps[step as usize].work {
-                Work::BoundsBegin(_) => "bounds of staged partitions".into(),
-                _ => "end of staged partitions".into(),
-            };
-        };
-        let name = describe(&toc.entry(*first as usize));
-        match (&self.plan.steps[step as usize].work, entries.len()) {
-            (Work::Group(g), _) => {
-                format!(
-                    "{name} and {} more partitions",
-                    self.plan.groups[*g as usize].members.len() - 1
-                )
-            }
-            (Work::Data(part, parts), _) if *parts > 1 => {
-                format!("{name} (part {} of {parts})", part + 1)
-            }
-            (_, 1) => name,
-            (_, n) => format!("{name} and {} more", n - 1),
-        }
+        tell::name(self.plan, self.archive.toc(), step)
+    }
+
+    fn costs(&self, steps: impl IntoIterator<Item = u32>) -> Costs {
+        tell::costs(self.plan, self.archive.toc(), steps)
     }
 }
 
@@ -234,6 +219,8 @@ struct Worker<'s, 'a> {
     site: &'s Site<'a>,
     number: usize,
     connection: Option<Connection>,
+    /// What was done since the last batch began.
+    did: Did,
 }
 
 /// Which statements are used for a step.
@@ -291,27 +278,28 @@ impl Worker<'_, '_> {
             };
             let what = site.describe(batch.steps[0]);
             let steps = batch.steps.len();
-            site.watch.event(&Event::Begin { worker: self.number, what: &what, steps });
-            let begun = Instant::now();
-            let rows_before = site.rows.load(Ordering::Relaxed);
-            let outcomes = self.run_batch(&batch)?;
+            let cost = site.costs(batch.steps.iter().copied());
+            site.watch.event(&Event::Begin { worker: self.number, what: &what, steps, cost });
+            self.did = Did::default();
+            let outcomes = match self.run_batch(&batch) {
+                Ok(outcomes) => outcomes,
+                Err(e) => {
+                    site.watch.event(&Event::End { worker: self.number, did: self.did });
+                    return Err(e);
+                }
+            };
             let outcome = |step: u32| {
                 batch.steps.iter().position(|s| *s == step).map_or(Outcome::NotRun, |n| outcomes[n])
             };
-            let mut scheduler = lock(&site.scheduler);
-            scheduler.end_batch(&batch, outcome);
-            let left = scheduler.left();
-            drop(scheduler);
+            let settled = |o: Outcome| matches!(o, Outcome::Done | Outcome::Failed);
+            let steps = batch.steps.iter().copied().filter(|s| settled(outcome(*s)));
+            self.did.steps = steps.clone().count();
+            self.did.cost = site.costs(steps);
+            self.did.ok = outcomes.iter().all(|o| *o == Outcome::Done);
+            // Before others can take what waits for it.
+            site.watch.event(&Event::End { worker: self.number, did: self.did });
+            lock(&site.scheduler).end_batch(&batch, outcome);
             site.wake.notify_all();
-            site.watch.event(&Event::End {
-                worker: self.number,
-                what: &what,
-                steps,
-                elapsed: begun.elapsed(),
-                rows: site.rows.load(Ordering::Relaxed).saturating_sub(rows_before),
-                ok: outcomes.iter().all(|o| *o == Outcome::Done),
-            });
-            site.watch.event(&Event::Progress { bytes: site.bytes.load(Ordering::Relaxed), left });
             if !site.go_on_after_errors && outcomes.contains(&Outcome::Failed) {
                 site.stop.stop();
                 site.wake.notify_all();
@@ -328,6 +316,8 @@ impl Worker<'_, '_> {
         if let Some(place) = lock(&site.stop.cancellers).get_mut(self.number) {
             *place = Some(connection.canceller());
         }
+        let pid = connection.backend_pid();
+        site.watch.event(&Event::Connected { worker: self.number, pid });
         self.connection = Some(connection);
         Ok(())
     }
@@ -336,11 +326,9 @@ impl Worker<'_, '_> {
     fn recover(&mut self, step: u32, piece: Option<u32>, error: &Error) -> Result<bool> {
         let site = self.site;
         self.connection = None;
-        site.watch.event(&Event::Note(&format!(
-            "connection {} was lost ({}); connecting again",
-            self.number + 1,
-            error.message
-        )));
+        let number = self.number + 1;
+        let message = format!("connection {number} was lost ({}); connecting again", error.message);
+        self.setback(Setback::Reconnected, &message);
         let mut last = None;
         for wait in [0, 200, 500, 1000, 2000] {
             if site.stop.is_set() {
@@ -360,6 +348,10 @@ impl Worker<'_, '_> {
         Err(error.hint("Run the same command with --resume when the server can be reached again."))
     }
 
+    fn setback(&self, setback: Setback, message: &str) {
+        self.site.watch.event(&Event::Setback { worker: self.number, setback, message });
+    }
+
     fn run_batch(&mut self, batch: &Batch) -> Result<Vec<Outcome>> {
         let steps = &batch.steps;
         let whole = |step: &u32| {
@@ -372,6 +364,9 @@ impl Worker<'_, '_> {
             if steps.len() == 1 {
                 return Ok(vec![self.single(steps[0], tried)?]);
             }
+            let (count, why) = (steps.len(), &tried.error.message);
+            let message = format!("a batch of {count} steps failed ({why}), doing them one by one");
+            self.setback(Setback::OneByOne, &message);
         }
         // One by one, to find the one to blame and keep the others.
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(steps.len());
@@ -402,6 +397,10 @@ impl Worker<'_, '_> {
     fn single(&mut self, step: u32, tried: Tried) -> Result<Outcome> {
         let site = self.site;
         if may_pass(&tried.error) && lock(&site.tried).insert(step) {
+            let (what, why) = (site.describe(step), &tried.error.message);
+            let message =
+                format!("{what} failed ({why}), to be tried again when nothing else runs");
+            self.setback(Setback::Later, &message);
             return Ok(Outcome::Again);
         }
         let order = site.renderer.originals(step);
@@ -409,11 +408,10 @@ impl Worker<'_, '_> {
         let rewritten =
             matches!(work, Work::Group(_) | Work::BulkIndex(_) | Work::BulkAttach | Work::Grants);
         if rewritten {
-            site.watch.event(&Event::Note(&format!(
-                "{}: a rewrite failed ({}), using the archive's statements",
-                site.describe(step),
-                tried.error.message
-            )));
+            let (what, why) = (site.describe(step), &tried.error.message);
+            let message =
+                format!("{what}: a rewrite failed ({why}), using the archive's statements");
+            self.setback(Setback::Fallback, &message);
             if self.attempt_surely(&[step], Statements::Originals(&order))?.is_none() {
                 return Ok(Outcome::Done);
             }
@@ -495,6 +493,9 @@ impl Worker<'_, '_> {
             let tried = match self.attempt(steps, statements) {
                 Ok(copied) => {
                     self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
+                    self.did.rows += copied.rows;
+                    self.did.statements += copied.statements;
+                    self.did.transactions += 1;
                     return Ok(None);
                 }
                 Err(tried) => tried,
@@ -524,10 +525,15 @@ impl Worker<'_, '_> {
         Ok(None)
     }
 
+    /// One transaction. Returns what it copied, and how many statements the server ran besides BEGIN and COMMIT.
     fn attempt(&self, steps: &[u32], statements: Statements) -> Result<Copied, Tried> {
         let site = self.site;
         let connection = self.connection.as_ref().ok_or_else(cancelled)?;
-        let flow = Flow { stop: &site.stop.flag, bytes: &site.bytes };
+        let moved = |bytes: u64| {
+            site.bytes.fetch_add(bytes, Ordering::Relaxed);
+            site.watch.event(&Event::Moved { worker: self.number, rows: 0, bytes });
+        };
+        let flow = Flow { stop: &site.stop.flag, moved: &moved };
         let mut sql = b"BEGIN;\n".to_vec();
         let mut settings = Settings::default();
         let mut copied = Copied::default();
@@ -549,7 +555,7 @@ impl Worker<'_, '_> {
                     continue;
                 }
             };
-            self.send(connection, &mut sql)?;
+            copied.statements += self.send(connection, &mut sql)?;
             let place = site.plan.entries(step as usize)[0] as usize;
             let result = match part {
                 Some(part) => {
@@ -574,6 +580,7 @@ impl Worker<'_, '_> {
             })?;
             copied.rows += found.rows;
             copied.bytes += found.bytes;
+            copied.statements += found.statements;
         }
         // Another part of the same table may have failed meanwhile.
         let parts =
@@ -588,16 +595,21 @@ impl Worker<'_, '_> {
             _ => sql.extend(journal::record(steps)),
         }
         sql.extend_from_slice(b"COMMIT;");
-        self.send(connection, &mut sql)?;
+        copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
     }
 
-    fn send(&self, connection: &Connection, sql: &mut Vec<u8>) -> Result<(), Tried> {
-        let result = connection.run(sql);
+    /// Send what has gathered. Returns how many statements it was.
+    fn send(&self, connection: &Connection, sql: &mut Vec<u8>) -> Result<u64, Tried> {
         let sent = std::mem::take(sql);
-        result.map(drop).map_err(|failure| Tried {
-            statement: statement_at(&sent, failure.index, failure.error.position),
-            error: failure.error,
+        if sent.is_empty() {
+            return Ok(0);
+        }
+        connection.run(&sent).map(|results| results.len() as u64).map_err(|failure| {
+            let mut error = failure.error;
+            let (statement, begin) = statement_at(&sent, failure.index, error.position);
+            error.position = error.position.and_then(|p| p.checked_sub(begin)).filter(|p| *p > 0);
+            Tried { statement, error }
         })
     }
 
@@ -622,42 +634,4 @@ impl Worker<'_, '_> {
 fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "canceled by user")
         .hint("Run the same command with --resume to go on.")
-}
-
-/// The statement of a message that failed: the one around the server's position, or the one that the count of results
-/// leads to; the whole message if neither is certain and it is short.
-fn statement_at(sql: &[u8], index: usize, position: Option<usize>) -> String {
-    let mut rest = sql;
-    let mut at = 0;
-    // Positions count characters from 1.
-    let wanted = position.map(|p| {
-        let text = String::from_utf8_lossy(sql);
-        text.char_indices().nth(p.saturating_sub(1)).map_or(0, |(byte, _)| byte)
-    });
-    while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
-        let end = sql.len() - after.len();
-        let found = match wanted {
-            Some(byte) => byte < end,
-            None => at == index,
-        };
-        if found {
-            return String::from_utf8_lossy(statement.trim_ascii()).into_owned();
-        }
-        rest = after;
-        at += 1;
-    }
-    String::from_utf8_lossy(&sql[..sql.len().min(2000)]).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_failing_statement_is_found() {
-        let sql = b"BEGIN;\nCREATE TABLE a (x text DEFAULT ';');\nCREATE TABLE b ();\nCOMMIT;";
-        assert_eq!(statement_at(sql, 2, None), "CREATE TABLE b ()");
-        let position = sql.windows(2).position(|w| w == b"b ").unwrap() + 1;
-        assert_eq!(statement_at(sql, 0, Some(position)), "CREATE TABLE b ()");
-    }
 }
