@@ -9,12 +9,13 @@ export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
 
-.PHONY: help setup build install demo test bench lint
+.PHONY: help setup build program install demo test bench lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
 	@echo "make build    the extension"
+	@echo "make program  the operator program, target/release/firn"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=)"
 	@echo "make lint     formatting, clippy, layering"
 
@@ -35,7 +36,11 @@ demo: install
 	@scripts/setup.sh demo
 	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
-test: install
+program: setup
+	cargo build --release -p firn-cli
+
+test: install program
+	@scripts/postgresql-18.sh
 	@"$(FIRN_VENV)/bin/python" tests/run.py
 
 ROWS ?= 1000000

@@ -9,7 +9,7 @@ missing=()
 need() { dpkg -s "$1" >/dev/null 2>&1 || missing+=("$1"); }
 if command -v dpkg >/dev/null; then
     if ! "$PG_CONFIG" --version >/dev/null 2>&1 || [[ "$PG_CONFIG" == /usr/lib/postgresql/15/* ]]; then
-        need postgresql-15; need postgresql-server-dev-15
+        need postgresql-15; need postgresql-server-dev-15; need libpq-dev
     fi
     need clang; need libclang-dev; need pkg-config; need build-essential; need python3-venv
     if [ "${1:-}" = demo ] && [ ! -e "$FIRN_TOOLS/flights/airports.csv" ]; then

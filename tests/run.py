@@ -17,6 +17,7 @@ import oracle  # noqa: E402
 import pairs  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
+import restore  # noqa: E402
 import trouble  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
@@ -25,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def cargo(tally, _pattern):
     """Unit and property tests of the crates that need no server."""
-    for crate in ("firn-format", "firn-lake"):
+    for crate in ("firn-format", "firn-lake", "firn-cli"):
         r = subprocess.run(["cargo", "test", "--release", "-p", crate], cwd=ROOT, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", r.stdout)
@@ -52,6 +53,7 @@ SUITES = {
     "trouble": trouble.run,
     "isolation": isolation.run,
     "regress": regress.run,
+    "restore": restore.run,
 }
 
 
