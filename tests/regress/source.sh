@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Fetch PostgreSQL's source package (for its regression tests) into a folder: source.sh DIR
-# An apt configuration of its own adds the source lists; the machine's lists stay as they are.
+# Fetch PostgreSQL's source package into a folder: source.sh DIR [MAJOR SUITE]
+# Without more, that of the server in PG_CONFIG from this machine's own suites. An apt configuration of its own adds the
+# source lists; the machine's lists stay as they are.
 set -euo pipefail
 dir=$1
-major=$("$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
+major=${2:-$("$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')}
+suite=${3:-}
 [ -e "$dir/postgresql-$major/src/test/regress/parallel_schedule" ] && exit 0
 mkdir -p "$dir/apt/lists/partial" "$dir/apt/cache/archives/partial" "$dir/apt/parts"
 # Every enabled Debian list, with deb-src in place of deb, in the one-line form.
-python3 - "$dir/apt/sources.list" <<'PY'
+python3 - "$dir/apt/sources.list" "$suite" <<'PY'
 import glob, re, sys
-out = []
+suite, out = sys.argv[2], []
 for path in glob.glob("/etc/apt/sources.list.d/*.sources"):
     for block in re.split(r"\n\s*\n", open(path).read()):
         fields = {}
@@ -18,6 +20,8 @@ for path in glob.glob("/etc/apt/sources.list.d/*.sources"):
                 key, value = line.split(":", 1)
                 fields[key.strip().lower()] = value.split()
         suites = [s for s in fields.get("suites", []) if s.startswith("bookworm")]
+        # Another suite stands beside the plain one, not beside its updates or its security archive.
+        suites = [suite for s in suites if s == "bookworm"] if suite else suites
         signed = "".join(f"[signed-by={p}] " for p in fields.get("signed-by", [])[:1])
         for uri in fields.get("uris", []):
             for suite in suites:
@@ -26,7 +30,9 @@ for path in ["/etc/apt/sources.list", *glob.glob("/etc/apt/sources.list.d/*.list
     try:
         for line in open(path):
             found = re.match(r"deb\s+(\[[^]]*\]\s+)?(\S+)\s+(bookworm\S*)\s", line)
-            if found:
+            if found and suite and found[3] == "bookworm":
+                out.append(f"deb-src {found[1] or ''}{found[2]} {suite} main")
+            elif found and not suite:
                 out.append(f"deb-src {found[1] or ''}{found[2]} {found[3]} main")
     except FileNotFoundError:
         pass
