@@ -17,6 +17,7 @@ import oracle  # noqa: E402
 import pairs  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
+import restore  # noqa: E402
 import trouble  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
@@ -52,6 +53,7 @@ SUITES = {
     "trouble": trouble.run,
     "isolation": isolation.run,
     "regress": regress.run,
+    "restore": restore.run,
 }
 
 

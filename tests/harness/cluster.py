@@ -24,10 +24,12 @@ def alive(pid):
 
 
 class Cluster:
-    """One server. `conf` are lines of postgresql.conf."""
+    """One server. `conf` are lines of postgresql.conf. `bindir` has the programs of another PostgreSQL than PG_CONFIG's;
+    `preload` is what the server loads."""
 
-    def __init__(self, name, conf=(), base=None):
-        self.bin = subprocess.check_output([os.environ["PG_CONFIG"], "--bindir"], text=True).strip()
+    def __init__(self, name, conf=(), base=None, bindir=None, preload="firn"):
+        self.bin = bindir or subprocess.check_output([os.environ["PG_CONFIG"], "--bindir"], text=True).strip()
+        self.preload = preload
         self.root = tempfile.mkdtemp(prefix=f"firn-{name}-", dir=base or "/tmp")
         self.data = os.path.join(self.root, "data")
         self.log = os.path.join(self.root, "log")
@@ -64,7 +66,7 @@ class Cluster:
     def configure(self):
         lines = [
             f"port={self.port}", "listen_addresses=''", f"unix_socket_directories='{self.root}'",
-            "shared_preload_libraries='firn'", "shared_buffers=256MB", "max_prepared_transactions=10",
+            f"shared_preload_libraries='{self.preload}'", "shared_buffers=256MB", "max_prepared_transactions=10",
             "log_min_messages=warning", "max_wal_size=4GB", "wal_level=replica", "autovacuum_naptime=5s",
             *self.conf,
         ]
