@@ -107,18 +107,12 @@ class Root:
             yield f"CONSTRAINT {self.name}_sane CHECK ({call})"
 
     def sql(self):
-        """The file: the table with its indexes, partitions in batches, the default partition, rows."""
+        """One file: the table, partitions in batches, the default partition, rows."""
         without = self.without
         as_owner = [] if "owners" in without else [f"SET ROLE {self.owner};"]
         body = [f"    {name} {definition}" for name, definition, _ in self.columns]
-        body += [f"    {check}" for check in self.checks()] + [f"    CONSTRAINT {self.name}_pkey PRIMARY KEY (id, d)"]
         yield from as_owner
         yield f"CREATE TABLE {self.table} (\n" + ",\n".join(body) + "\n) PARTITION BY RANGE (d);"
-        if self.indexed:
-            yield f"CREATE INDEX {self.name}_look ON {self.table} ({', '.join(self.indexed)});"
-        if "triggers" not in without and self.number in (0, 3, 8, 13):
-            yield (f"CREATE TRIGGER {self.name}_touch BEFORE INSERT OR UPDATE ON {self.table} "
-                   "FOR EACH ROW EXECUTE FUNCTION market.touch();")
         if "grants" not in without:
             yield f"GRANT SELECT ON {self.table} TO {READER};"
             yield f"GRANT INSERT, UPDATE ({self.columns[2][0]}) ON {self.table} TO PUBLIC;"
@@ -139,6 +133,18 @@ class Root:
             yield self.rows(self.partition(n), self.bounds(n)[0], 5 + n % 7)
         yield self.rows(f"{self.table}_default", datetime.date(1900, 1, 1), 3)
         yield "COMMIT;"
+
+    def keys(self):
+        """Another: constraints, index and trigger. All partitions of all tables are there by then, for each PARTITION OF
+        reads the whole of pg_constraint."""
+        for check in self.checks():
+            yield f"ALTER TABLE {self.table} ADD {check};"
+        yield f"ALTER TABLE {self.table} ADD CONSTRAINT {self.name}_pkey PRIMARY KEY (id, d);"
+        if self.indexed:
+            yield f"CREATE INDEX {self.name}_look ON {self.table} ({', '.join(self.indexed)});"
+        if "triggers" not in self.without and self.number in (0, 3, 8, 13):
+            yield (f"CREATE TRIGGER {self.name}_touch BEFORE INSERT OR UPDATE ON {self.table} "
+                   "FOR EACH ROW EXECUTE FUNCTION market.touch();")
 
     def one(self, n):
         lo, hi = self.bounds(n)
@@ -264,12 +270,13 @@ def write(folder, tables, without=()):
     roots = make_roots(tables, without)
     parts = {"00-roles.sql": roles() if {"owners", "grants"} - set(without) else (), "10-before.sql": before(without)}
     parts |= {f"50-root-{r.number:02d}-{r.name}.sql": r.sql() for r in roots}
+    parts |= {f"70-keys-{r.number:02d}-{r.name}.sql": r.keys() for r in roots}
     parts["90-after.sql"] = after(roots, without)
     for name, statements in parts.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             f.writelines(s + "\n" for s in statements if s)
     names = list(parts)
-    return [names[:1], names[1:2], names[2:-1], names[-1:]]
+    return [names[:1], names[1:2], names[2:2 + ROOTS], names[2 + ROOTS:-1], names[-1:]]
 
 
 def load(folder, steps, conninfo, connections=2, psql="psql"):
