@@ -1,0 +1,206 @@
+"""A statement that fails: what is said, what is skipped with --on-error continue, never success with something missing."""
+import os
+import socket
+
+from restore import flags, roundtrip
+from restore.common import BLOCK, OLD, firn, same, same_blocks
+
+# What cannot be restored when a.people is there already with other columns: all that its blocks' headers name.
+LOST_WITH_PEOPLE = ("people", "adults", "adult_names", "ages", "ages_again", "ages_key", "grouped", "orders_person_fkey", "both",
+                    "watched")
+
+
+def blocks(dump):
+    return set(BLOCK.split(dump)[1:])
+
+
+def names(block):
+    """The words of a block's header: the object's name, e.g. `orders orders_pkey`."""
+    return block.split(b";", 1)[0].decode().replace("COLUMN ", "").replace(".", " ").split()
+
+
+def in_the_way(world):
+    """A table of the same name is there: stop says so and ends, continue does everything that needs it not."""
+    server = world.server()
+    _, dump = flags.source(world)
+    path = flags.archive(world)
+    for how in ("stop", "continue"):
+        server.fresh("target")
+        with server.connect("target") as c:
+            c.execute("CREATE SCHEMA a AUTHORIZATION zoo_owner; CREATE TABLE a.people (other text)")
+        # The schema is there, too: with stop that is the first thing to fail.
+        run = firn(server, "target", path, "--jobs", "3", "--on-error", how).fails()
+        assert "42P06" in run.out, run.out[-3000:]
+        if how == "stop":
+            assert "42P07" not in run.out and "--resume" in run.out, run.out[-3000:]
+            continue
+        assert "42P07" in run.out and "people" in run.out, run.out[-3000:]
+        got = server.dump_beside_journal("target")
+        missing, more = blocks(dump) - blocks(got), blocks(got) - blocks(dump)
+        wrong = [b for b in missing if not set(names(b)) & set(LOST_WITH_PEOPLE)]
+        assert not wrong, b"\n".join(wrong).decode()
+        # What is there and was not in the source is the table in the way and what it took away from others.
+        assert all({"people", "watched", "orders", "a"} & set(names(b)) for b in more), more
+        # All that is missing has been told.
+        for name in ("adults", "adult_names", "grouped", "orders_person_fkey", "people_lower", "people_pkey"):
+            assert name in run.out, f"nothing said of {name}:\n{run.out[-4000:]}"
+
+
+def mended(world):
+    """After a stop, what was in the way goes, and --resume completes the work."""
+    server = world.server()
+    _, dump = flags.source(world)
+    path = flags.archive(world)
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("CREATE FUNCTION public.noted() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE SCHEMA b")
+    firn(server, "target", path, "--jobs", "3").fails("42P06", "b")
+    with server.connect("target") as c:
+        c.execute("DROP SCHEMA b; DROP FUNCTION public.noted")
+    firn(server, "target", path, "--jobs", "3", "--resume").ok()
+    same_blocks(dump, server.dump("target"))
+
+
+def bad_rows(world):
+    """Rows that their table refuses: the table stays empty, the rest is restored, the row is named."""
+    server = world.server()
+    db = server.fresh("bad_rows")
+    with server.connect(db) as c:
+        c.execute("CREATE FUNCTION public.fine(int) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true'")
+        c.execute("CREATE TABLE bad (id int PRIMARY KEY, CHECK (public.fine(id)))")
+        c.execute("CREATE TABLE good AS SELECT i FROM generate_series(1, 1000) i")
+        c.execute("CREATE INDEX of_bad ON bad (id DESC); CREATE TABLE points (bad int REFERENCES bad)")
+        c.execute("INSERT INTO bad SELECT i FROM generate_series(1, 100) i; INSERT INTO points SELECT 7")
+        c.execute("CREATE OR REPLACE FUNCTION public.fine(int) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT $1 <> 42'")
+    path = world.archive("bad-rows", lambda p: server.archive(db, p, "c"))
+    server.fresh("target")
+    firn(server, "target", path, "--jobs", "2").fails("23514", "bad")
+    server.fresh("target")
+    run = firn(server, "target", path, "--jobs", "2", "--on-error", "continue").fails("23514", "bad", "line 42")
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM bad").fetchone() == (0,)
+        assert c.execute("SELECT count(*) FROM good").fetchone() == (1000,)
+        assert c.execute("SELECT count(*) FROM pg_constraint WHERE contype = 'f'").fetchone() == (0,)
+    assert "points" in run.out, run.out
+
+
+def bad_index(world):
+    """A unique index that the rows do not allow, and a statement of several lines with its position."""
+    server = world.server()
+    db = server.fresh("bad_index")
+    with server.connect(db) as c:
+        c.execute("CREATE FUNCTION public.key(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1; END'")
+        c.execute("CREATE TABLE t AS SELECT i AS id, i % 10 AS ten FROM generate_series(1, 100) i")
+        c.execute("CREATE UNIQUE INDEX by_key ON t (public.key(id)); CREATE INDEX other ON t (ten)")
+        c.execute("COMMENT ON INDEX by_key IS 'goes with it'")
+        c.execute("CREATE OR REPLACE FUNCTION public.key(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 % 10; END'")
+    path = world.archive("bad-index", lambda p: server.archive(db, p, "c"))
+    server.fresh("target")
+    firn(server, "target", path, "--jobs", "2", "--on-error", "continue").fails("23505", "by_key", "skipped")
+    with server.connect("target") as c:
+        found = [r[0] for r in c.execute("SELECT relname FROM pg_class WHERE relkind = 'i' AND oid >= 16384 AND relname !~ '^pg_toast'")]
+        assert found == ["other"], found
+
+
+def no_role(world):
+    """An owner that this server does not have."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DROP ROLE IF EXISTS gone_role; CREATE ROLE gone_role")
+    db = server.fresh("no_role")
+    with server.connect(db) as c:
+        c.execute("CREATE TABLE theirs (id int PRIMARY KEY); ALTER TABLE theirs OWNER TO gone_role; CREATE TABLE mine AS SELECT 1 AS one")
+        c.execute("GRANT SELECT ON mine TO gone_role")
+    path = world.archive("no-role", lambda p: server.archive(db, p, "c"))
+    with server.connect(db) as c:
+        c.execute("DROP OWNED BY gone_role")
+    with server.connect() as c:
+        c.execute("DROP ROLE gone_role")
+    server.fresh("target")
+    firn(server, "target", path, "--jobs", "2").fails("gone_role", "42704")
+    server.fresh("target")
+    firn(server, "target", path, "--jobs", "2", "--on-error", "continue").fails("gone_role", "42704")
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM mine").fetchone() == (1,)
+    server.fresh("target")
+    firn(server, "target", path, "--jobs", "2", "-O", "-x").ok()
+    with server.connect("target") as c:
+        assert c.execute("SELECT tableowner FROM pg_tables WHERE tablename = 'theirs'").fetchone() == ("postgres",)
+
+
+def unprivileged(world):
+    """A role that may create in the database but is no superuser restores what it may, and is told what it may not."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DROP ROLE IF EXISTS modest; CREATE ROLE modest LOGIN")
+    path = world.archive("modest", lambda p: server.archive(world.generated(150)[0], p, "c"))
+    server.fresh("target")
+    with server.connect() as c:
+        c.execute("ALTER DATABASE target OWNER TO modest")
+    where = ["-h", server.root, "-p", str(server.port), "-U", "modest", "-d", "target"]
+    firn(server, "target", path, *where, "--jobs", "2", where=False).fails("42501")
+    server.fresh("target")
+    with server.connect() as c:
+        c.execute("ALTER DATABASE target OWNER TO modest")
+    firn(server, "target", path, *where, "--jobs", "3", "-O", "-x", where=False).ok()
+    server.fresh("oracle")
+    with server.connect() as c:
+        c.execute("ALTER DATABASE oracle OWNER TO modest")
+    server.program("pg_restore", "-h", server.root, "-p", str(server.port), "-U", "modest", "-d", "oracle", "-O", "-x", path)
+    same(server.dump("oracle"), server.dump("target"))
+
+
+def no_server(world):
+    """Nobody listens, no such database, no such role: libpq's words and exit code 1."""
+    server = world.server()
+    path = flags.archive(world)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    firn(server, "", path, "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-d", "x", where=False).fails("onnection", str(port))
+    firn(server, "no_such_database", path).fails("no_such_database")
+    firn(server, "", path, "-h", server.root, "-p", str(server.port), "-U", "nobody_here", "-d", "postgres", where=False) \
+        .fails("nobody_here")
+    firn(server, "target", path + ".none").fails(os.path.basename(path) + ".none")
+
+
+def environment(world):
+    """Connection by PGHOST and the like, a service file, a password file, a connection string."""
+    server = world.server()
+    _, dump = flags.source(world)
+    path = flags.archive(world)
+    service = os.path.join(world.folder, "services")
+    with open(service, "w", encoding="utf-8") as f:
+        f.write(f"[here]\nhost={server.root}\nport={server.port}\nuser=postgres\ndbname=target\n")
+    basic = {"PGHOST": server.root, "PGPORT": str(server.port), "PGUSER": "postgres"}
+    for args, env in ((["-d", "target"], basic),
+                      (["-d", "service=here"], {"PGSERVICEFILE": service}),
+                      (["-d", f"postgresql://postgres@:{server.port}/target?host={server.root}"], {})):
+        server.fresh("target")
+        firn(server, "target", path, *args, "--jobs", "2", where=False, env=env).ok()
+        same_blocks(dump, server.dump("target"), str(args))
+
+
+def settings_of_the_target(world):
+    """Settings of database and role that would change what a restore means: they do not."""
+    server = world.server()
+    _, dump = world.generated(roundtrip.TABLES)
+    path = roundtrip.archive(world, OLD, "c", "6")
+    server.fresh("target")
+    hostile = ("search_path = ledger, public", "statement_timeout = '50ms'", "lock_timeout = '10ms'", "DateStyle = 'SQL, DMY'",
+               "IntervalStyle = sql_standard", "bytea_output = escape", "standard_conforming_strings = off", "row_security = on",
+               "default_tablespace = ''", "check_function_bodies = on", "extra_float_digits = -5", "TimeZone = 'Asia/Kolkata'",
+               "default_transaction_isolation = serializable", "idle_in_transaction_session_timeout = '100ms'",
+               "xmloption = document", "client_encoding = LATIN1", "synchronize_seqscans = on", "default_toast_compression = pglz")
+    with server.connect() as c:
+        for setting in hostile:
+            c.execute(f"ALTER DATABASE target SET {setting}")
+    firn(server, "target", path, "--jobs", "3").ok()
+    with server.connect() as c:
+        for setting in hostile:
+            c.execute(f"ALTER DATABASE target RESET {setting.split()[0]}")
+    same(dump, server.dump("target"))
+
+
+def cases(world):
+    for body in (in_the_way, mended, bad_rows, bad_index, no_role, unprivileged, no_server, environment, settings_of_the_target):
+        yield f"errors {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

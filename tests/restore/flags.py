@@ -1,0 +1,206 @@
+"""Flags that choose what is restored: what pg_restore makes of the same flags is what is right.
+
+Where pg_restore complains but gets there, firn gets there.
+"""
+import os
+import re
+
+from restore.common import firn, same, same_blocks
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Statements before the restore, for flags that leave out what others need.
+BARE = ("CREATE SCHEMA a; CREATE SCHEMA b; CREATE SCHEMA \"Odd Name\"; CREATE FOREIGN DATA WRAPPER nowhere; "
+        "CREATE SERVER far FOREIGN DATA WRAPPER nowhere; CREATE PUBLICATION watched; CREATE PUBLICATION second")
+# Name: flags, what is in the database before.
+FLAGS = {
+    "everything": ([], None),
+    "schema only": (["--schema-only"], None),
+    "short schema only": (["-s"], None),
+    "data only": (["--data-only"], "schema without foreign keys"),
+    "short data only": (["-a"], "schema without foreign keys"),
+    "data only without triggers": (["-a", "--disable-triggers"], "schema"),
+    "no owner": (["--no-owner"], None),
+    "short no owner": (["-O"], None),
+    "no privileges": (["--no-privileges"], None),
+    "no acl": (["--no-acl"], None),
+    "short no privileges": (["-x"], None),
+    "neither owner nor privileges": (["-O", "-x"], None),
+    "no comments": (["--no-comments"], None),
+    "no publications": (["--no-publications"], None),
+    "no security labels": (["--no-security-labels"], None),
+    "no subscriptions": (["--no-subscriptions"], None),
+    "no tablespaces": (["--no-tablespaces"], None),
+    "no table access method": (["--no-table-access-method"], None),
+    "pre-data": (["--section=pre-data"], None),
+    "data": (["--section=data"], "pre-data"),
+    "post-data": (["--section=post-data"], "pre-data"),
+    "pre-data and data": (["--section=pre-data", "--section=data"], None),
+    "all sections": (["--section=pre-data", "--section=data", "--section=post-data"], None),
+    "role": (["--role=zoo_super"], None),
+    "role without owner": (["--role=zoo_super", "-O"], None),
+    "exit on error": (["--exit-on-error"], None),
+    "clean": (["--clean", "--if-exists"], "everything"),
+    "clean an empty database": (["--clean", "--if-exists"], None),
+    "clean schema only": (["-c", "--if-exists", "-s"], "everything"),
+    "strict names": (["--strict-names", "-n", "a", "-n", "b", "-n", "Odd Name"], "schemas"),
+    "schema a and b": (["-n", "a", "-n", "b"], "schemas"),
+    "all but one schema": (["-N", "Odd Name"], None),
+    "one table of a schema": (["-n", "b", "-t", "parent"], "schemas"),
+    "a table": (["-t", "scratch"], "schemas"),
+    "tables": (["-t", "parent", "-t", "child", "-t", "scratch"], "schemas"),
+    "a table by its odd name": (["-t", "Table; with \"quotes\""], "schemas"),
+    "a sequence": (["-t", "counter"], "schemas"),
+    "a function": (["-P", "quote(text)"], "schemas"),
+    "an index": (["-I", "measured_place"], "pre-data"),
+    "a trigger": (["-T", "late"], "pre-data"),
+    "schema only of a table": (["-s", "-t", "parent"], "schemas"),
+    "data only of a table": (["-a", "-t", "parent"], "pre-data"),
+}
+# Where pg_restore itself complains, and goes on: what it has made in the end is right all the same.
+COMPLAINTS = {
+    "clean": "drops primary keys of partitions before those of their parents, which is not allowed",
+    "clean schema only": "the same",
+    "clean an empty database": "drops something of a schema that is not there",
+}
+# Where firn does something else on purpose: the flags for pg_restore that have the same result, and the reason.
+DIFFERENCES = {
+    "a trigger": (["-T", "parent late"], "pg_restore finds no trigger by its name, for its tag begins with the table's"),
+}
+
+
+def source(world):
+    """The zoo: (database, its dump)."""
+    def make():
+        server = world.server()
+        with server.connect() as c:
+            for role in ("zoo_owner", "zoo_reader", "zoo_super SUPERUSER"):
+                c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+        db = server.fresh("zoo")
+        with open(os.path.join(HERE, "zoo.sql"), encoding="utf-8") as f, server.connect(db) as c:
+            c.execute(f.read())
+        return db, server.dump(db)
+    return world.once("zoo", make)
+
+
+def archive(world, form="c"):
+    server = world.server()
+    db, _ = source(world)
+    return world.archive(f"zoo-{form}", lambda path: server.archive(db, path, form))
+
+
+def prepare(server, db, path, before):
+    """The state that the flags are applied to, made by pg_restore."""
+    server.fresh(db)
+    if before == "schemas":
+        with server.connect(db) as c:
+            c.execute(BARE)
+    elif before in ("schema", "schema without foreign keys"):
+        server.pg_restore(db, path, "-s")
+        if before != "schema":
+            with server.connect(db) as c:
+                c.execute("ALTER TABLE a.orders DROP CONSTRAINT orders_person_fkey")
+    elif before == "pre-data":
+        server.pg_restore(db, path, "--section=pre-data")
+    elif before == "everything":
+        server.pg_restore(db, path)
+
+
+def one(world, name, jobs):
+    server = world.server()
+    flags, before = FLAGS[name]
+    path = archive(world)
+    prepare(server, "oracle", path, before)
+    right = server.pg_restore("oracle", path, *DIFFERENCES.get(name, (flags,))[0], check=False)
+    prepare(server, "target", path, before)
+    fine = name not in COMPLAINTS
+    assert (right.returncode == 0) == fine, f"pg_restore: {right.returncode} {right.stderr.decode()[-2000:]}"
+    run = firn(server, "target", path, "--jobs", str(jobs), *flags, *([] if fine else ["--on-error", "continue"]))
+    assert run.code == 0 or run.code == 1 and not fine, run.out[-3000:]
+    dump = server.dump if run.code == 0 else server.dump_beside_journal
+    same_blocks(dump("oracle"), dump("target"), " ".join(flags))
+
+
+def refused(world, flags, *words):
+    """Flags that make no sense together: as pg_restore, and nothing is done."""
+    server = world.server()
+    path = archive(world)
+    server.fresh("target")
+    empty = server.dump("target")
+    assert server.pg_restore("target", path, *flags, check=False).returncode != 0
+    firn(server, "target", path, *flags).fails(*words)
+    same_blocks(empty, server.dump("target"))
+
+
+def create(world):
+    """--create makes the database that the archive was made of, with its properties."""
+    server = world.server()
+    source(world)
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS born")
+        c.execute("CREATE DATABASE born TEMPLATE template0 CONNECTION LIMIT 17 OWNER zoo_super")
+        c.execute("ALTER DATABASE born SET search_path = a, public; ALTER DATABASE born SET work_mem = '7MB'")
+        c.execute("ALTER ROLE zoo_reader IN DATABASE born SET work_mem = '9MB'")
+        c.execute("COMMENT ON DATABASE born IS 'made by --create'; GRANT CONNECT ON DATABASE born TO zoo_reader")
+    with server.connect("born") as c:
+        c.execute("CREATE TABLE public.t AS SELECT 1 AS one")
+    dump = server.dump("born", "--create")
+    path = world.archive("born", lambda p: server.archive("born", p, "c"))
+    for flags, there in ((["--create"], False), (["--create", "--clean", "--if-exists"], True), (["-C", "-c", "--if-exists"], False)):
+        with server.connect() as c:
+            c.execute("DROP DATABASE born")
+            if there:
+                c.execute("CREATE DATABASE born")
+        firn(server, "postgres", path, *flags).ok()
+        same_blocks(dump, server.dump("born", "--create"), " ".join(flags))
+    # It is there already: an error, and it stays as it is.
+    with server.connect("born") as c:
+        c.execute("CREATE TABLE public.mine ()")
+    firn(server, "postgres", path, "--create").fails("42P04", "born")
+    with server.connect("born") as c:
+        assert c.execute("SELECT to_regclass('public.mine') IS NOT NULL").fetchone() == (True,)
+        c.execute("SELECT 1")
+    with server.connect() as c:
+        c.execute("DROP DATABASE born")
+
+
+def use_list(world):
+    """--list prints what pg_restore's prints; --use-list takes a list in another order, with lines commented out."""
+    server = world.server()
+    path = archive(world)
+    right = server.program("pg_restore", "--list", path).stdout.decode()
+    run = firn(server, "", path, "--list", where=False).ok()
+
+    def entries(text):
+        return [line for line in text.splitlines() if line and not line.startswith(";")]
+    same("\n".join(entries(right)).encode(), "\n".join(entries(run.out)).encode())
+    lines = [line for line in entries(right) if not re.search(r" (INDEX|COMMENT|ACL|TRIGGER) ", line)]
+    chosen = os.path.join(world.folder, "list")
+    with open(chosen, "w", encoding="utf-8") as f:
+        f.write("; a comment\n\n" + "\n".join(lines) + "\n;9999; 0 0 TABLE a nothing zoo_owner\n")
+    server.fresh("oracle")
+    server.pg_restore("oracle", path, "-L", chosen)
+    server.fresh("target")
+    firn(server, "target", path, "--use-list", chosen, "--jobs", "2").ok()
+    same_blocks(server.dump("oracle"), server.dump("target"))
+
+
+def dry_run(world):
+    """--dry-run says what it would do, and does nothing."""
+    server = world.server()
+    path = archive(world)
+    server.fresh("target")
+    empty = server.dump("target")
+    run = firn(server, "target", path, "--dry-run", "--jobs", "4").ok()
+    assert re.search(r"\d", run.out), run.out
+    same_blocks(empty, server.dump("target"))
+
+
+def cases(world):
+    for name in FLAGS:
+        yield f"flags {name}", lambda n=name: one(world, n, 3)
+    yield "flags create", lambda: create(world)
+    yield "flags list", lambda: use_list(world)
+    yield "flags dry run", lambda: dry_run(world)
+    for flags, words in ((["-s", "-a"], ["schema-only", "data-only"]), (["--if-exists"], ["--clean"]),
+                         (["-c", "-a"], ["clean", "data-only"]), (["--section=middle"], ["middle"]), (["--jobs", "0"], ["jobs"])):
+        yield f"flags refused {' '.join(flags)}", lambda f=flags, w=words: refused(world, f, *w)

@@ -1,0 +1,201 @@
+"""Killed at random moments, resumed, and equal all the same: the program, one of its connections, the server.
+
+FIRN_KILLS sets how many of each kind (default 4; 100 makes the 300 of a release); FIRN_KILL_SEED repeats a run.
+"""
+import os
+import random
+import signal
+import time
+
+from restore import common, roundtrip
+from restore.common import OLD, PANIC, Server, firn, same
+
+KINDS = ("program", "connection", "server")
+JOBS = 3
+# A restore is killed at most so often, then it may end.
+MOST = 6
+
+
+def settings():
+    count = int(os.environ.get("FIRN_KILLS", "4"))
+    seed = int(os.environ.get("FIRN_KILL_SEED") or random.SystemRandom().randrange(1 << 32))
+    return count, seed
+
+
+def kill(kind, server, child, dice):
+    """Do it; nothing when the restore has ended meanwhile."""
+    if kind == "program":
+        os.kill(child.process.pid, dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
+    elif kind == "connection":
+        with server.connect() as c:
+            pids = c.execute("SELECT pid FROM pg_stat_activity WHERE datname = 'target' AND backend_type = 'client backend' "
+                             "ORDER BY pid").fetchall()
+            if pids:
+                c.execute("SELECT pg_terminate_backend(%s)", dice.choice(pids))
+    elif dice.random() < 0.5:
+        server.stop("immediate")
+    else:
+        server.crash()
+
+
+def come_back(server):
+    """A server that was stopped runs again, with the rights it had."""
+    if server.run("pg_ctl", "-D", server.data, "status", check=False).returncode != 0:
+        server.start()
+    server.wait_ready()
+
+
+def one(server, path, dump, kind, seed, whole):
+    """One restore, killed several times at random moments; returns how often it was."""
+    dice = random.Random(seed)
+    server.fresh("target")
+    kills, resume = 0, []
+    while True:
+        again = kills < MOST and (kills == 0 or dice.random() < 0.6)
+        child = firn(server, "target", path, "--jobs", str(JOBS), *resume, wait=False)
+        if again:
+            # What is left to do is less each time; the start is as interesting as the rest.
+            end = time.time() + dice.random() * whole * dice.choice((0.1, 0.5, 1.0))
+            while time.time() < end and child.poll() is None:
+                time.sleep(0.002)
+            if child.poll() is None:
+                kill(kind, server, child, dice)
+                kills += 1
+        run = child.wait()
+        if kind == "server":
+            come_back(server)
+        assert not PANIC.search(run.out), run.out[-3000:]
+        if run.code == 0:
+            break
+        assert again or run.code == 0, f"after {kills} kills {run.code}: {run.out[-3000:]}"
+        resume = ["--resume"]
+    same(dump, server.dump("target"), f"after {kills} kills")
+    return kills
+
+
+def many(world, kind):
+    count, seed = settings()
+    # On disk it must be, what is to survive a server's crash.
+    server = world.once("kill server", lambda: started(world))
+    _, dump = world.generated(roundtrip.TABLES)
+    path = roundtrip.archive(world, OLD, "c", "6")
+    server.fresh("target")
+    whole = firn(server, "target", path, "--jobs", str(JOBS)).ok().seconds
+    total = 0
+    for n in range(count):
+        this = seed + n
+        try:
+            total += one(server, path, dump, kind, this, whole)
+        except BaseException:
+            print(f"     {kind}: FIRN_KILL_SEED={this} FIRN_KILLS=1 shows it again", flush=True)
+            come_back(server)
+            raise
+    print(f"     {kind}: {total} kills in {count} restores of {whole:.1f} s, seeds {seed} to {seed + count - 1}", flush=True)
+    assert total > 0
+
+
+def started(world):
+    server = Server(OLD, conf=("fsync=on", "synchronous_commit=on", "full_page_writes=on"), name="kills")
+    world.servers["kills"] = server
+    server.create()
+    with server.connect() as c:
+        for statement in common.schema.roles():
+            c.execute(statement)
+    return server
+
+
+def resumed_twice(world):
+    """--resume of what is complete changes nothing; a second restore without it fails before it changes anything."""
+    server = world.server()
+    _, dump = world.generated(roundtrip.TABLES)
+    path = roundtrip.archive(world, OLD, "c", "6")
+    server.fresh("target")
+    firn(server, "target", path, "--jobs", "2").ok()
+    run = firn(server, "target", path, "--jobs", "2", "--resume")
+    assert run.code in (0, 1, 2) and not PANIC.search(run.out), f"{run.code}: {run.out}"
+    same(dump, server.dump("target"))
+    firn(server, "target", path, "--jobs", "2").fails()
+    same(dump, server.dump("target"))
+
+
+def other_archive(world):
+    """--resume with another archive than the one begun with is refused."""
+    server = world.server()
+    path = roundtrip.archive(world, OLD, "c", "6")
+    server.fresh("target")
+    child = firn(server, "target", path, "--jobs", "2", wait=False)
+    wait_for_work(server, child)
+    child.process.kill()
+    child.wait()
+    # Its sessions end when they notice.
+    gone(server)
+    before = server.dump("target")
+    db, _ = world.generated(150, without=("views",))
+    other = world.archive("other", lambda p: server.archive(db, p, "c"))
+    firn(server, "target", other, "--resume").fails()
+    same(before, server.dump("target"))
+    _, dump = world.generated(roundtrip.TABLES)
+    firn(server, "target", path, "--resume").ok()
+    same(dump, server.dump("target"))
+
+
+def wait_for_work(server, child):
+    """Until the restore has committed something."""
+    end = time.time() + 60
+    while time.time() < end and child.poll() is None:
+        with server.connect("target") as c:
+            if c.execute("SELECT count(*) > 20 FROM pg_class WHERE oid >= 16384").fetchone()[0]:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"the restore has done nothing: {child.read()[-2000:]}")
+
+
+def gone(server):
+    end = time.time() + 30
+    with server.connect() as c:
+        while c.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = 'target'").fetchone() != (0,):
+            assert time.time() < end, "sessions of a killed program stay"
+            time.sleep(0.02)
+
+
+def interrupted(world):
+    """Ctrl-C ends it cleanly: exit code 130, no session stays, --resume goes on."""
+    server = world.server()
+    _, dump = world.generated(roundtrip.TABLES)
+    path = roundtrip.archive(world, OLD, "c", "6")
+    server.fresh("target")
+    child = firn(server, "target", path, "--jobs", "2", wait=False)
+    wait_for_work(server, child)
+    child.process.send_signal(signal.SIGINT)
+    begin = time.time()
+    run = child.wait(20)
+    assert run.code == 130, (run.code, run.out[-2000:])
+    assert time.time() - begin < 5, f"it went on for {time.time() - begin:.1f} s"
+    assert "--resume" in run.out, run.out[-2000:]
+    with server.connect() as c:
+        left = c.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = 'target'").fetchone()[0]
+        assert left == 0, f"{left} sessions are left"
+    firn(server, "target", path, "--jobs", "2", "--resume").ok()
+    same(dump, server.dump("target"))
+
+
+def two_at_once(world):
+    """Two restores into one database: one wins, the other is refused, the result is whole."""
+    server = world.server()
+    _, dump = world.generated(roundtrip.TABLES)
+    path = roundtrip.archive(world, OLD, "c", "6")
+    server.fresh("target")
+    first = firn(server, "target", path, "--jobs", "2", wait=False)
+    wait_for_work(server, first)
+    firn(server, "target", path, "--jobs", "2", "--resume").fails()
+    first.wait().ok()
+    same(dump, server.dump("target"))
+
+
+def cases(world):
+    for kind in KINDS:
+        yield f"kills {kind}", lambda k=kind: many(world, k)
+    yield "kills resumed twice", lambda: resumed_twice(world)
+    yield "kills other archive", lambda: other_archive(world)
+    yield "kills interrupted", lambda: interrupted(world)
+    yield "kills two at once", lambda: two_at_once(world)
