@@ -9,13 +9,14 @@ export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
 
-.PHONY: help setup build program install demo test bench lint
+.PHONY: help setup build program install demo test bench bench-restore lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
+	@echo "make bench-restore  firn restore and pg_restore side by side (TABLES=10000)"
 	@echo "make build    the extension"
-	@echo "make program  the operator program, target/release/firn"
+	@echo "make program  the program firn (target/release/firn)"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=)"
 	@echo "make lint     formatting, clippy, layering"
 
@@ -24,6 +25,9 @@ setup:
 
 build: setup
 	cargo build --release -p firn
+
+program: setup
+	cargo build --release -p firn-cli
 
 install: build
 	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
@@ -36,16 +40,17 @@ demo: install
 	@scripts/setup.sh demo
 	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
-program: setup
-	cargo build --release -p firn-cli
-
 test: install program
-	@scripts/postgresql-18.sh
+	@scripts/postgresql-18.sh || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
 	@"$(FIRN_VENV)/bin/python" tests/run.py
 
 ROWS ?= 1000000
 bench: install
 	@"$(FIRN_VENV)/bin/python" benches/taxi.py --rows $(ROWS)
+
+TABLES ?= 10000
+bench-restore: program
+	@"$(FIRN_VENV)/bin/python" benches/restore/run.py --tables $(TABLES)
 
 lint: setup
 	@scripts/lint.sh

@@ -94,7 +94,7 @@ class Child:
 class Server(Cluster):
     """A server of either version, with what the tests do to it."""
 
-    def __init__(self, version, conf=(), name="restore"):
+    def __init__(self, version, conf=(), name="restore", base=None):
         self.version = version
         bindir = None
         if version == NEW:
@@ -102,7 +102,7 @@ class Server(Cluster):
                 raise Missing("PostgreSQL 18 is not there: scripts/postgresql-18.sh builds it")
             bindir = "unknown"
         settings = ("fsync=off", "synchronous_commit=off", "max_locks_per_transaction=512", "max_connections=40", *conf)
-        super().__init__(f"{name}-{version}", conf=settings, bindir=bindir, preload="")
+        super().__init__(f"{name}-{version}", conf=settings, base=base, bindir=bindir, preload="")
         if version == NEW:
             # Where the server's user may read it.
             shutil.copytree(pg18(), os.path.join(self.root, "pg"), symlinks=True)

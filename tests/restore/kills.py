@@ -112,7 +112,7 @@ def resumed_twice(world):
     server.fresh("target")
     firn(server, "target", path, "--jobs", "2").ok()
     run = firn(server, "target", path, "--jobs", "2", "--resume")
-    assert run.code in (0, 1, 2) and not PANIC.search(run.out), run.out
+    assert run.code in (0, 1, 2) and not PANIC.search(run.out), f"{run.code}: {run.out}"
     same(dump, server.dump("target"))
     firn(server, "target", path, "--jobs", "2").fails()
     same(dump, server.dump("target"))
@@ -127,6 +127,8 @@ def other_archive(world):
     wait_for_work(server, child)
     child.process.kill()
     child.wait()
+    # Its sessions end when they notice.
+    gone(server)
     before = server.dump("target")
     db, _ = world.generated(150, without=("views",))
     other = world.archive("other", lambda p: server.archive(db, p, "c"))
@@ -146,6 +148,14 @@ def wait_for_work(server, child):
                 return
         time.sleep(0.01)
     raise AssertionError(f"the restore has done nothing: {child.read()[-2000:]}")
+
+
+def gone(server):
+    end = time.time() + 30
+    with server.connect() as c:
+        while c.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = 'target'").fetchone() != (0,):
+            assert time.time() < end, "sessions of a killed program stay"
+            time.sleep(0.02)
 
 
 def interrupted(world):

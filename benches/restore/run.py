@@ -1,0 +1,157 @@
+"""`firn restore` against pg_restore on a generated schema: seconds, server's CPU, memory, and whether the dumps are equal.
+
+Run through `make bench-restore TABLES=10000`. The server is an ordinary one (fsync, autovacuum) with a lock table large
+enough for pg_restore --single-transaction; --folder puts it elsewhere than /tmp, --archive restores an archive that is there.
+"""
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "tests"))
+from restore import common  # noqa: E402
+from restore.common import Child, Server, schema  # noqa: E402
+
+SERVER = ("fsync=on", "synchronous_commit=on", "shared_buffers=1GB", "max_wal_size=8GB", "max_locks_per_transaction=2048",
+          "autovacuum_naptime=1min", "log_min_messages=fatal")
+SERIAL, PARALLEL, SINGLE = "pg_restore", "pg_restore -j", "pg_restore --single-transaction"
+
+
+def commands(server, archive, args):
+    """Name: command, in the order in which they run."""
+    where = server.where("target")
+    pg_restore = [os.path.join(server.bin, "pg_restore"), *where]
+    found = {f"firn restore, {j} jobs": [*common.program(), *where, "--quiet", "--jobs", str(j), archive]
+             for j in args.jobs}
+    found[SINGLE] = [*pg_restore, "--single-transaction", archive]
+    found[PARALLEL] = [*pg_restore, "-j", str(args.pg_jobs), archive]
+    found[SERIAL] = [*pg_restore, archive]
+    return {n: c for n, c in found.items() if not args.only or any(o in n for o in args.only)}
+
+
+def server_cpu(server):
+    """Seconds of CPU of the server and of all its processes that have ended."""
+    with open(os.path.join(server.data, "postmaster.pid")) as f:
+        pid = int(f.readline())
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(server, command, limit):
+    """(Run or None when it took too long, seconds of server CPU)."""
+    server.fresh("target")
+    with server.connect() as c:
+        c.execute("CHECKPOINT")
+    os.sync()
+    before = server_cpu(server)
+    child = Child(command)
+    try:
+        run = child.wait(limit)
+    except AssertionError:
+        run = None
+    server.fresh("other")   # whose end shows that the sessions before it have ended
+    return run, server_cpu(server) - before
+
+
+def source(server, args, folder):
+    """(Archive, what dumps must be equal to)."""
+    if args.archive:
+        if not args.expected:
+            return args.archive, None
+        with open(args.expected, "rb") as f:
+            return args.archive, common.VOLATILE.sub(b"", f.read())
+    with server.connect() as c:
+        for role in schema.roles():
+            c.execute(role)
+    common.generate(server, "source", args.tables, [w for w in args.without.split(",") if w])
+    archive = server.archive("source", os.path.join(folder, "archive"), args.format)
+    dump = server.dump("source", *flags(args))
+    with server.connect() as c:
+        c.execute("DROP DATABASE source")
+    return archive, dump
+
+
+def flags(args):
+    return ["-s"] if args.compare == "schema" else []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=10_000)
+    parser.add_argument("--without", default="", help=f"comma-separated, of {', '.join(schema.FEATURES)}")
+    parser.add_argument("--format", choices="cd", default="c", help="custom or directory")
+    parser.add_argument("--archive", help="restore this archive instead of a generated one (the roles are made all the same)")
+    parser.add_argument("--expected", help="with --archive: a plain dump of its source (pg_dump, or pg_dump -s with --compare schema)")
+    parser.add_argument("--jobs", type=lambda s: [int(j) for j in s.split(",")], default=[1, 2, 4, 8])
+    parser.add_argument("--pg-jobs", type=int, default=os.cpu_count(), help="jobs of pg_restore -j")
+    parser.add_argument("--only", action="append", help="only runs with this in their name; may be repeated")
+    parser.add_argument("--compare", choices=("all", "schema", "none"), default="all", help="what of the dumps is compared")
+    parser.add_argument("--limit", type=int, default=4800, help="seconds after which a run is given up")
+    parser.add_argument("--folder", default="/tmp", help="where the server's files are")
+    parser.add_argument("--keep", action="store_true", help="leave the archive of the generated schema and print its path")
+    args = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="firn-bench-restore-", dir=args.folder)
+    server = Server(common.OLD, conf=SERVER, name="bench", base=args.folder)
+    try:
+        server.create()
+        with server.connect() as c:
+            for role in schema.roles():
+                c.execute(role)
+        archive, expected = source(server, args, folder)
+        size = sum(os.path.getsize(os.path.join(archive, f)) for f in os.listdir(archive)) if os.path.isdir(archive) \
+            else os.path.getsize(archive)
+        print(f"archive {archive}: {size / 1e6:.1f} MB\n", flush=True)
+        report(server, args, archive, expected)
+        if args.keep and not args.archive:
+            kept = os.path.join(tempfile.gettempdir(), f"firn-bench-{args.tables}.{'dump' if args.format == 'c' else 'dir'}")
+            shutil.move(archive, kept)
+            print(f"archive kept as {kept}")
+    finally:
+        server.destroy()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def report(server, args, archive, expected):
+    print(f"{'':34}{'seconds':>9}{'server CPU s':>14}{'program MiB':>13}  dump", flush=True)
+    seconds, unequal = {}, []
+    for name, command in commands(server, archive, args).items():
+        run, cpu = measure(server, command, args.limit)
+        if run is None:
+            print(f"{name:34}{'> ' + str(args.limit):>9}{cpu:14.1f}{'':13}  not finished", flush=True)
+            continue
+        verdict = f"exit code {run.code}: {run.out.strip().splitlines()[-1][:80] if run.out.strip() else ''}" if run.code else "not compared"
+        if run.code == 0:
+            seconds[name] = run.seconds
+            if expected is not None and args.compare != "none":
+                verdict = "equal"
+                try:
+                    common.same(expected, server.dump("target", *flags(args)))
+                except AssertionError as e:
+                    verdict = "DIFFERENT"
+                    print(e)
+        if verdict not in ("equal", "not compared"):
+            unequal.append(name)
+        print(f"{name:34}{run.seconds:9.1f}{cpu:14.1f}{run.peak / (1 << 20):13.0f}  {verdict}", flush=True)
+    ratios(seconds)
+    if any("firn" in name for name in unequal):
+        sys.exit("a restore by firn failed or differs")
+
+
+def ratios(seconds):
+    """How many times faster each number of jobs is."""
+    ours = {n: s for n, s in seconds.items() if n.startswith("firn")}
+    theirs = {n: s for n, s in seconds.items() if n not in ours}
+    if not ours or not theirs:
+        return
+    best = min(theirs, key=theirs.get)
+    print()
+    for name, s in ours.items():
+        print(f"{name}: " + ", ".join(f"{t / s:.1f} times as fast as {n}{' (the best)' if n == best else ''}"
+                                      for n, t in theirs.items()))
+
+
+if __name__ == "__main__":
+    main()
