@@ -31,18 +31,23 @@ struct Scratch {
     dependencies: Vec<i32>,
 }
 
-/// Reads all entries from behind the header.
-pub(super) fn read<R: Read>(wire: &mut Wire<R>, header: &Header) -> Result<(Toc, DataPlaces)> {
+/// Reads all entries from behind the header, from a file of that name and size.
+pub(super) fn read<R: Read>(
+    wire: &mut Wire<R>,
+    header: &Header,
+    file: &str,
+    size: u64,
+) -> Result<(Toc, DataPlaces)> {
     let count = wire.int()?;
     let least = INTEGERS_PER_ENTRY * (1 + wire.int_size as u64);
     let count = u32::try_from(count)
         .map_err(|_| Error::archive(format!("invalid number of entries {count}")))?;
     if u64::from(count) > wire.left() / least {
         return Err(Error::archive("unexpected end of file").detail(format!(
-            "The table of contents promises {count} entries, for which the file is too short."
+            "The table of contents promises {count} entries, for which file \"{file}\" is too short."
         )));
     }
-    let mut toc = Toc::with_room(wire.size());
+    let mut toc = Toc::with_room(size);
     let mut data = DataPlaces::default();
     let mut scratch = Scratch::default();
     for place in 0..count {
@@ -50,7 +55,7 @@ pub(super) fn read<R: Read>(wire: &mut Wire<R>, header: &Header) -> Result<(Toc,
         entry(wire, header, place, &mut scratch, &mut toc, &mut data).map_err(|e| {
             let n = u64::from(place) + 1;
             e.detail(format!(
-                "Entry {n} of {count} of the table of contents, which begins at byte {start}."
+                "Entry {n} of {count} of the table of contents, at byte {start} of file \"{file}\"."
             ))
         })?;
     }

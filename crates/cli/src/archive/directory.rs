@@ -7,7 +7,7 @@
 use super::contents::usual_name;
 use super::decompress;
 use super::fault::{self, damaged, Explained, While};
-use super::folder::Folder;
+use super::folder::{Folder, Stored};
 use super::{LargeObject, LargeObjects};
 use crate::error::Result;
 use std::collections::HashMap;
@@ -42,13 +42,14 @@ impl Directory {
         self.folder.size(&self.name(place, dump_id))
     }
 
-    pub fn data(&self, place: usize, dump_id: i32) -> Result<Box<dyn Read + Send>> {
+    /// An entry's data, and the name of the file that it comes from.
+    pub fn data(&self, place: usize, dump_id: i32) -> Result<(Box<dyn Read + Send>, String)> {
         self.file(&self.name(place, dump_id))
     }
 
-    fn file(&self, name: &[u8]) -> Result<Box<dyn Read + Send>> {
-        let (member, compression) = self.folder.open(name)?;
-        decompress::of_file(member.whole(), compression).map_err(fault::of_io)
+    fn file(&self, name: &[u8]) -> Result<(Box<dyn Read + Send>, String)> {
+        let Stored { bytes, compression, name } = self.folder.open(name)?;
+        Ok((decompress::of_file(bytes, compression).map_err(fault::of_io)?, name))
     }
 
     /// The large objects of an entry; `archive` and `detail` are for errors.
@@ -59,7 +60,7 @@ impl Directory {
         archive: String,
         detail: String,
     ) -> Result<LargeObjects<'_>> {
-        let list = io::BufReader::new(self.file(&self.name(place, dump_id))?);
+        let list = io::BufReader::new(self.file(&self.name(place, dump_id))?.0);
         Ok(Box::new(Objects { directory: self, list, archive, detail, ended: false }))
     }
 }
@@ -81,10 +82,11 @@ impl Objects<'_> {
             return Ok(None);
         }
         let (oid, name) = parse_line(&line).map_err(fault::of_io)?;
-        let shown = String::from_utf8_lossy(name).into_owned();
+        let shown = String::from_utf8_lossy(name);
         let what = format!("large object {oid} of {}", self.archive);
         let detail = format!("File \"{shown}\" of the archive.");
-        let data = self.directory.file(name).while_reading(&what, &detail)?;
+        let (data, name) = self.directory.file(name).while_reading(&what, &detail)?;
+        let detail = format!("File \"{name}\" of the archive.");
         Ok(Some(LargeObject { oid, data: Box::new(Explained::new(data, what, detail)) }))
     }
 }

@@ -1,14 +1,16 @@
 //! The folder of an archive in directory format: a local one, one in an object store, or one in memory.
 
-use super::fault::While;
+use super::checked::Expected;
+use super::fault::{self, While};
 use super::header::Compression;
 use super::member::Member;
 use super::remote::{Object, Remote};
 use crate::error::{Error, Result};
+use crate::store::store_error;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -20,8 +22,14 @@ const SUFFIXES: [Compression; 4] =
 /// Files by name.
 pub(super) type Files = BTreeMap<Vec<u8>, Arc<[u8]>>;
 
+/// The folder, and what a manifest says of its files.
+pub(super) struct Folder {
+    place: Place,
+    expected: Option<Expected>,
+}
+
 /// Where the files are.
-pub(super) enum Folder {
+enum Place {
     /// A local folder; its path has no symbolic links.
     Local(PathBuf),
     /// What begins with a prefix in an object store, with the sizes once somebody listed them.
@@ -57,44 +65,54 @@ fn by_suffix(name: &[u8]) -> Compression {
     SUFFIXES.into_iter().find(with).unwrap_or(Compression::None)
 }
 
+/// The bytes of a file as they are stored.
+pub(super) struct Stored {
+    pub bytes: Box<dyn BufRead + Send>,
+    pub compression: Compression,
+    /// The file's name with what compression adds.
+    pub name: String,
+}
+
 impl Folder {
     /// A local folder.
     pub fn local(path: &Path) -> Result<Folder> {
         let real = path.canonicalize().map_err(|e| {
             Error::io(format!("could not open directory \"{}\"", path.display()), &e)
         })?;
-        Ok(Folder::Local(real))
+        Ok(Folder { place: Place::Local(real), expected: None })
     }
 
     /// What the store of `remote` holds.
     pub fn remote(remote: Arc<Remote>) -> Folder {
-        Folder::Remote { remote, sizes: OnceLock::new() }
+        Folder { place: Place::Remote { remote, sizes: OnceLock::new() }, expected: None }
+    }
+
+    /// Files that lie in memory.
+    pub fn memory(files: Files) -> Folder {
+        Folder { place: Place::Memory(files), expected: None }
+    }
+
+    /// From now on files are compared with this.
+    pub fn expect(&mut self, expected: Expected) {
+        self.expected = Some(expected);
     }
 
     /// The file with a name as the archive's lists give it, or with that name and a compression's suffix.
-    pub fn open(&self, name: &[u8]) -> Result<(Member, Compression)> {
+    pub fn open(&self, name: &[u8]) -> Result<Stored> {
         for full in spellings(check_name(name)?) {
-            if let Some(member) = self.open_exactly(&full)? {
-                return Ok((member, by_suffix(&full)));
+            if let Some(member) = self.find(&full)? {
+                return self.stored(&full, &member);
             }
         }
         let name = String::from_utf8_lossy(name);
         Err(Error::archive(format!("file \"{name}\" does not exist")))
     }
 
-    /// The table of contents; the archive's other files are not asked for.
-    pub fn open_contents(&self) -> Result<(Member, Compression)> {
+    /// The table of contents and its stored size; the archive's other files are not asked for.
+    pub fn open_contents(&self) -> Result<(Stored, u64)> {
         for full in spellings(b"toc.dat") {
-            let Folder::Remote { remote, .. } = self else {
-                match self.open_exactly(&full)? {
-                    Some(member) => return Ok((member, by_suffix(&full))),
-                    None => continue,
-                }
-            };
-            let key = String::from_utf8_lossy(&full).into_owned();
-            if let Some(size) = remote.size(&key).map_err(crate::store::store_error)? {
-                let object = Object { remote: remote.clone(), key };
-                return Ok((Member::object(object, size), by_suffix(&full)));
+            if let Some(member) = self.find_alone(&full)? {
+                return Ok((self.stored(&full, &member)?, member.size));
             }
         }
         Err(Error::archive("file \"toc.dat\" does not exist").hint(
@@ -102,30 +120,61 @@ impl Folder {
         ))
     }
 
+    /// All bytes of a file as they are, if there is one with exactly this name.
+    pub fn read_alone(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(member) = self.find_alone(name)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        member.whole().read_to_end(&mut bytes).map_err(fault::of_io)?;
+        Ok(Some(bytes))
+    }
+
+    fn stored(&self, name: &[u8], member: &Member) -> Result<Stored> {
+        let bytes = match &self.expected {
+            Some(expected) => expected.check(name, member)?,
+            None => Box::new(member.whole()),
+        };
+        Ok(Stored { bytes, compression: by_suffix(name), name: member.name.clone() })
+    }
+
     /// The file with exactly this name, if there is one.
-    pub fn open_exactly(&self, name: &[u8]) -> Result<Option<Member>> {
+    fn find(&self, name: &[u8]) -> Result<Option<Member>> {
         let shown = || String::from_utf8_lossy(name).into_owned();
-        match self {
-            Folder::Local(folder) => open_local(folder, name),
-            Folder::Memory(files) => {
+        match &self.place {
+            Place::Local(folder) => open_local(folder, name),
+            Place::Memory(files) => {
                 Ok(files.get(name).map(|bytes| Member::memory(shown(), bytes.clone())))
             }
-            Folder::Remote { remote, sizes } => {
+            Place::Remote { remote, sizes } => {
                 let object = || Object { remote: remote.clone(), key: shown() };
-                let size = listed(remote, sizes)?.get(name);
-                Ok(size.map(|&size| Member::object(object(), size)))
+                let size = match &self.expected {
+                    Some(expected) => expected.size(name),
+                    None => listed(remote, sizes)?.get(name).copied(),
+                };
+                Ok(size.map(|size| Member::object(object(), size)))
             }
         }
     }
 
+    /// As [`Folder::find`], without asking a store for all its files.
+    fn find_alone(&self, name: &[u8]) -> Result<Option<Member>> {
+        let Place::Remote { remote, .. } = &self.place else { return self.find(name) };
+        let key = String::from_utf8_lossy(name).into_owned();
+        let size = remote.size(&key).map_err(store_error)?;
+        let object = || Object { remote: remote.clone(), key };
+        Ok(size.map(|size| Member::object(object(), size)))
+    }
+
     /// The size of the file that [`Folder::open`] would open, in bytes.
     pub fn size(&self, name: &[u8]) -> Option<u64> {
-        spellings(check_name(name).ok()?).find_map(|full| match self {
-            Folder::Local(folder) => {
+        spellings(check_name(name).ok()?).find_map(|full| match (&self.expected, &self.place) {
+            (Some(expected), _) => expected.size(&full),
+            (None, Place::Local(folder)) => {
                 fs::metadata(folder.join(OsStr::from_bytes(&full))).ok().map(|meta| meta.len())
             }
-            Folder::Memory(files) => files.get(&full).map(|bytes| bytes.len() as u64),
-            Folder::Remote { remote, sizes } => listed(remote, sizes).ok()?.get(&full).copied(),
+            (None, Place::Memory(files)) => files.get(&full).map(|bytes| bytes.len() as u64),
+            (None, Place::Remote { remote, sizes }) => {
+                listed(remote, sizes).ok()?.get(&full).copied()
+            }
         })
     }
 }

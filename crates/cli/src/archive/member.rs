@@ -1,7 +1,7 @@
 //! The files an archive consists of, and reading them from front to back.
 
 use super::fault;
-use super::remote::{Ahead, Object};
+use super::remote::{Ahead, Object, BEYOND, FIRST, MOST_BEYOND};
 use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -51,6 +51,11 @@ impl Member {
         Member { name: object.key.clone(), size, bytes: Bytes::Object(object) }
     }
 
+    /// The bytes from front to back for a reader that will stop early, nobody knows where.
+    pub fn start(&self) -> Stream {
+        self.read(0..FIRST)
+    }
+
     /// All bytes, from front to back.
     pub fn whole(&self) -> Stream {
         self.read(0..self.size)
@@ -62,7 +67,15 @@ impl Member {
         let at = range.start.min(self.size);
         let expected = range.end.clamp(at, self.size);
         let end = self.size;
-        Stream { member: self.clone(), at, expected, end, buffer: Buffer::default(), ahead: None }
+        Stream {
+            member: self.clone(),
+            at,
+            expected,
+            end,
+            buffer: Buffer::default(),
+            ahead: None,
+            beyond: BEYOND,
+        }
     }
 }
 
@@ -106,6 +119,8 @@ pub(super) struct Stream {
     buffer: Buffer,
     /// What fetches an object's next bytes meanwhile.
     ahead: Option<Ahead>,
+    /// How many of an object's bytes to fetch next behind where reading should have ended.
+    beyond: u64,
 }
 
 impl Stream {
@@ -173,12 +188,15 @@ impl Stream {
                 };
                 self.buffer.bytes = match fetched {
                     Some(bytes) => bytes,
+                    None if self.at < self.expected => {
+                        let begun = object.begin(self.at, self.expected).map_err(fault::to_io)?;
+                        self.ahead = begun.1;
+                        begun.0
+                    }
                     None => {
-                        // The first bytes, or those behind where we thought it would end.
-                        let (bytes, ahead) =
-                            object.begin(self.at, self.expected, self.end).map_err(fault::to_io)?;
-                        self.ahead = ahead;
-                        bytes
+                        let range = self.at..(self.at + self.beyond).min(self.end);
+                        self.beyond = (self.beyond * 2).min(MOST_BEYOND);
+                        object.read(range).map_err(fault::to_io)?
                     }
                 };
             }

@@ -8,8 +8,10 @@
 //! - [`toc`]: the table of contents in memory, compact: 164,000 partitions make 1.3 million entries.
 //! - `wire`, `header`, `contents`: reading it.
 //! - `custom`, `directory`: where the data is; `decompress`, `copy_end`: what it is.
-//! - `folder`, `member`, `remote`: the files, wherever they are; `large_objects`: whether all are there; `fault`: errors on their way through readers.
+//! - `folder`, `member`, `remote`: the files, wherever they are; `checked`: compared with a backup's manifest.
+//! - `large_objects`: whether all are there; `fault`: errors on their way through readers.
 
+mod checked;
 mod contents;
 mod copy_end;
 mod custom;
@@ -29,13 +31,15 @@ pub use fault::of_io as read_error;
 pub use header::{Compression, Created, Format, Header};
 pub use toc::{Entry, Section, Toc};
 
+use crate::backup::manifest::{self, Manifest};
 use crate::error::{Error, Result};
 use crate::store::{store_error, Location, StoreSettings};
+use checked::Expected;
 use custom::Custom;
 use directory::Directory;
 use fault::{while_reading, Explained, While, INCOMPLETE};
 use firn_lake::ErrorKind;
-use folder::Folder;
+use folder::{Folder, Stored};
 use member::Member;
 use remote::{Object, Remote};
 use std::collections::BTreeMap;
@@ -130,15 +134,15 @@ impl Archive {
 
     /// Reads an archive in directory format whose files, by name, lie in memory.
     pub fn from_files(files: BTreeMap<Vec<u8>, Arc<[u8]>>) -> Result<Archive> {
-        Archive::open_directory("memory", Folder::Memory(files))
+        Archive::open_directory("memory", Folder::memory(files))
     }
 
     fn open_custom(location: &str, member: Member) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         refuse_other_formats(&member).while_reading(&what, "File of an archive.")?;
-        let mut wire = Wire::new(member.whole(), member.size);
+        let mut wire = Wire::new(member.start(), member.size);
         let detail = format!("File \"{}\".", member.name);
-        let read = read_contents(&mut wire, Format::Custom);
+        let read = read_contents(&mut wire, Format::Custom, &member.name, member.size);
         let (header, toc, places) = read.while_reading(&what, &detail)?;
         check_data_start(&wire, &places).while_reading(&what, &detail)?;
         let custom =
@@ -152,24 +156,27 @@ impl Archive {
         })
     }
 
-    fn open_directory(location: &str, folder: Folder) -> Result<Archive> {
+    fn open_directory(location: &str, mut folder: Folder) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
+        let manifest = format!("File \"{}\" of the archive.", manifest::FILE);
+        if let Some(expected) = read_manifest(&folder).while_reading(&what, &manifest)? {
+            folder.expect(expected);
+        }
         let detail = "File \"toc.dat\" of the archive.";
-        let (member, compression) = folder.open_contents().map_err(|e| {
+        let opened = folder.open_contents().map_err(|e| {
             while_reading(e, &what, "The table of contents of an archive is its file \"toc.dat\".")
-        })?;
-        let limit = match compression {
-            Compression::None => member.size,
-            _ => u64::MAX,
-        };
-        let contents = decompress::of_file(member.whole(), compression).map_err(read_error);
-        let mut wire = Wire::new(contents.while_reading(&what, detail)?, limit);
-        let read = read_contents(&mut wire, Format::Directory).and_then(|contents| {
-            match wire.at_end()? {
-                true => Ok(contents),
-                false => Err(Error::archive("the file goes on after the last entry")),
-            }
         });
+        let (Stored { bytes, compression, name }, size) = opened?;
+        let limit = if compression == Compression::None { size } else { u64::MAX };
+        let contents = decompress::of_file(bytes, compression).map_err(read_error);
+        let mut wire = Wire::new(contents.while_reading(&what, detail)?, limit);
+        let read =
+            read_contents(&mut wire, Format::Directory, &name, size).and_then(
+                |contents| match wire.at_end()? {
+                    true => Ok(contents),
+                    false => Err(Error::archive("the file goes on after the last entry")),
+                },
+            );
         let (header, toc, places) = read.while_reading(&what, detail)?;
         Ok(Archive {
             location: location.to_string(),
@@ -195,8 +202,9 @@ impl Archive {
         self.fingerprint
     }
 
-    /// What is being read, and where, for errors about the data of the entry at `place`.
-    fn about(&self, place: usize) -> (String, String) {
+    /// What is being read, and where, for errors about the data of the entry at `place`; from the file of that name,
+    /// or the one that the table of contents names.
+    fn about(&self, place: usize, file: Option<&str>) -> (String, String) {
         let entry = self.toc.entry(place);
         let text = |bytes| String::from_utf8_lossy(bytes);
         let name = match entry.namespace {
@@ -204,9 +212,10 @@ impl Archive {
             schema => format!("\"{}.{}\"", text(schema), text(entry.tag)),
         };
         let what = format!("data of {name} from archive \"{}\"", self.location);
-        let file = match &self.data {
-            Data::Custom(_) => String::new(),
-            Data::Directory(directory) => {
+        let file = match (&self.data, file) {
+            (Data::Custom(_), _) => String::new(),
+            (_, Some(name)) => format!(", file \"{name}\""),
+            (Data::Directory(directory), None) => {
                 let name = directory.name(place, entry.dump_id);
                 format!(", file \"{}\"", String::from_utf8_lossy(&name).escape_debug())
             }
@@ -220,12 +229,17 @@ impl Archive {
     /// Data that is damaged or ends early fails while it is read; what was read before that is not to be kept.
     pub fn data(&self, place: usize) -> Result<Box<dyn Read + Send>> {
         let entry = self.toc.entry(place);
-        let (what, detail) = self.about(place);
         let data = match &self.data {
-            Data::Custom(custom) => custom.data(place, entry.dump_id),
-            Data::Directory(directory) => directory.data(place, entry.dump_id),
+            Data::Custom(custom) => custom.data(place, entry.dump_id).map(|data| (data, None)),
+            Data::Directory(directory) => {
+                directory.data(place, entry.dump_id).map(|(data, file)| (data, Some(file)))
+            }
         };
-        let data = data.while_reading(&what, &detail)?;
+        let (data, file) = data.map_err(|e| {
+            let (what, detail) = self.about(place, None);
+            while_reading(e, &what, &detail)
+        })?;
+        let (what, detail) = self.about(place, file.as_deref());
         Ok(match entry.copy_stmt {
             b"" => Box::new(Explained::new(data, what, detail)),
             _ => Box::new(Explained::new(copy_end::Rows::new(data), what, detail)),
@@ -252,7 +266,7 @@ impl Archive {
         place: usize,
     ) -> Result<Box<dyn Iterator<Item = Result<LargeObject>> + Send + '_>> {
         let id = self.toc.entry(place).dump_id;
-        let (_, detail) = self.about(place);
+        let (_, detail) = self.about(place, None);
         let archive = format!("archive \"{}\"", self.location);
         let objects = match &self.data {
             Data::Custom(custom) => {
@@ -267,11 +281,45 @@ impl Archive {
     }
 }
 
+/// What the manifest of a backup says of the files, if there is one.
+fn read_manifest(folder: &Folder) -> Result<Option<Expected>> {
+    let Some(text) = folder.read_alone(manifest::FILE.as_bytes())? else { return Ok(None) };
+    let manifest = Manifest::from_text(&text).map_err(|e| {
+        e.hint("Backups of firn have such a file. If it belongs to something else, remove it.")
+    })?;
+    let files = manifest.files.into_iter().map(|file| {
+        let sum = sha256(&file.sha256).ok_or_else(|| {
+            Error::archive(format!("the manifest has no valid SHA-256 of file \"{}\"", file.name))
+        })?;
+        Ok((file.name.into_bytes(), file.size, sum))
+    });
+    Expected::new(files.collect::<Result<Vec<_>>>()?).map(Some)
+}
+
+/// A SHA-256 from its hexadecimal digits.
+fn sha256(digits: &str) -> Option<[u8; 32]> {
+    let digits = digits.as_bytes();
+    let mut sum = [0; 32];
+    if digits.len() != 2 * sum.len() {
+        return None;
+    }
+    for (byte, pair) in sum.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |c: u8| (c as char).to_digit(16);
+        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
+    }
+    Some(sum)
+}
+
 type Contents = (Header, Toc, contents::DataPlaces);
 
-fn read_contents<R: Read>(wire: &mut Wire<R>, format: Format) -> Result<Contents> {
+fn read_contents<R: Read>(
+    wire: &mut Wire<R>,
+    format: Format,
+    file: &str,
+    size: u64,
+) -> Result<Contents> {
     let header = Header::read(wire, format)?;
-    let (toc, places) = contents::read(wire, &header)?;
+    let (toc, places) = contents::read(wire, &header, file, size)?;
     Ok((header, toc, places))
 }
 

@@ -13,11 +13,12 @@ use std::sync::mpsc::{sync_channel, Receiver};
 use std::sync::{Arc, Mutex};
 
 /// The first range of a reader, in bytes: small things take one request, and no thread.
-const FIRST: u64 = 1 << 20;
+pub(super) const FIRST: u64 = 1 << 20;
 /// The ranges after it. A reader holds at most two of them.
 const STEP: u64 = 4 << 20;
-/// Bytes fetched at a time behind where reading should have ended.
-const BEYOND: u64 = 256 << 10;
+/// Bytes fetched at a time behind where reading should have ended: at first, and at most.
+pub(super) const BEYOND: u64 = 256 << 10;
+pub(super) const MOST_BEYOND: u64 = 8 << 20;
 /// Stores kept for later.
 const KEPT: usize = 64;
 
@@ -85,13 +86,13 @@ impl Object {
             .map_err(store_error)
     }
 
-    /// The bytes from `at` on, as many as make sense, and what fetches the rest up to `expected`, if there is
-    /// any. `at` lies before `end`, the object's.
-    pub fn begin(&self, at: u64, expected: u64, end: u64) -> Result<(Bytes, Option<Ahead>)> {
-        if at >= expected {
-            let range = at..(at + BEYOND).min(end);
-            return Ok((self.get(range, None)?, None));
-        }
+    /// The bytes of a range.
+    pub fn read(&self, range: Range<u64>) -> Result<Bytes> {
+        self.get(range, None)
+    }
+
+    /// The first bytes from `at` on, and what fetches the rest up to `expected`, if there is any.
+    pub fn begin(&self, at: u64, expected: u64) -> Result<(Bytes, Option<Ahead>)> {
         let second = (at + FIRST).min(expected);
         // Begun first, so that both are fetched at the same time.
         let ahead = (second < expected).then(|| Ahead::start(self.clone(), second..expected));
