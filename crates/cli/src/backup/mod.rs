@@ -36,7 +36,7 @@ use crate::pg::Canceller;
 use destination::{Destination, Preparation};
 use halt::Halt;
 use lane::Work;
-use manifest::{FileRecord, Head, Manifest};
+use manifest::{FileRecord, Head, Manifest, Marker};
 use pack::Packer;
 use program::{Program, Running};
 use session::{Follower, Held, Leader, Snapshot};
@@ -116,13 +116,19 @@ impl<'a> Backup<'a> {
                 .hint("Servers of PostgreSQL 15 and later are backed up."));
         }
         let program = Program::find(options.pg_dump.as_deref(), server)?;
+        let database = leader.connection.database();
+        let marker = Marker {
+            database: database.clone(),
+            started: manifest::utc(started),
+            firn_version: env!("CARGO_PKG_VERSION").to_string(),
+        };
         let how = Preparation {
+            marker: marker.to_text()?,
             overwrite_incomplete: options.overwrite_incomplete,
             jobs: options.jobs,
             sync: options.sync,
         };
         let destination = destination::prepare(&options.destination, &options.store, how, &halt)?;
-        let database = leader.connection.database();
         let system_identifier = leader.system_identifier();
         Ok(Backup {
             options,
