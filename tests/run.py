@@ -6,6 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
 import analyze  # noqa: E402
+import backup  # noqa: E402
 import cold  # noqa: E402
 import contention  # noqa: E402
 import sessions  # noqa: E402
@@ -25,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def cargo(tally, _pattern):
     """Unit and property tests of the crates that need no server."""
-    for crate in ("firn-format", "firn-lake"):
+    for crate in ("firn-format", "firn-lake", "firn-cli"):
         r = subprocess.run(["cargo", "test", "--release", "-p", crate], cwd=ROOT, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", r.stdout)
@@ -50,6 +51,7 @@ SUITES = {
     "cold": cold.run,
     "replica": replica.run,
     "trouble": trouble.run,
+    "backup": backup.run,
     "isolation": isolation.run,
     "regress": regress.run,
 }
