@@ -224,7 +224,7 @@ def listing(cluster):
     size = sum(os.path.getsize(os.path.join(folder, "one", n)) for n in os.listdir(os.path.join(folder, "one")))
     assert found["one"]["size"] == size
     assert len(text.splitlines()) == 6 and "damaged manifest" in text, text
-    assert firn(cluster, "backup", "list", os.path.join(folder, "one")).stdout.splitlines()[1].startswith(".  zoo")
+    assert firn(cluster, "backup", "list", os.path.join(folder, "one")).stdout.splitlines()[1].split()[:2] == [".", "zoo"]
 
 
 def roles(cluster):
@@ -270,6 +270,7 @@ def standby(cluster):
             assert json.load(f)["standby"] is True
         with cluster.connect() as c:
             restored(cluster, c, path, "back")
-        same(cluster, "zoo", "back")
+        # What is not in WAL a standby does not have.
+        same(cluster, "zoo", "back", "--no-unlogged-table-data")
     finally:
         copy.destroy()

@@ -73,11 +73,8 @@ COMMENT ON TABLE "schéma"."tàble ÿ" IS 'une tàble';
 def create(c, name, sql, cluster, options=""):
     c.execute(f'DROP DATABASE IF EXISTS "{name}"')
     c.execute(f'CREATE DATABASE "{name}" {options}')
-    with cluster.connect(name) as d:
-        if "LATIN1" in options:
-            d.execute("SET client_encoding = 'UTF8'")
-        for statement in [sql.replace("CURRENT_DATABASE", f'"{name}"')]:
-            d.execute(statement)
+    with cluster.connect(name, client_encoding="UTF8") as d:
+        d.execute(sql.replace("CURRENT_DATABASE", f'"{name}"'))
 
 
 def script(cluster, database, *flags):
