@@ -6,6 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
 import analyze  # noqa: E402
+import backup  # noqa: E402
 import cold  # noqa: E402
 import contention  # noqa: E402
 import sessions  # noqa: E402
@@ -51,6 +52,7 @@ SUITES = {
     "cold": cold.run,
     "replica": replica.run,
     "trouble": trouble.run,
+    "backup": backup.run,
     "isolation": isolation.run,
     "regress": regress.run,
     "restore": restore.run,

@@ -23,9 +23,14 @@ class Gateway:
         found = subprocess.run([os.path.join(ROOT, "scripts/install-versitygw.sh"), tools], text=True,
                                stdout=subprocess.PIPE, check=True).stdout.strip().splitlines()
         os.makedirs(os.path.join(self.folder, "bucket"), exist_ok=True)
+        # Without metadata it could not complete an upload in parts.
+        # (It takes a folder whose name only begins with that of the store to be within.)
+        above, name = os.path.split(self.folder.rstrip("/"))
+        meta = os.path.join(above, "meta-" + name)
+        os.makedirs(meta, exist_ok=True)
         env = dict(os.environ, ROOT_ACCESS_KEY=KEY, ROOT_SECRET_KEY=SECRET)
         self.process = subprocess.Popen(
-            [found[-1], "--port", f"127.0.0.1:{self.port}", "posix", "--nometa", self.folder], env=env,
+            [found[-1], "--port", f"127.0.0.1:{self.port}", "posix", "--sidecar", meta, self.folder], env=env,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.time() + 20
         while time.time() < end:

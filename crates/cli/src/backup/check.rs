@@ -36,8 +36,10 @@ pub fn check(
     let place = Place::open(location, settings, &halt)?;
     let listed = place.list(0)?;
     if !listed.iter().any(|file| file.name == manifest::FILE) {
-        let message = if listed.iter().any(|file| manifest::is_backup_file(&file.name)) {
-            "there is no manifest: the backup was not finished, or pg_dump made it"
+        let message = if listed.iter().any(|file| file.name == manifest::MARKER) {
+            "there is no manifest: the backup was not finished, or is being made"
+        } else if listed.iter().any(|file| manifest::is_backup_file(&file.name)) {
+            "there is no manifest: pg_dump made the archive, or the manifest was lost"
         } else {
             "there is no backup: no manifest, and no file of one"
         };
@@ -61,7 +63,7 @@ pub fn check(
         problems.entry(name.to_string()).or_default().push(problem);
     };
     let sizes: HashMap<&str, u64> = listed.iter().map(|f| (f.name.as_str(), f.size)).collect();
-    let mut known: HashSet<&str> = HashSet::from([manifest::FILE]);
+    let mut known: HashSet<&str> = HashSet::from([manifest::FILE, manifest::MARKER]);
     let mut to_read = Vec::new();
     for file in &manifest.files {
         if !known.insert(&file.name) {

@@ -1,7 +1,7 @@
 //! Finding backups.
 
 use super::halt::Halt;
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, Marker};
 use super::place::Place;
 use crate::error::Result;
 use crate::store::StoreSettings;
@@ -15,8 +15,10 @@ use std::sync::Arc;
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Complete,
-    /// There is no manifest.
+    /// It was not finished, or is being made.
     Incomplete,
+    /// There is no manifest: `pg_dump` made it.
+    Archive,
     /// There is a manifest that cannot be used.
     Damaged,
 }
@@ -28,6 +30,8 @@ pub struct Backup {
     pub name: String,
     pub state: State,
     pub database: Option<String>,
+    /// When it was begun, of one that is not finished.
+    pub started: Option<String>,
     /// When its snapshot was taken.
     pub snapshot_time: Option<String>,
     pub server_version: Option<String>,
@@ -56,8 +60,9 @@ pub fn list(
         }
         let backup = found.entry(folder.to_string()).or_insert_with(|| Backup {
             name: folder.to_string(),
-            state: State::Incomplete,
+            state: State::Archive,
             database: None,
+            started: None,
             snapshot_time: None,
             server_version: None,
             size: 0,
@@ -67,15 +72,28 @@ pub fn list(
         backup.files += 1;
         if name == manifest::FILE {
             backup.state = State::Damaged;
+        } else if name == manifest::MARKER && backup.state == State::Archive {
+            backup.state = State::Incomplete;
         }
     }
-    for backup in found.values_mut().filter(|backup| backup.state == State::Damaged) {
+    for backup in found.values_mut() {
         halt.check()?;
-        let name = match &backup.name[..] {
-            "." => manifest::FILE.to_string(),
-            folder => format!("{folder}/{}", manifest::FILE),
+        let path = |name: &str| match &backup.name[..] {
+            "." => name.to_string(),
+            folder => format!("{folder}/{name}"),
         };
-        let text = place.read_all(&name)?;
+        if backup.state == State::Incomplete {
+            // It may just be finished now.
+            let text = place.read_all(&path(manifest::MARKER)).unwrap_or_default();
+            if let Ok(marker) = serde_json::from_slice::<Marker>(&text) {
+                backup.database = Some(marker.database);
+                backup.started = Some(marker.started);
+            }
+        }
+        if backup.state != State::Damaged {
+            continue;
+        }
+        let text = place.read_all(&path(manifest::FILE))?;
         if let Ok(Manifest { head, .. }) = Manifest::from_text(&text) {
             backup.state = State::Complete;
             backup.database = Some(head.database);

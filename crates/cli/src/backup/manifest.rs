@@ -13,6 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub const FILE: &str = "manifest.json";
 /// Its name while it is written.
 pub const TEMPORARY: &str = "manifest.json.tmp";
+/// A file that is there from the beginning until the manifest is, or longer where nothing may be removed. Without
+/// a manifest it tells the rest of an unfinished backup from an archive that `pg_dump` made.
+pub const MARKER: &str = "unfinished.json";
 /// The name, for an instant, of a file that is needed only during the run.
 pub const SCRATCH: &str = "scratch.tmp";
 /// The version of the manifest's format.
@@ -31,7 +34,7 @@ pub fn is_backup_file(name: &str) -> bool {
     let list = list.is_some_and(|n| {
         n.is_empty() || n.strip_prefix('_').is_some_and(|n| n.bytes().all(|c| c.is_ascii_digit()))
     });
-    plain || list || ["toc.dat", FILE, TEMPORARY, SCRATCH].contains(&name)
+    plain || list || ["toc.dat", FILE, TEMPORARY, SCRATCH, MARKER].contains(&name)
 }
 
 /// The table whose data a file holds.
@@ -99,6 +102,24 @@ pub struct Head {
     pub entries: u32,
     #[serde(default)]
     pub large_objects: LargeObjects,
+}
+
+/// What the marker of an unfinished backup tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Marker {
+    pub database: String,
+    pub started: String,
+    pub firn_version: String,
+}
+
+impl Marker {
+    pub fn to_text(&self) -> Result<Vec<u8>> {
+        let mut text = serde_json::to_vec(self).map_err(|e| {
+            Error::new(ErrorKind::Internal, format!("could not write a marker: {e}"))
+        })?;
+        text.push(b'\n');
+        Ok(text)
+    }
 }
 
 /// A backup's manifest.

@@ -36,16 +36,16 @@ use crate::pg::Canceller;
 use destination::{Destination, Preparation};
 use halt::Halt;
 use lane::Work;
-use manifest::{FileRecord, Head, Manifest};
+use manifest::{FileRecord, Head, Manifest, Marker};
 use pack::Packer;
 use program::{Program, Running};
 use session::{Follower, Held, Leader, Snapshot};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 use tasks::Tables;
 
@@ -75,7 +75,9 @@ pub fn run(
 }
 
 /// How often a new snapshot is taken because tables changed between the last one and the locks.
-const ATTEMPTS: u32 = 10;
+const ATTEMPTS: u32 = 50;
+/// The longest pause before that; the first is a tenth of it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long connections and stores may take to notice that the run is over.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -85,7 +87,8 @@ struct Backup<'a> {
     began: Instant,
     halt: Arc<Halt>,
     progress: Arc<dyn Progress>,
-    leader: Leader,
+    /// Two threads use it in turn.
+    leader: Mutex<Leader>,
     program: Program,
     destination: Box<dyn Destination>,
     database: String,
@@ -116,13 +119,22 @@ impl<'a> Backup<'a> {
                 .hint("Servers of PostgreSQL 15 and later are backed up."));
         }
         let program = Program::find(options.pg_dump.as_deref(), server)?;
+        if let Some(spec) = options.compression {
+            program.check_compression(spec)?;
+        }
+        let database = leader.connection.database();
+        let marker = Marker {
+            database: database.clone(),
+            started: manifest::utc(started),
+            firn_version: env!("CARGO_PKG_VERSION").to_string(),
+        };
         let how = Preparation {
+            marker: marker.to_text()?,
             overwrite_incomplete: options.overwrite_incomplete,
             jobs: options.jobs,
             sync: options.sync,
         };
         let destination = destination::prepare(&options.destination, &options.store, how, &halt)?;
-        let database = leader.connection.database();
         let system_identifier = leader.system_identifier();
         Ok(Backup {
             options,
@@ -130,7 +142,7 @@ impl<'a> Backup<'a> {
             began,
             halt,
             progress,
-            leader,
+            leader: Mutex::new(leader),
             program,
             destination,
             database,
@@ -145,6 +157,7 @@ impl<'a> Backup<'a> {
         let Backup {
             options, started, began, halt, progress, leader, program, destination, ..
         } = self;
+        let leader = leader.into_inner().unwrap_or_else(|e| e.into_inner());
         let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
         let tasks = tasks::tasks(schema.tables, &objects, objects_bytes);
         let bytes = tasks.iter().map(tasks::Task::weight).sum();
@@ -223,41 +236,89 @@ impl<'a> Backup<'a> {
 
     /// Takes a snapshot, has the schema written down as of it, and locks the tables.
     fn schema(&self) -> Result<Schema> {
-        let quiet = self.leader.may_set_log_level();
+        let quiet = self.leader().may_set_log_level();
+        let present = session::connect(self.options)?;
+        let connections = vec![self.leader().connection.canceller(), present.canceller()];
+        let _watch = Watch::start(connections, &self.halt);
         let mut why = String::new();
-        for attempt in 1..=ATTEMPTS {
-            if attempt > 1 {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
                 self.progress.note(&format!("starting again with a new snapshot: {why}"));
+                std::thread::sleep((LONGEST_PAUSE * attempt / 10).min(LONGEST_PAUSE));
             }
-            let snapshot = self.leader.begin()?;
+            self.halt.check()?;
+            let snapshot = self.leader().begin()?;
             let mut toc = self.destination.scratch()?;
-            let (spec, contents, running) = self.contents(&snapshot, quiet, &mut toc)?;
-            let held = self.leader.hold(&contents.data, &contents.encoding)?;
-            drop(running);
-            match held {
+            // Its locks end with it, so it stays until ours are there.
+            let (spec, contents, _running) = match self.written(&snapshot, quiet, &mut toc)? {
+                Ok(written) => written,
+                Err(reason) => {
+                    why = reason;
+                    continue;
+                }
+            };
+            match self.leader().hold(&contents.data, &contents.encoding, &present)? {
                 Held::Locked(tables) => {
                     return Ok(Schema { snapshot, spec, contents, toc, tables })
                 }
                 Held::Moved(reason) => why = reason,
             }
-            self.halt.check()?;
         }
         Err(Error::new(ErrorKind::Statement, "tables kept changing while their locks were taken")
             .detail(format!("After {ATTEMPTS} snapshots: {why}."))
             .hint("Try again when no schema changes, TRUNCATE or VACUUM FULL are under way."))
     }
 
+    fn leader(&self) -> MutexGuard<'_, Leader> {
+        self.leader.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Has the schema written down, while the leader locks the tables; or tells why it cannot.
+    #[allow(clippy::type_complexity)]
+    fn written(
+        &self,
+        snapshot: &Snapshot,
+        quiet: bool,
+        toc: &mut File,
+    ) -> Result<Result<(Spec, Rewritten, Running), String>> {
+        let application =
+            format!("firn backup {}-{:x}", std::process::id(), firn_lake::random_nonce());
+        let give_up = Arc::new(AtomicBool::new(false));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let follow = scope.spawn(|| {
+                let followed = self.leader().follow(&application, &over, &self.halt);
+                if !matches!(followed, Ok(None)) {
+                    give_up.store(true, Ordering::Relaxed);
+                }
+                followed
+            });
+            let contents = self.contents(snapshot, quiet, &application, &give_up, toc);
+            over.store(true, Ordering::Relaxed);
+            let followed = follow
+                .join()
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread panicked")));
+            match followed? {
+                Some(why) => Ok(Err(why)),
+                None => contents.map(Ok),
+            }
+        })
+    }
+
     fn contents(
         &self,
         snapshot: &Snapshot,
         quiet: bool,
+        application: &str,
+        give_up: &Arc<AtomicBool>,
         toc: &mut File,
     ) -> Result<(Spec, Rewritten, Running)> {
         let first = self.options.compression.unwrap_or_else(|| self.program.compression());
         let mut spec = first;
         loop {
             let (program, options) = (&self.program, self.options);
-            let ask = program::Ask { program, options, snapshot, spec, quiet };
+            let ask =
+                program::Ask { program, options, snapshot, spec, quiet, application, give_up };
             let mut out = BufWriter::with_capacity(1 << 20, &mut *toc);
             match program::contents(&ask, &mut out, &self.halt) {
                 Ok(answer) => {
@@ -280,6 +341,33 @@ impl<'a> Backup<'a> {
                 Err(refusal) => return Err(refusal.error),
             }
         }
+    }
+}
+
+/// Cancels what some connections do once the run is over, until it is dropped.
+struct Watch {
+    over: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn start(connections: Vec<Canceller>, halt: &Arc<Halt>) -> Watch {
+        let over = Arc::new(AtomicBool::new(false));
+        let (ended, halt) = (Arc::clone(&over), Arc::clone(halt));
+        std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                if halt.is_set() {
+                    connections.iter().for_each(Canceller::cancel);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Watch { over }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 

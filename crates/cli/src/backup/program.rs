@@ -94,6 +94,18 @@ impl Program {
         let method = if self.major >= 16 { Compression::Zstd } else { Compression::Gzip };
         Spec { method, level: None }
     }
+
+    /// Whether this version's `pg_restore` can read it.
+    pub fn check_compression(&self, spec: Spec) -> Result<()> {
+        match spec.method {
+            Compression::Lz4 | Compression::Zstd if self.major < 16 => Err(Error::usage(format!(
+                "pg_dump and pg_restore of version {} do not know compression {}",
+                self.major, spec.method
+            ))
+            .hint("Use --compress=gzip or --compress=none.")),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Flags that say where to connect to, as all of PostgreSQL's programs take them, and the password for the environment.
@@ -121,6 +133,10 @@ pub struct Ask<'a> {
     pub spec: Spec,
     /// Keep it out of the server's log that the connection breaks off.
     pub quiet: bool,
+    /// By which `pg_dump`'s session is known.
+    pub application: &'a str,
+    /// Set to end it.
+    pub give_up: &'a Arc<AtomicBool>,
 }
 
 /// What came of it.
@@ -161,7 +177,8 @@ pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, 
         settings.push(OsString::from(" -c log_min_messages=panic"));
         command.env("PGOPTIONS", settings);
     }
-    let mut running = Running::start(command, program, halt)?;
+    command.env("PGAPPNAME", ask.application);
+    let mut running = Running::start(command, ask, halt)?;
     let Some(stdout) = running.stdout.take() else {
         return Err(Error::new(ErrorKind::Internal, "pg_dump has no output").into());
     };
@@ -218,10 +235,10 @@ pub struct Running {
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Running {
-    fn start(mut command: Command, program: &Program, halt: &Arc<Halt>) -> Result<Running> {
+    fn start(mut command: Command, ask: &Ask, halt: &Arc<Halt>) -> Result<Running> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| {
-            Error::io(format!("could not execute \"{}\"", program.path.display()), &e)
+            Error::io(format!("could not execute \"{}\"", ask.program.path.display()), &e)
         })?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let child = Arc::new(Mutex::new(child));
@@ -238,9 +255,10 @@ impl Running {
         });
         // Whoever reads from the pipe waits for as long as pg_dump does, for a lock say; only its end ends that.
         let (watched, halt, ended) = (Arc::clone(&child), Arc::clone(halt), Arc::clone(&over));
+        let give_up = Arc::clone(ask.give_up);
         std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                if halt.is_set() {
+                if halt.is_set() || give_up.load(Ordering::Relaxed) {
                     let _ = watched.lock().unwrap_or_else(|e| e.into_inner()).kill();
                     return;
                 }
@@ -260,6 +278,9 @@ impl Running {
         let status = self.end();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
+        }
+        if e.kind != ErrorKind::Archive {
+            return e;
         }
         let lines = self.lines();
         if lines.is_empty() {
@@ -313,6 +334,9 @@ mod tests {
         assert_eq!(compress_flag(&program(15), spec("none")), "--compress=0");
         assert_eq!(compress_flag(&program(16), spec("zstd:4")), "--compress=zstd:4");
         assert_eq!(program(15).compression().to_string(), "gzip");
+        program(15).check_compression(spec("gzip:1")).unwrap();
+        program(15).check_compression(spec("lz4")).unwrap_err();
+        program(16).check_compression(spec("lz4")).unwrap();
         assert_eq!(program(17).compression().to_string(), "zstd");
     }
 }

@@ -1,11 +1,14 @@
 //! Connections of a backup: their settings, the snapshot they share, the locks that keep tables as they are.
 
+use super::halt::Halt;
 use super::options::Options;
 use super::tasks::{Table, Tables};
 use crate::archive::rewrite::{Content, DataEntry};
 use crate::error::{Error, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Settings that make rows come out the same for everybody, as `pg_dump` makes them, and keep sessions from being
 /// ended for being long.
@@ -58,6 +61,8 @@ pub enum Held {
     Moved(String),
 }
 
+/// How often it is looked whether `pg_dump` has its locks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Tables locked by one statement.
 const LOCKS_PER_STATEMENT: usize = 1000;
 
@@ -100,36 +105,89 @@ impl Leader {
         })
     }
 
-    /// Locks the tables of the entries and learns what is needed to copy them.
+    /// Waits until `pg_dump`, known by its application name, has locked its tables, and locks them, too.
     ///
-    /// `pg_dump` has locked them too, but its locks end with it. It reads the names of tables by the snapshot, and
-    /// the server opens tables as they are now; so look whether they are still the same, and whether one was
-    /// emptied or rewritten in between, whose rows the snapshot would miss.
-    pub fn hold(&self, entries: &[DataEntry], encoding: &str) -> Result<Held> {
-        let encoding = quote_literal(encoding.as_bytes());
-        self.connection.run(&[b"SET client_encoding = ", &encoding[..]].concat())?;
-        let mut tables = self.describe(entries)?;
-        for chunk in tables.list.chunks(LOCKS_PER_STATEMENT) {
-            let mut names = Vec::new();
-            for table in chunk.iter().filter(|t| t.lockable()) {
-                names.extend_from_slice(if names.is_empty() { b"ONLY " } else { b", ONLY " });
-                names.extend_from_slice(&table.quoted);
+    /// Somebody who waits to change a table keeps all others from locking it, until `pg_dump` ends. So we lock soon
+    /// after it and not when it has written everything down, which may take minutes. Answers why that failed; nothing
+    /// if it did not, or if `over` was set before.
+    pub fn follow(
+        &self,
+        application: &str,
+        over: &AtomicBool,
+        halt: &Halt,
+    ) -> Result<Option<String>> {
+        let activity = [
+            b"SELECT pid, query LIKE 'LOCK TABLE%' FROM pg_catalog.pg_stat_activity \
+              WHERE datname = pg_catalog.current_database() AND application_name = ",
+            &quote_literal(application.as_bytes())[..],
+        ]
+        .concat();
+        while !over.load(Ordering::Relaxed) && !halt.is_set() {
+            std::thread::sleep(LOOK_EVERY);
+            // The list of sessions stays as it is within a transaction, unless told otherwise.
+            self.connection.run(b"SELECT pg_catalog.pg_stat_clear_snapshot()")?;
+            let rows = self.connection.query(&activity)?;
+            let Some(pid) = rows.number::<i32>(0, 0).filter(|_| !rows.flag(0, 1)) else { continue };
+            let sql = format!(
+                "SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) \
+                 FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation \
+                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE l.pid = {pid} AND l.locktype = 'relation' AND l.mode = 'AccessShareLock' AND l.granted \
+                 AND c.relkind = 'r' AND c.oid >= 16384"
+            );
+            let rows = self.connection.query(sql.as_bytes())?;
+            if !rows.is_empty() {
+                return self.lock((0..rows.len()).filter_map(|row| rows.get(row, 0)));
             }
-            if names.is_empty() {
-                continue;
-            }
-            let sql = [b"LOCK TABLE ", &names[..], b" IN ACCESS SHARE MODE NOWAIT"].concat();
+        }
+        Ok(None)
+    }
+
+    /// Locks tables without waiting; answers why that failed.
+    fn lock<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Result<Option<String>> {
+        let mut names = names.peekable();
+        while names.peek().is_some() {
+            let chunk: Vec<&[u8]> = names.by_ref().take(LOCKS_PER_STATEMENT).collect();
+            let sql = [
+                b"LOCK TABLE ONLY ",
+                &chunk.join(&b", ONLY "[..])[..],
+                b" IN ACCESS SHARE MODE NOWAIT",
+            ]
+            .concat();
             match self.connection.run(&sql) {
                 Ok(_) => {}
                 Err(failure) if is_change(&failure.error) => {
-                    return Ok(Held::Moved(failure.error.message));
+                    return Ok(Some(failure.error.message));
                 }
                 Err(failure) => return Err(failure.error),
             }
         }
-        if let Some(name) = self.measure(&mut tables)? {
+        Ok(None)
+    }
+
+    /// Locks the tables of the entries and learns what is needed to copy them.
+    ///
+    /// `pg_dump` has locked them too, but its locks end with it. It reads the names of tables by the snapshot, and
+    /// the server opens tables as they are now; so look whether they are still the same, and whether one was
+    /// emptied or rewritten in between, whose rows the snapshot would miss. `present`: a connection without a snapshot.
+    pub fn hold(
+        &self,
+        entries: &[DataEntry],
+        encoding: &str,
+        present: &Connection,
+    ) -> Result<Held> {
+        let encoding =
+            [b"SET client_encoding = ", &quote_literal(encoding.as_bytes())[..]].concat();
+        self.connection.run(&encoding)?;
+        present.run(&encoding)?;
+        let mut tables = self.describe(entries)?;
+        let lockable = tables.list.iter().filter(|table| table.lockable());
+        if let Some(why) = self.lock(lockable.map(|table| &table.quoted[..]))? {
+            return Ok(Held::Moved(why));
+        }
+        if let Some(name) = self.measure(&mut tables, present)? {
             return Ok(Held::Moved(format!(
-                "table \"{name}\" was emptied, rewritten or renamed meanwhile"
+                "table {name} was altered, emptied or rewritten meanwhile"
             )));
         }
         Ok(Held::Locked(tables))
@@ -169,31 +227,34 @@ impl Leader {
         Ok(tables)
     }
 
-    /// Learns sizes. Answers the name of a table that is not any more what the snapshot sees.
-    fn measure(&self, tables: &mut Tables) -> Result<Option<String>> {
+    /// Learns sizes. Answers the name of a table that is not any more what the snapshot sees: the same statement is run
+    /// in the snapshot and in the present.
+    fn measure(&self, tables: &mut Tables, present: &Connection) -> Result<Option<String>> {
         let mut oids = String::new();
         for table in &tables.list {
             oids += if oids.is_empty() { "" } else { "," };
             oids += &table.oid.to_string();
         }
-        let sql = format!(
-            "SELECT pg_catalog.pg_table_size(c.oid), \
-             pg_catalog.to_regclass(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname)) \
-               IS DISTINCT FROM c.oid::pg_catalog.regclass \
-             OR (c.relkind IN ('r', 'm', 't') AND c.relfilenode <> 0 AND \
-                 pg_catalog.pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode), \
-             c.oid \
-             FROM pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) WITH ORDINALITY w(oid, n) \
-             LEFT JOIN pg_catalog.pg_class c ON c.oid = w.oid \
-             LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY w.n"
-        );
-        let rows = self.connection.query(sql.as_bytes())?;
+        // Sizes are asked for in the snapshot only: what measures a table locks it, for which only we need not queue.
+        let sql = |size: &str| {
+            format!(
+                "SELECT pg_catalog.concat_ws('|', n.nspname, c.relname, c.relfilenode, \
+                 (SELECT sum(pg_catalog.hashtextextended(pg_catalog.concat_ws('|', a.attname, a.attnum, a.atttypid, \
+                  a.atttypmod, a.attisdropped, a.attgenerated), 0)) FROM pg_catalog.pg_attribute a \
+                  WHERE a.attrelid = c.oid AND a.attnum > 0)), {size} \
+                 FROM pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) WITH ORDINALITY w(oid, n) \
+                 LEFT JOIN pg_catalog.pg_class c ON c.oid = w.oid \
+                 LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY w.n"
+            )
+        };
+        let rows = self.connection.query(sql("pg_catalog.pg_table_size(c.oid)").as_bytes())?;
+        let now = present.query(sql("NULL").as_bytes())?;
         let cold = self.cold_bytes();
         for (row, table) in tables.list.iter_mut().enumerate() {
-            if rows.get(row, 2).is_none() || rows.flag(row, 1) {
+            if table.lockable() && rows.get(row, 0) != now.get(row, 0) {
                 return Ok(Some(table.shown()));
             }
-            table.weight = rows.number::<u64>(row, 0).unwrap_or(0)
+            table.weight = rows.number::<u64>(row, 1).unwrap_or(0)
                 + cold.get(&table.oid).copied().unwrap_or(0);
         }
         Ok(None)

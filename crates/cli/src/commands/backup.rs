@@ -2,11 +2,11 @@
 
 use crate::args::backup::{Args, Command, List, Make, Verify};
 use crate::backup::check::{self, Checked};
-use crate::backup::list::{self, State};
+use crate::backup::list::{self, Backup, State};
 use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreSettings;
-use std::io::{stderr, stdout, Write};
+use std::io::{self, stderr, stdout, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -100,39 +100,52 @@ fn verify(args: &Verify) -> Result<ExitCode> {
 
 fn list(args: &List) -> Result<ExitCode> {
     let backups = list::list(&args.parent, &StoreSettings::default(), stop_flag()?)?;
-    let mut out = stdout().lock();
-    let failed = |e| Error::io("could not write to standard output", &e);
-    if args.json {
-        for backup in &backups {
-            let line = serde_json::to_string(backup)
-                .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-            writeln!(out, "{line}").map_err(failed)?;
+    let text = match args.json {
+        true => as_json(&backups)?,
+        false => as_table(backups),
+    };
+    match stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads it may have seen enough.
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io("could not write to standard output", &e))
         }
-        return Ok(ExitCode::SUCCESS);
+        _ => Ok(ExitCode::SUCCESS),
     }
-    let header = ["NAME", "DATABASE", "SNAPSHOT", "SIZE", "STATE"].map(str::to_string);
-    let mut rows = vec![header];
+}
+
+fn as_json(backups: &[Backup]) -> Result<String> {
+    let mut text = String::new();
+    for backup in backups {
+        text += &serde_json::to_string(backup)
+            .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn as_table(backups: Vec<Backup>) -> String {
+    let mut rows = vec![["NAME", "DATABASE", "SNAPSHOT", "SIZE", "STATE"].map(str::to_string)];
     for backup in backups {
         let unknown = || "-".to_string();
         let state = match backup.state {
             State::Complete => "complete",
             State::Incomplete => "incomplete",
+            State::Archive => "no manifest",
             State::Damaged => "damaged manifest",
         };
+        let time = backup.snapshot_time.or(backup.started);
         rows.push([
             backup.name,
             backup.database.unwrap_or_else(unknown),
-            backup.snapshot_time.map_or_else(unknown, |t| t.chars().take(19).collect()),
+            time.map_or_else(unknown, |t| t.chars().take(19).collect()),
             size(backup.size),
             state.to_string(),
         ]);
     }
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..4).map(width).collect();
-    for [name, database, time, size, state] in &rows {
-        let [a, b, c, d] = [widths[0], widths[1], widths[2], widths[3]];
-        writeln!(out, "{name:a$}  {database:b$}  {time:c$}  {size:>d$}  {state}")
-            .map_err(failed)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let [a, b, c, d] = [0, 1, 2, 3].map(width);
+    rows.iter().fold(String::new(), |mut text, [name, database, time, size, state]| {
+        text += &format!("{name:a$}  {database:b$}  {time:c$}  {size:>d$}  {state}\n");
+        text
+    })
 }

@@ -55,6 +55,8 @@ impl FolderDestination {
         }
         let found = judge(names.iter().map(String::as_str));
         if must_clear(&path.display().to_string(), found, how.overwrite_incomplete)? {
+            // The marker last: without it the rest would be taken for an archive.
+            names.sort_by_key(|name| name == manifest::MARKER);
             for name in names {
                 let file = path.join(name);
                 fs::remove_file(&file).map_err(|e| failed("remove file", &file, &e))?;
@@ -62,9 +64,12 @@ impl FolderDestination {
         }
         let destination =
             FolderDestination { path, sync: how.sync, jobs: how.jobs, unsynced: Arc::default() };
-        // Rather now than after hours: whether files can be created, and the folder itself durable.
-        destination.scratch()?;
+        // Of two backups to the same folder only one gets past this.
+        let marker = destination.path.join(manifest::MARKER);
+        let mut file = destination.open_new(&marker)?;
+        file.write_all(&how.marker).map_err(|e| failed("write file", &marker, &e))?;
         if destination.sync {
+            file.sync_all().map_err(|e| failed("synchronize file", &marker, &e))?;
             sync_folder(&destination.path)?;
             if let Ok(Some(parent)) =
                 destination.path.canonicalize().map(|p| p.parent().map(Path::to_path_buf))
@@ -147,7 +152,9 @@ impl Destination for FolderDestination {
         if self.sync {
             sync_folder(&self.path)?;
         }
-        Ok(())
+        // The manifest is there: should the marker come back after a crash, nobody minds.
+        let marker = self.path.join(manifest::MARKER);
+        fs::remove_file(&marker).map_err(|e| failed("remove file", &marker, &e))
     }
 
     fn abandon(&self) {}

@@ -21,7 +21,8 @@ pub trait Destination: Send + Sync {
     fn scratch(&self) -> Result<File>;
     /// Waits until all files are written and durable.
     fn settle(&self) -> Result<()>;
-    /// Writes the manifest, which makes the files a backup. To be called after all else is settled.
+    /// Writes the manifest, which makes the files a backup, and removes the marker. To be called after all else is
+    /// settled.
     fn seal(&self, manifest: Vec<u8>) -> Result<()>;
     /// Gives up what cannot be completed after a failure.
     fn abandon(&self);
@@ -35,8 +36,10 @@ pub trait Output: Send {
 }
 
 /// How to prepare a destination.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Preparation {
+    /// The text of the marker that the backup is not finished.
+    pub marker: Vec<u8>,
     /// Remove what an unfinished backup left.
     pub overwrite_incomplete: bool,
     /// Connections that copy: bounds what is written at once.
@@ -62,8 +65,10 @@ pub fn prepare(
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// Files of a backup without the manifest.
+    /// Files of a backup with the marker and without the manifest.
     Incomplete,
+    /// Files of an archive with neither.
+    Archive,
     Complete,
     /// Something that no backup writes.
     Foreign(String),
@@ -75,11 +80,11 @@ fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
         if !manifest::is_backup_file(name) {
             return Found::Foreign(name.to_string());
         }
-        if name == manifest::FILE {
-            found = Found::Complete;
-        } else if found == Found::Nothing {
-            found = Found::Incomplete;
-        }
+        found = match (name, found) {
+            (manifest::FILE, _) | (_, Found::Complete) => Found::Complete,
+            (manifest::MARKER, _) | (_, Found::Incomplete) => Found::Incomplete,
+            _ => Found::Archive,
+        };
     }
     found
 }
@@ -93,6 +98,9 @@ fn must_clear(location: &str, found: Found, overwrite_incomplete: bool) -> Resul
         Found::Incomplete => Err(not_empty()
             .detail("It holds files of a backup that was not finished: there is no manifest.")
             .hint("Use --overwrite-incomplete to remove them, or another destination.")),
+        Found::Archive => Err(not_empty()
+            .detail("It holds an archive without a manifest, maybe one that pg_dump made.")
+            .hint("Give a destination that is empty or does not exist.")),
         Found::Complete => Err(not_empty()
             .detail("It holds a complete backup.")
             .hint("Backups are never overwritten: give another destination.")),
@@ -110,7 +118,10 @@ mod tests {
     fn what_lies_there() {
         let judged = |names: &[&str]| judge(names.iter().copied());
         assert_eq!(judged(&[]), Found::Nothing);
-        assert_eq!(judged(&["12.dat.gz", "toc.dat"]), Found::Incomplete);
+        assert_eq!(judged(&["12.dat.gz", "toc.dat"]), Found::Archive);
+        assert_eq!(judged(&["12.dat.gz", "toc.dat", "unfinished.json"]), Found::Incomplete);
+        assert_eq!(judged(&["unfinished.json", "1.dat"]), Found::Incomplete);
+        assert_eq!(judged(&["manifest.json", "unfinished.json"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));
         assert!(must_clear("d", Found::Incomplete, true).unwrap());
@@ -119,6 +130,7 @@ mod tests {
             (Found::Incomplete, false),
             (Found::Complete, false),
             (Found::Complete, true),
+            (Found::Archive, true),
             (Found::Foreign("x".into()), true),
         ] {
             must_clear("d", found, overwrite).unwrap_err();

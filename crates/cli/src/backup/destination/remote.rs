@@ -71,13 +71,17 @@ impl RemoteDestination {
         let options = settings.store_options(url)?;
         let store = Store::open(&options, || {}).map_err(store_error)?;
         let stopped = || halt.is_set();
-        let found = store.list("", &stopped).map_err(store_error)?;
+        let mut found = store.list("", &stopped).map_err(store_error)?;
         let judged = judge(found.iter().map(|(key, _)| key.as_str()));
         if must_clear(url, judged, how.overwrite_incomplete)? {
+            // The marker last: without it the rest would be taken for an archive.
+            found.sort_by_key(|(key, _)| key == manifest::MARKER);
             for (key, _) in found {
                 store.delete(&key, &stopped).map_err(store_error)?;
             }
         }
+        // Of two backups to the same prefix only one gets past this.
+        store.put(manifest::MARKER, how.marker.into(), &stopped).map_err(store_error)?;
         let threads = (2 * how.jobs).clamp(2, 16);
         let (work, queue) = sync_channel(0);
         let queue = Arc::new(Mutex::new(queue));
@@ -205,7 +209,10 @@ impl Destination for RemoteDestination {
     fn seal(&self, text: Vec<u8>) -> Result<()> {
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
         let stopped = || self.shared.halt.is_set();
-        store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)
+        store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)?;
+        // Who may not remove it (objects may be protected from that) leaves it: the manifest tells enough.
+        let _ = store.delete(manifest::MARKER, &stopped);
+        Ok(())
     }
 
     fn abandon(&self) {
