@@ -32,7 +32,7 @@ def in_the_way(world):
         run = firn(server, "target", path, "--jobs", "3", "--on-error", how).fails()
         assert "42P06" in run.out, run.out[-3000:]
         if how == "stop":
-            assert "42P07" not in run.out and "--resume" in run.out, run.out[-3000:]
+            assert "42P07" not in run.out and ("--resume" in run.out or "Nothing was changed" in run.out), run.out[-3000:]
             continue
         assert "42P07" in run.out and "people" in run.out, run.out[-3000:]
         got = server.dump_beside_journal("target")

@@ -34,7 +34,8 @@ def into(world, path, version, jobs=3):
     right = server.pg_restore("oracle", path, by=newer, check=False)
     server.fresh("target")
     run = firn(server, "target", path, "--jobs", str(jobs), *([] if right.returncode == 0 else ["--on-error", "continue"]))
-    assert run.code == (0 if right.returncode == 0 else 1), f"pg_restore: {right.stderr.decode()[-1500:]}\nfirn: {run.out[-1500:]}"
+    # pg_restore 18 sets what an older server does not know, and fails by that alone.
+    assert run.code == 0 or right.returncode != 0, f"pg_restore: {right.stderr.decode()[-1500:]}\nfirn: {run.out[-1500:]}"
     same_blocks(server.dump_beside_journal("oracle"), server.dump_beside_journal("target"))
 
 

@@ -115,6 +115,16 @@ pub struct Args {
     #[arg(short = 'l', long)]
     pub list: bool,
 
+    /// require table and/or schema include patterns to match at least one entity each
+    #[arg(long)]
+    pub strict_names: bool,
+    /// disable triggers during data-only restore
+    #[arg(long)]
+    pub disable_triggers: bool,
+    /// enable row security
+    #[arg(long)]
+    pub enable_row_security: bool,
+
     /// skip restoration of object ownership
     #[arg(short = 'O', long)]
     pub no_owner: bool,
@@ -214,6 +224,7 @@ impl Args {
                 params: self.connect.params()?,
                 dbname: self.dbname.clone(),
                 role: self.role.clone(),
+                row_security: self.enable_row_security,
             },
             jobs: usize::from(self.jobs),
             filter: self.filter()?,
@@ -227,6 +238,8 @@ impl Args {
             resume: self.resume,
             go_on_after_errors: self.on_error == OnError::Continue,
             analyze: !self.no_analyze,
+            strict_names: self.strict_names,
+            disable_triggers: self.disable_triggers && self.data_only,
         })
     }
 }

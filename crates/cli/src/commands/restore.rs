@@ -4,7 +4,7 @@ use crate::archive::Archive;
 use crate::args::restore::Args;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::build::describe;
-use crate::plan::select::{select, Filter};
+use crate::plan::select::select;
 use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
 use crate::report::{Event, Reporter, Watch};
@@ -43,7 +43,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let complete = reporter.finish(result.as_ref().err());
-    result?;
+    let report = result?;
+    if !report.ended.failures.is_empty() {
+        let hint = match report.resumable {
+            true => {
+                "When the cause is gone, run the same command with --resume to do what is missing."
+            }
+            false => "Nothing was changed: when the cause is gone, run the same command again.",
+        };
+        eprintln!("HINT:  {hint}");
+    }
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -51,8 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn list(options: &Options) -> Result<ExitCode> {
     let archive = Archive::open(&options.archive)?;
     let toc = archive.toc();
-    let filter = Filter { create: true, ..options.filter.clone() };
-    let selection = select(toc, &filter);
+    let selection = select(toc, &options.filter);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let text = |t: &[u8]| match t {
         b"" => "-".to_string(),
@@ -74,12 +82,7 @@ fn list(options: &Options) -> Result<ExitCode> {
         header.server_version, header.dump_version
     )
     .map_err(io)?;
-    let databases = (0..toc.len() as u32).filter(|p| toc.entry(*p as usize).desc == b"DATABASE");
-    let mut places: Vec<u32> = selection.places().chain(databases).collect();
-    if options.filter.list.is_none() {
-        places.sort_unstable();
-    }
-    for place in places {
+    for place in selection.places() {
         let e = toc.entry(place as usize);
         writeln!(
             out,
@@ -90,7 +93,7 @@ fn list(options: &Options) -> Result<ExitCode> {
             text(e.desc),
             text(e.namespace),
             text(e.tag),
-            text(e.owner)
+            String::from_utf8_lossy(e.owner)
         )
         .map_err(io)?;
     }

@@ -150,6 +150,35 @@ pub fn select(toc: &Toc, filter: &Filter) -> Selection {
     Selection { chosen, order, data }
 }
 
+/// The first name among those asked for that names nothing in the archive.
+pub fn unmatched(toc: &Toc, filter: &Filter) -> Option<String> {
+    let tagged = |kinds: &'static [&'static [u8]]| {
+        move |name: &str| toc.entries().any(|e| kinds.contains(&e.desc) && e.tag == name.as_bytes())
+    };
+    let schema = |name: &str| {
+        toc.entries().any(|e| {
+            e.namespace == name.as_bytes() || e.desc == b"SCHEMA" && e.tag == name.as_bytes()
+        })
+    };
+    let tables = tagged(&[b"TABLE", b"VIEW", b"FOREIGN TABLE", b"MATERIALIZED VIEW", b"SEQUENCE"]);
+    let indexes = tagged(&[b"INDEX"]);
+    let functions = tagged(&[b"FUNCTION", b"AGGREGATE", b"PROCEDURE"]);
+    let triggers = tagged(&[b"TRIGGER"]);
+    let groups: [(&[String], &dyn Fn(&str) -> bool); 5] = [
+        (&filter.schemas, &schema),
+        (&filter.tables, &tables),
+        (&filter.indexes, &indexes),
+        (&filter.functions, &functions),
+        (&filter.triggers, &triggers),
+    ];
+    for (names, has) in groups {
+        if let Some(name) = names.iter().find(|n| !has(n)) {
+            return Some(name.clone());
+        }
+    }
+    None
+}
+
 /// Whether an entry is wanted. `forced`: as something that a chosen object depends on.
 fn wanted(toc: &Toc, filter: &Filter, entry: &Entry, forced: bool) -> bool {
     let desc = entry.desc;

@@ -41,6 +41,7 @@ pub struct Terms {
     pub no_tablespaces: bool,
     pub no_table_access_method: bool,
     pub clean: bool,
+    pub disable_triggers: bool,
     #[serde(skip)]
     chosen: OnceLock<Vec<bool>>,
 }
@@ -73,6 +74,9 @@ pub struct Options {
     pub resume: bool,
     pub go_on_after_errors: bool,
     pub analyze: bool,
+    pub strict_names: bool,
+    /// With rows only: triggers of the tables do not fire.
+    pub disable_triggers: bool,
 }
 
 /// How a restore ended.
@@ -82,6 +86,8 @@ pub struct Report {
     pub resumed: usize,
     pub statements_archive: u64,
     pub statements_planned: u64,
+    /// The journal is there for another try.
+    pub resumable: bool,
     /// Commands that failed while dropping what was there, with --clean.
     pub ignored: Vec<String>,
 }
@@ -120,6 +126,7 @@ impl Options {
             no_tablespaces: self.no_tablespaces,
             no_table_access_method: self.no_table_access_method,
             clean: self.clean,
+            disable_triggers: self.disable_triggers,
             chosen: OnceLock::new(),
         }
     }
@@ -156,8 +163,16 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let mut report = Report { resumed: done.len(), ..Report::default() };
     watch.event(&Event::Phase("planning"));
     let (selection, plan) = plan(&archive, &terms)?;
+    if options.strict_names {
+        if let Some(name) = crate::plan::select::unmatched(archive.toc(), &terms.filter) {
+            return Err(Error::usage(format!("no matching entry was found for \"{name}\"")));
+        }
+    }
     if selection.is_empty() {
-        return Err(Error::usage("nothing in the archive matches what is to be restored"));
+        // As in pg_restore no error; --strict-names makes it one.
+        watch.event(&Event::Note("nothing in the archive matches what is to be restored"));
+        watch.event(&Event::Finished);
+        return Ok(report);
     }
     report.statements_archive = plan.statements_archive;
     report.statements_planned = plan.statements_planned;
@@ -214,6 +229,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         && journal::is_empty(&connection).unwrap_or(false)
     {
         journal::end(&connection)?;
+    } else {
+        report.resumable = true;
     }
     report.ended = ended?;
     if stop.is_set() && report.ended.failures.is_empty() {

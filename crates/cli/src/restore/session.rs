@@ -13,6 +13,8 @@ pub struct Target {
     /// Name, connection string or URI.
     pub dbname: Option<String>,
     pub role: Option<String>,
+    /// Let row-level security policies apply instead of failing where they would.
+    pub row_security: bool,
 }
 
 impl Target {
@@ -51,6 +53,9 @@ pub fn prepare(
     );
     if connection.server_version() >= 170_000 {
         sql.extend_from_slice(b"SET transaction_timeout = 0;\n");
+    }
+    if target.row_security {
+        sql.extend_from_slice(b"SET row_security = on;\n");
     }
     if let Some(kb) = memory_kb {
         sql.extend_from_slice(format!("SET maintenance_work_mem = '{kb}kB';\n").as_bytes());

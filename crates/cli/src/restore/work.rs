@@ -555,8 +555,15 @@ impl Worker<'_, '_> {
                     continue;
                 }
             };
-            copied.statements += self.send(connection, &mut sql)?;
             let place = site.plan.entries(step as usize)[0] as usize;
+            let silent = match site.terms.disable_triggers {
+                true => table_of_copy(site.archive.toc().entry(place).copy_stmt),
+                false => None,
+            };
+            if let Some(table) = silent {
+                sql.extend([&b"ALTER TABLE "[..], table, b" DISABLE TRIGGER ALL;\n"].concat());
+            }
+            copied.statements += self.send(connection, &mut sql)?;
             let result = match part {
                 Some(part) => {
                     let rules = &site.terms.rules;
@@ -578,6 +585,9 @@ impl Worker<'_, '_> {
                 statement: String::from_utf8_lossy(site.archive.toc().entry(place).copy_stmt)
                     .into_owned(),
             })?;
+            if let Some(table) = silent {
+                sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
+            }
             copied.rows += found.rows;
             copied.bytes += found.bytes;
             copied.statements += found.statements;
