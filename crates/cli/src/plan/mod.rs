@@ -62,9 +62,12 @@ pub struct Rules {
     pub split_data: bool,
 }
 
+/// Gives a rule's place.
+pub type RulePlace = fn(&mut Rules) -> &mut bool;
+
 impl Rules {
     /// Names as the flag `--disable-rule` takes them, with the rule's place.
-    pub const NAMES: [(&'static str, fn(&mut Rules) -> &mut bool); 10] = [
+    pub const NAMES: [(&'static str, RulePlace); 10] = [
         ("partition-of", |r| &mut r.partition_of),
         ("staged-partitions", |r| &mut r.staged_partitions),
         ("partition-indexes", |r| &mut r.partition_indexes),

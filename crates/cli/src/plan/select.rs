@@ -150,6 +150,9 @@ pub fn select(toc: &Toc, filter: &Filter) -> Selection {
     Selection { chosen, order, data }
 }
 
+/// Tells whether the archive has something of a name.
+type Has<'a> = &'a dyn Fn(&str) -> bool;
+
 /// The first name among those asked for that names nothing in the archive.
 pub fn unmatched(toc: &Toc, filter: &Filter) -> Option<String> {
     let tagged = |kinds: &'static [&'static [u8]]| {
@@ -164,7 +167,7 @@ pub fn unmatched(toc: &Toc, filter: &Filter) -> Option<String> {
     let indexes = tagged(&[b"INDEX"]);
     let functions = tagged(&[b"FUNCTION", b"AGGREGATE", b"PROCEDURE"]);
     let triggers = tagged(&[b"TRIGGER"]);
-    let groups: [(&[String], &dyn Fn(&str) -> bool); 5] = [
+    let groups: [(&[String], Has); 5] = [
         (&filter.schemas, &schema),
         (&filter.tables, &tables),
         (&filter.indexes, &indexes),
@@ -254,7 +257,10 @@ fn wanted(toc: &Toc, filter: &Filter, entry: &Entry, forced: bool) -> bool {
         b"INDEX" => has_name(&filter.indexes, entry.tag),
         b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => has_name(&filter.functions, entry.tag),
         // The tag is "table trigger".
-        b"TRIGGER" => has_name(&filter.triggers, entry.tag),
+        b"TRIGGER" => filter.triggers.iter().any(|t| {
+            let table = entry.tag.strip_suffix(t.as_bytes());
+            table.is_some_and(|table| table.is_empty() || table.ends_with(b" "))
+        }),
         _ => false,
     }
 }

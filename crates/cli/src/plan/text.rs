@@ -101,7 +101,7 @@ pub fn unquoted(name: &[u8]) -> Vec<u8> {
     }
 }
 
-fn take<'a>(text: &mut &'a [u8], what: &[u8]) -> Option<()> {
+fn take(text: &mut &[u8], what: &[u8]) -> Option<()> {
     *text = text.strip_prefix(what)?;
     Some(())
 }
@@ -187,9 +187,12 @@ pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     })
 }
 
+/// Columns or constraints of a table.
+type Items<'a> = Vec<&'a [u8]>;
+
 /// The body of a CREATE TABLE cut into its columns and its CHECK constraints, each of which stands by itself:
 /// `CONSTRAINT name CHECK (…)`. `None` if there is a constraint of another shape.
-pub fn split_checks(body: &[u8]) -> Option<(Vec<&[u8]>, Vec<&[u8]>)> {
+pub fn split_checks(body: &[u8]) -> Option<(Items<'_>, Items<'_>)> {
     let (mut columns, mut checks) = (Vec::new(), Vec::new());
     let mut rest = body;
     while !rest.is_empty() {

@@ -70,7 +70,7 @@ fn round_step(least: f64) -> f64 {
 /// Seconds on the axis.
 fn label(seconds: f64) -> String {
     match seconds {
-        s if s == 0.0 => "0".into(),
+        0.0 => "0".into(),
         s if s < 1.0 => format!("{} ms", (s * 1000.0).round()),
         s if s < 120.0 => format!("{} s", (s * 100.0).round() / 100.0),
         s if s < 7200.0 && s % 60.0 == 0.0 => format!("{} min", s / 60.0),
