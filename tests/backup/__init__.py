@@ -2,7 +2,7 @@
 import os
 import subprocess
 
-from backup import damage, stores, trips, trouble
+from backup import compare, damage, stores, trips, trouble
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -27,6 +27,7 @@ CASES = {
     "full disk": trouble.full_disk,
     "memory": trouble.memory,
     "damage": damage.damages,
+    "compare": compare.compare,
 }
 
 

@@ -1,9 +1,10 @@
 //! Flags of `firn backup`; named as `pg_dump` names them where it has them.
 
 use super::connect::Connect;
-use crate::backup::{Options, Spec};
+use crate::backup::{Login, Options, Spec};
 use crate::error::{Error, Result};
 use crate::store::StoreSettings;
+use crate::verify::{Depth, Ignore, Terms};
 use clap::{Args as Group, Subcommand};
 use std::path::PathBuf;
 
@@ -270,18 +271,18 @@ impl Make {
         };
         let mut connection = self.connect.params()?;
         connection.push(("dbname".to_string(), dbname.clone()));
-        let mut selection = self.selection.flags();
-        selection.extend(self.role.iter().map(|role| format!("--role={role}")));
         Ok(Options {
-            connection,
+            login: Login {
+                connection,
+                role: self.role.clone(),
+                row_security: self.selection.enable_row_security,
+            },
             destination: destination.clone(),
             store: StoreSettings::default(),
             jobs: usize::from(self.jobs),
             compression: self.compress.as_deref().map(Spec::parse).transpose()?,
             pg_dump: self.pg_dump.clone(),
-            selection,
-            role: self.role.clone(),
-            row_security: self.selection.enable_row_security,
+            selection: self.selection.flags(),
             deferrable: self.serializable_deferrable,
             overwrite_incomplete: self.overwrite_incomplete,
             checksums: !self.no_checksums,
@@ -302,9 +303,61 @@ pub struct Verify {
     /// no output but problems
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// also compare this database, restored from the backup, with it: schema and numbers of rows
+    #[arg(short = 'd', long, value_name = "NAME")]
+    pub dbname: Option<String>,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// do SET ROLE before comparing
+    #[arg(long, value_name = "ROLENAME", requires = "dbname")]
+    pub role: Option<String>,
+    /// compare the rows, too, by their checksums
+    #[arg(long, requires = "dbname")]
+    pub checksums: bool,
+    /// skip object ownership
+    #[arg(short = 'O', long, requires = "dbname")]
+    pub no_owner: bool,
+    /// skip access privileges (grant/revoke)
+    #[arg(short = 'x', long, alias = "no-acl", requires = "dbname")]
+    pub no_privileges: bool,
+    /// skip tablespace assignments
+    #[arg(long, requires = "dbname")]
+    pub no_tablespaces: bool,
+    /// skip table access methods
+    #[arg(long, requires = "dbname")]
+    pub no_table_access_method: bool,
+    /// the pg_dump to use, instead of the one that fits the server
+    #[arg(long, value_name = "PATH", requires = "dbname")]
+    pub pg_dump: Option<PathBuf>,
     /// print this help
     #[arg(short = '?', long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
+}
+
+impl Verify {
+    /// The database to compare with the backup.
+    pub fn login(&self) -> Result<Option<Login>> {
+        let Some(dbname) = &self.dbname else { return Ok(None) };
+        let mut connection = self.connect.params()?;
+        connection.push(("dbname".to_string(), dbname.clone()));
+        Ok(Some(Login { connection, role: self.role.clone(), row_security: false }))
+    }
+
+    /// How to compare it.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            jobs: usize::from(self.jobs),
+            depth: if self.checksums { Depth::Checksums } else { Depth::Counts },
+            ignore: Ignore {
+                owner: self.no_owner,
+                privileges: self.no_privileges,
+                tablespaces: self.no_tablespaces,
+                table_access_methods: self.no_table_access_method,
+                ..Ignore::default()
+            },
+            pg_dump: self.pg_dump.clone(),
+        }
+    }
 }
 
 /// Flags of `firn backup list`.
@@ -343,14 +396,11 @@ mod tests {
         let found = options("firn backup -h x -p 5 db /dest -j 3 -Z zstd:5 -t a* -T b -s --role r")
             .unwrap();
         assert_eq!(found.destination, "/dest");
-        assert_eq!(found.connection[2], ("dbname".to_string(), "db".to_string()));
-        assert_eq!(
-            found.selection,
-            ["--table=a*", "--exclude-table=b", "--schema-only", "--role=r"]
-        );
+        assert_eq!(found.login.connection[2], ("dbname".to_string(), "db".to_string()));
+        assert_eq!(found.selection, ["--table=a*", "--exclude-table=b", "--schema-only"]);
         assert_eq!((found.jobs, found.compression.unwrap().to_string()), (3, "zstd:5".into()));
         let found = options("firn backup -d service=x /dest").unwrap();
-        assert_eq!(found.connection, [("dbname".to_string(), "service=x".to_string())]);
+        assert_eq!(found.login.connection, [("dbname".to_string(), "service=x".to_string())]);
         assert!(options("firn backup onlyone").is_err());
         assert!(options("firn backup -d x a b").is_err());
     }

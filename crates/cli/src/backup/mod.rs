@@ -14,19 +14,19 @@ pub mod list;
 pub mod manifest;
 
 mod destination;
-mod halt;
+pub(crate) mod halt;
 mod lane;
 mod objects;
 mod options;
 mod pack;
 mod place;
-mod program;
+pub(crate) mod program;
 mod progress;
-mod session;
-mod tasks;
+pub(crate) mod session;
+pub(crate) mod tasks;
 mod worker;
 
-pub use options::{Options, Spec};
+pub use options::{Login, Options, Spec};
 pub use progress::{size, Done, Lines, Progress, Silent};
 
 use crate::archive::rewrite::{Content, DataEntry, Rewritten};
@@ -237,7 +237,7 @@ impl<'a> Backup<'a> {
     /// Takes a snapshot, has the schema written down as of it, and locks the tables.
     fn schema(&self) -> Result<Schema> {
         let quiet = self.leader().may_set_log_level();
-        let present = session::connect(self.options)?;
+        let present = session::connect(&self.options.login)?;
         let connections = vec![self.leader().connection.canceller(), present.canceller()];
         let _watch = Watch::start(connections, &self.halt);
         let mut why = String::new();
@@ -316,9 +316,18 @@ impl<'a> Backup<'a> {
         let first = self.options.compression.unwrap_or_else(|| self.program.compression());
         let mut spec = first;
         loop {
-            let (program, options) = (&self.program, self.options);
-            let ask =
-                program::Ask { program, options, snapshot, spec, quiet, application, give_up };
+            let program = &self.program;
+            let options = self.options;
+            let ask = program::Ask {
+                program,
+                login: &options.login,
+                selection: &options.selection,
+                snapshot: Some(snapshot),
+                spec,
+                quiet,
+                application,
+                give_up,
+            };
             let mut out = BufWriter::with_capacity(1 << 20, &mut *toc);
             match program::contents(&ask, &mut out, &self.halt) {
                 Ok(answer) => {

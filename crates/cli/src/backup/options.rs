@@ -73,11 +73,21 @@ impl fmt::Display for Spec {
     }
 }
 
+/// Whom to connect as, and to what.
+#[derive(Clone, Debug, Default)]
+pub struct Login {
+    /// libpq's keywords and values, among them `dbname`.
+    pub connection: Vec<(String, String)>,
+    /// The role to become.
+    pub role: Option<String>,
+    /// Take what row-level security lets see, rather than fail.
+    pub row_security: bool,
+}
+
 /// Everything a backup is told.
 #[derive(Clone)]
 pub struct Options {
-    /// libpq's keywords and values, among them `dbname`.
-    pub connection: Vec<(String, String)>,
+    pub login: Login,
     /// A path, `file:///path` or `s3://bucket/prefix`.
     pub destination: String,
     pub store: StoreSettings,
@@ -89,10 +99,6 @@ pub struct Options {
     pub pg_dump: Option<PathBuf>,
     /// Flags for `pg_dump`: what to select and to leave out.
     pub selection: Vec<String>,
-    /// The role to become.
-    pub role: Option<String>,
-    /// Dump what row-level security lets see, rather than fail.
-    pub row_security: bool,
     /// Wait for a snapshot that no serialization anomaly can be seen in.
     pub deferrable: bool,
     /// Remove what an unfinished backup left at the destination, first.

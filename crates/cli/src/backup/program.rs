@@ -5,7 +5,7 @@
 //! was tried: docs/decisions/0008-backup.md.
 
 use super::halt::Halt;
-use super::options::{Options, Spec};
+use super::options::{Login, Spec};
 use super::session::Snapshot;
 use crate::archive::rewrite::{to_directory, Rewritten};
 use crate::archive::Compression;
@@ -128,8 +128,11 @@ pub fn connection_flags(connection: &[(String, String)]) -> (Vec<String>, Option
 /// What goes to `pg_dump` besides the database.
 pub struct Ask<'a> {
     pub program: &'a Program,
-    pub options: &'a Options,
-    pub snapshot: &'a Snapshot,
+    pub login: &'a Login,
+    /// Flags that say what to select.
+    pub selection: &'a [String],
+    /// None: the present.
+    pub snapshot: Option<&'a Snapshot>,
     pub spec: Spec,
     /// Keep it out of the server's log that the connection breaks off.
     pub quiet: bool,
@@ -163,12 +166,18 @@ impl From<Error> for Refusal {
 
 /// Has `pg_dump` write down the schema as of a snapshot: the table of contents of a directory archive goes to `out`.
 pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, Refusal> {
-    let Ask { program, options, snapshot, spec, .. } = *ask;
-    let (flags, password) = connection_flags(&options.connection);
+    let Ask { program, login, selection, snapshot, spec, .. } = *ask;
+    let (flags, password) = connection_flags(&login.connection);
     let mut command = Command::new(&program.path);
     // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
     command.args(["--format=custom", &compress_flag(program, spec)]);
-    command.arg(format!("--snapshot={}", snapshot.id)).args(flags).args(&options.selection);
+    command.args(flags).args(selection);
+    if let Some(snapshot) = snapshot {
+        command.arg(format!("--snapshot={}", snapshot.id));
+    }
+    if let Some(role) = &login.role {
+        command.arg(format!("--role={role}"));
+    }
     if let Some(password) = password {
         command.env("PGPASSWORD", password);
     }

@@ -1,7 +1,7 @@
 //! Connections of a backup: their settings, the snapshot they share, the locks that keep tables as they are.
 
 use super::halt::Halt;
-use super::options::Options;
+use super::options::{Login, Options};
 use super::tasks::{Table, Tables};
 use crate::archive::rewrite::{Content, DataEntry};
 use crate::error::{Error, Result};
@@ -17,18 +17,17 @@ const SETTINGS: &str = "SET DateStyle = ISO; SET IntervalStyle = postgres; \
      SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET search_path = ''";
 
 /// Connects and applies the settings; nothing is begun.
-pub fn connect(options: &Options) -> Result<Connection> {
-    let mut params = options.connection.clone();
+pub fn connect(login: &Login) -> Result<Connection> {
+    let mut params = login.connection.clone();
     params.push(("fallback_application_name".into(), "firn backup".into()));
     let connection = Connection::open(&params)?;
     let mut sql = SETTINGS.to_string();
     if connection.server_version() >= 170000 {
         sql += "; SET transaction_timeout = 0";
     }
-    sql +=
-        if options.row_security { "; SET row_security = on" } else { "; SET row_security = off" };
+    sql += if login.row_security { "; SET row_security = on" } else { "; SET row_security = off" };
     connection.run(sql.as_bytes())?;
-    if let Some(role) = &options.role {
+    if let Some(role) = &login.role {
         let sql = [b"SET ROLE ", &quote_ident(role.as_bytes())[..]].concat();
         connection.run(&sql)?;
     }
@@ -67,8 +66,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LOCKS_PER_STATEMENT: usize = 1000;
 
 impl Leader {
+    /// A leader that only answers questions.
+    pub fn new(connection: Connection) -> Leader {
+        Leader { connection, deferrable: false }
+    }
+
     pub fn connect(options: &Options) -> Result<Leader> {
-        Ok(Leader { connection: connect(options)?, deferrable: options.deferrable })
+        Ok(Leader { connection: connect(&options.login)?, deferrable: options.deferrable })
     }
 
     /// The system identifier, which tells clusters apart; none if it may not be known.
@@ -317,7 +321,7 @@ const TABLES_PER_TRANSACTION: u32 = 64;
 
 impl Follower {
     pub fn connect(options: &Options, snapshot: &Snapshot, encoding: &str) -> Result<Follower> {
-        let connection = connect(options)?;
+        let connection = connect(&options.login)?;
         let encoding = quote_literal(encoding.as_bytes());
         connection.run(&[b"SET client_encoding = ", &encoding[..]].concat())?;
         let begin = format!(

@@ -29,7 +29,7 @@ impl Table {
         condition: &[u8],
     ) -> Result<Table> {
         let quoted = [&quote_ident(&entry.namespace)[..], b".", &quote_ident(&entry.name)].concat();
-        let columns = columns(copy_stmt).ok_or_else(|| {
+        let (_, columns) = copy_target(copy_stmt).ok_or_else(|| {
             Error::archive(format!(
                 "could not make out the columns of \"{}\"",
                 String::from_utf8_lossy(copy_stmt).trim_end()
@@ -63,17 +63,37 @@ pub struct Tables {
     pub list: Vec<Table>,
 }
 
-/// The column list, in parentheses, of a `COPY name (columns) FROM stdin;`; empty for a table without columns.
-fn columns(copy_stmt: &[u8]) -> Option<&[u8]> {
+/// The name of a `COPY name (columns) FROM stdin;` in its parts, and the column list in parentheses, which is empty
+/// for a table without columns.
+pub fn copy_target(copy_stmt: &[u8]) -> Option<(Vec<Vec<u8>>, &[u8])> {
     let mut rest = copy_stmt.strip_prefix(b"COPY ")?;
+    let mut name = Vec::new();
     loop {
-        rest = skip_identifier(rest)?;
+        let after = skip_identifier(rest)?;
+        name.push(unquoted(&rest[..rest.len() - after.len()]));
+        rest = after;
         match rest.strip_prefix(b".") {
             Some(next) => rest = next,
             None => break,
         }
     }
-    rest.trim_ascii().strip_suffix(b"FROM stdin;").map(<[u8]>::trim_ascii)
+    let columns = rest.trim_ascii().strip_suffix(b"FROM stdin;").map(<[u8]>::trim_ascii)?;
+    Some((name, columns))
+}
+
+/// An identifier without its quotes.
+fn unquoted(identifier: &[u8]) -> Vec<u8> {
+    let inner = identifier.strip_prefix(b"\"").and_then(|i| i.strip_suffix(b"\""));
+    let Some(inner) = inner else { return identifier.to_vec() };
+    let mut name = Vec::with_capacity(inner.len());
+    let mut bytes = inner.iter();
+    while let Some(&byte) = bytes.next() {
+        name.push(byte);
+        if byte == b'"' {
+            bytes.next();
+        }
+    }
+    name
 }
 
 /// What follows the identifier at the beginning.
@@ -149,13 +169,22 @@ mod tests {
             ),
             ("COPY s.\"T\" (\"a\") FROM stdin;\n", "(\"a\")"),
         ] {
-            assert_eq!(columns(statement.as_bytes()).unwrap(), expected.as_bytes(), "{statement}");
+            let (_, columns) = copy_target(statement.as_bytes()).unwrap();
+            assert_eq!(columns, expected.as_bytes(), "{statement}");
         }
         for bad in
             ["", "COPY ", "COPY t", "COPY \"t (a) FROM stdin;", "INSERT INTO t", "COPY t (a) TO x;"]
         {
-            assert_eq!(columns(bad.as_bytes()), None, "{bad}");
+            assert_eq!(copy_target(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn names_of_targets() {
+        let (name, _) = copy_target(b"COPY \"a.b \"\" (\".\"(c)\" FROM stdin;\n").unwrap();
+        assert_eq!(name, [&b"a.b \" ("[..], b"(c)"]);
+        let (name, _) = copy_target(b"COPY public.t_1 (x) FROM stdin;\n").unwrap();
+        assert_eq!(name, [&b"public"[..], b"t_1"]);
     }
 
     fn table(relkind: u8, columns: &str, condition: &str) -> String {

@@ -1,11 +1,13 @@
 //! `firn backup`, `firn backup verify`, `firn backup list`.
 
+use crate::archive::Archive;
 use crate::args::backup::{Args, Command, List, Make, Verify};
 use crate::backup::check::{self, Checked};
 use crate::backup::list::{self, Backup, State};
 use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreSettings;
+use crate::verify::{self, Expected};
 use std::io::{self, stderr, stdout, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,7 @@ use std::sync::Arc;
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         None => make(&args.make),
-        Some(Command::Verify(args)) => verify(args),
+        Some(Command::Verify(args)) => check(args),
         Some(Command::List(args)) => list(args),
     }
 }
@@ -68,22 +70,24 @@ fn make(args: &Make) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn verify(args: &Verify) -> Result<ExitCode> {
+fn check(args: &Verify) -> Result<ExitCode> {
     let settings = StoreSettings::default();
     let jobs = usize::from(args.jobs);
     let progress: Box<dyn Progress> = match args.quiet {
         true => Box::new(Silent),
         false => Box::new(Lines::new(stderr(), false)),
     };
+    let login = args.login()?;
+    let stop = stop_flag()?;
     let Checked { manifest, problems } =
-        check::check(&args.dest, &settings, jobs, &*progress, stop_flag()?)?;
+        check::check(&args.dest, &settings, jobs, &*progress, Arc::clone(&stop))?;
     if !problems.is_empty() {
         for problem in &problems {
             println!("{problem}");
         }
         return Err(check::failed(&args.dest, problems.len()));
     }
-    if let (Some(manifest), false) = (manifest, args.quiet) {
+    if let (Some(manifest), false) = (&manifest, args.quiet) {
         let rows: u64 = manifest.tables().map(|(_, table)| table.rows).sum();
         println!(
             "backup of database \"{}\" as of {}: {} files, {}, {} tables with {rows} rows, {} large objects: no problem",
@@ -93,6 +97,29 @@ fn verify(args: &Verify) -> Result<ExitCode> {
             size(manifest.stored()),
             manifest.tables().count(),
             manifest.head.large_objects.count,
+        );
+    }
+    let Some(login) = login else { return Ok(ExitCode::SUCCESS) };
+    let archive = Archive::open_with(&args.dest, &settings)?;
+    let expected =
+        Expected::Archive { archive: &archive, manifest: manifest.as_ref(), selected: &|_| true };
+    let outcome = verify::compare(&login, &expected, &args.terms(), &*progress, stop)?;
+    for note in &outcome.notes {
+        eprintln!("firn: note: {note}");
+    }
+    for difference in &outcome.differences {
+        println!("{difference}");
+    }
+    if let Some(error) = outcome.error() {
+        return Err(error);
+    }
+    if !args.quiet {
+        println!(
+            "the database equals the backup: {} objects, {} tables with {} rows{}",
+            outcome.objects,
+            outcome.tables,
+            outcome.rows,
+            if args.checksums { " of the same checksums" } else { "" }
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,227 @@
-//! Comparing a database with what it should be.
+//! Comparing a database with what it should be: an archive that it was restored from, with or without the manifest
+//! of a backup, or another database.
+//!
+//! - [`schema`]: every object is there, owned by whom it should be, made by the same statement, and no other.
+//! - [`rows`]: every table has as many rows, and on request the same.
 
+pub mod rows;
+pub mod schema;
 mod sum;
 
+pub use rows::Depth;
+pub use schema::Ignore;
 pub use sum::RowSum;
+
+use crate::archive::{Archive, Compression};
+use crate::backup::halt::Halt;
+use crate::backup::manifest::Manifest;
+use crate::backup::program::{self, Program};
+use crate::backup::{session, Login, Progress, Spec};
+use crate::error::{Error, ErrorKind, Result};
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Kind, schema and name.
+    pub object: String,
+    /// A sentence about it without the final full stop.
+    pub problem: String,
+}
+
+impl Difference {
+    pub fn new(object: impl Into<String>, problem: impl Into<String>) -> Difference {
+        Difference { object: object.into(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.problem)
+    }
+}
+
+/// What a database should be.
+pub enum Expected<'a> {
+    /// What the selected entries (by place in the table of contents) of an archive make.
+    Archive {
+        archive: &'a Archive,
+        manifest: Option<&'a Manifest>,
+        selected: &'a (dyn Fn(usize) -> bool + Sync),
+    },
+    /// The same as another one.
+    Database(&'a Login),
+}
+
+/// How to compare.
+pub struct Terms {
+    pub jobs: usize,
+    pub depth: Depth,
+    pub ignore: Ignore,
+    /// `None`: the one that fits the server.
+    pub pg_dump: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub differences: Vec<Difference>,
+    /// What a person should know when reading them.
+    pub notes: Vec<String>,
+    /// Objects and tables that were compared, and rows that are as expected or not.
+    pub objects: usize,
+    pub tables: usize,
+    pub rows: u64,
+}
+
+impl Outcome {
+    /// The error that a comparison with differences ends in.
+    pub fn error(&self) -> Option<Error> {
+        let what = match self.differences.len() {
+            0 => return None,
+            1 => "1 difference".to_string(),
+            n => format!("{n} differences"),
+        };
+        Some(Error::new(ErrorKind::Verify, format!("the database has {what}")))
+    }
+}
+
+/// Compares a database with what it should be. What differs is in the answer; an error is what kept us from looking.
+///
+/// Nobody should write to the database meanwhile.
+pub fn compare(
+    target: &Login,
+    expected: &Expected,
+    terms: &Terms,
+    progress: &dyn Progress,
+    stop: Arc<AtomicBool>,
+) -> Result<Outcome> {
+    let halt = Halt::new(stop);
+    let result = compare_all(target, expected, terms, progress, &halt);
+    match result {
+        Err(_) if halt.is_set() => Err(halt.reason()),
+        other => other,
+    }
+}
+
+fn compare_all(
+    target: &Login,
+    expected: &Expected,
+    terms: &Terms,
+    progress: &dyn Progress,
+    halt: &Arc<Halt>,
+) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    progress.phase("comparing the schema");
+    let program = Program::find(terms.pg_dump.as_deref(), newest_server(target, expected)?)?;
+    let (found, encoding) = dump(target, &program, halt)?;
+    let source;
+    let all = |_: usize| true;
+    let (archive, manifest, selected): (_, _, &(dyn Fn(usize) -> bool + Sync)) = match expected {
+        Expected::Archive { archive, manifest, selected } => (*archive, *manifest, *selected),
+        Expected::Database(login) => {
+            source = dump(login, &program, halt)?.0;
+            (&source, None, &all)
+        }
+    };
+    let made_by = archive.header().dump_version.split(['.', ' ']).next().unwrap_or("").to_string();
+    if made_by != program.major.to_string() {
+        outcome.notes.push(format!(
+            "the archive was made by pg_dump {made_by} and is compared with what pg_dump {} makes of the database: \
+             statements may differ in wording only",
+            program.major
+        ));
+    }
+    let (objects, differences) =
+        schema::compare(archive.toc(), selected, found.toc(), &terms.ignore);
+    outcome.objects = objects;
+    outcome.differences = differences;
+    progress.phase("comparing rows");
+    let connection = session::connect(target)?;
+    // Names in the archive are in its encoding.
+    let encoding = archive_encoding(archive).unwrap_or(encoding);
+    let literal = crate::pg::quote_literal(encoding.as_bytes());
+    connection.run(&[b"SET client_encoding = ", &literal[..]].concat())?;
+    let tables = rows::tables(archive.toc(), selected, &connection)?;
+    drop(connection);
+    progress.total(tables.len() as u64, 0);
+    let Terms { depth, jobs, .. } = *terms;
+    let there = rows::of_database(target, &encoding, &tables, depth, jobs, progress, halt)?;
+    let wanted = match expected {
+        Expected::Archive { .. } => {
+            rows::of_archive(archive, manifest, &tables, depth, jobs, progress, halt)?
+        }
+        Expected::Database(login) => {
+            let sums = rows::of_database(login, &encoding, &tables, depth, jobs, progress, halt)?;
+            sums.into_iter().collect::<Result<Vec<_>>>()?
+        }
+    };
+    outcome.tables = tables.len();
+    outcome.rows = there.iter().flatten().map(RowSum::rows).sum();
+    outcome.differences.extend(rows::compare(&tables, &wanted, &there, depth));
+    Ok(outcome)
+}
+
+/// The newest major version among the servers: its `pg_dump` can read all of them.
+fn newest_server(target: &Login, expected: &Expected) -> Result<u32> {
+    let mut newest = session::connect(target)?.server_version() / 10_000;
+    if let Expected::Database(login) = expected {
+        newest = newest.max(session::connect(login)?.server_version() / 10_000);
+    }
+    Ok(newest)
+}
+
+/// The encoding that an archive's text is in.
+fn archive_encoding(archive: &Archive) -> Option<String> {
+    let entry = archive.toc().entries().find(|entry| entry.desc == b"ENCODING")?;
+    let text = String::from_utf8_lossy(entry.defn).into_owned();
+    text.split('\'').nth(1).map(str::to_string)
+}
+
+/// The table of contents that a dump of a database would have, as an archive without data, and its encoding.
+fn dump(login: &Login, program: &Program, halt: &Arc<Halt>) -> Result<(Archive, String)> {
+    let folder = Temporary::new()?;
+    let path = folder.0.join("toc.dat");
+    let file = File::create(&path)
+        .map_err(|e| Error::io(format!("could not create file \"{}\"", path.display()), &e))?;
+    let quiet = session::Leader::new(session::connect(login)?).may_set_log_level();
+    let ask = program::Ask {
+        program,
+        login,
+        selection: &[],
+        snapshot: None,
+        spec: Spec { method: Compression::None, level: None },
+        quiet,
+        application: "firn",
+        give_up: &Arc::default(),
+    };
+    let answer = program::contents(&ask, file, halt).map_err(|refusal| refusal.error)?;
+    drop(answer.running);
+    Ok((Archive::open(&folder.0.to_string_lossy())?, answer.contents.encoding))
+}
+
+/// A folder that goes when dropped.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Result<Temporary> {
+        let name = format!("firn-verify-{}-{:016x}", std::process::id(), firn_lake::random_nonce());
+        let path = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&path).map_err(|e| {
+            Error::io(format!("could not create directory \"{}\"", path.display()), &e)
+        })?;
+        Ok(Temporary(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Nothing depends on it.
+        let _ = fs::remove_dir_all::<&Path>(&self.0);
+    }
+}

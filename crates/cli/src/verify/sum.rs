@@ -34,6 +34,16 @@ impl RowSum {
         self.rows += other.rows;
     }
 
+    /// So many rows, of which nothing else is known.
+    pub fn counted(rows: u64) -> RowSum {
+        RowSum { rows, sum: 0 }
+    }
+
+    /// What a manifest holds: the number of rows, and the sum as it is shown.
+    pub fn parse(rows: u64, sum: &str) -> Option<RowSum> {
+        Some(RowSum { rows, sum: u128::from_str_radix(sum, 16).ok().filter(|_| sum.len() == 32)? })
+    }
+
     pub fn rows(&self) -> u64 {
         self.rows
     }
@@ -69,6 +79,8 @@ mod tests {
         let mut whole = sum("a\n");
         whole.merge(sum("b\nc\n"));
         assert_eq!(whole, sum("c\nb\na\n"));
+        assert_eq!(RowSum::parse(3, &whole.to_string()), Some(whole));
+        assert_eq!(RowSum::parse(3, "1"), None);
     }
 
     #[test]
