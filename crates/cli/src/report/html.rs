@@ -289,7 +289,8 @@ mod tests {
             jobs: 2,
             ..Settings::default()
         };
-        let verdict = Verdict { complete: false, text: "restore NOT complete: x".into() };
+        let verdict =
+            Verdict { complete: false, text: "restore NOT complete: x".into(), hint: None };
         page(&settings, progress, now, SystemTime::UNIX_EPOCH, &verdict)
     }
 

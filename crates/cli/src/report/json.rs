@@ -198,6 +198,7 @@ pub fn summary(when: When, progress: &Progress, verdict: &Verdict) -> String {
     let fields = json!({
         "complete": verdict.complete,
         "message": verdict.text,
+        "hint": verdict.hint,
         "seconds": seconds(now),
         "phases": phases,
         "kinds": kinds.collect::<Vec<_>>(),
@@ -292,7 +293,7 @@ mod tests {
         let job = p.event(when().elapsed, &end);
         let found = parsed(&event(when(), &end, job.as_ref(), &p, Detail::All).unwrap());
         assert_eq!((&found["rows"], &found["kind"]), (&json!(9), &json!("data")));
-        let verdict = Verdict { complete: false, text: "no".into() };
+        let verdict = Verdict { complete: false, text: "no".into(), hint: None };
         let found = parsed(&summary(when(), &p, &verdict));
         assert_eq!(found["complete"], false);
         assert_eq!(found["rows"], 9);

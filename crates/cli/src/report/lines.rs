@@ -106,7 +106,7 @@ pub fn failed(what: &str, statement: &str, error: &Error) -> String {
     }
     if !statement.is_empty() {
         out.push_str("\nSTATEMENT:  ");
-        out.push_str(&cut(&lines(statement), STATEMENT));
+        out.push_str(&cut(&lines(statement.trim_end()), STATEMENT));
     }
     out
 }

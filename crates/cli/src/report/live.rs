@@ -123,7 +123,7 @@ pub struct Live {
 impl Live {
     /// For so many connections.
     pub fn new(jobs: usize) -> Live {
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(20));
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(6));
         let bar = all.add(ProgressBar::new(1000));
         Live { all, bar, below: Vec::with_capacity(jobs), known: None, term: Term::stderr() }
     }

@@ -118,6 +118,8 @@ pub struct Progress {
     pub load: Load,
     /// When the first batch began and the last ended.
     pub worked: Option<(Duration, Duration)>,
+    /// Work was begun that a journal keeps account of.
+    pub begun: bool,
     /// The work is whole, by its own word.
     pub complete: bool,
     counts: Counts,
@@ -149,6 +151,7 @@ impl Progress {
             timeline: Timeline::new(SPANS),
             load: Load::new(SLICES),
             worked: None,
+            begun: false,
             complete: false,
             counts: Counts::default(),
             window: Window::default(),
@@ -173,6 +176,7 @@ impl Progress {
             }
             Event::Work { steps, cost } => {
                 (self.steps, self.settled, self.shown) = (*steps, 0, 0.0);
+                self.begun = true;
                 self.estimate = Estimate { total: *cost, ..Estimate::default() };
                 self.window.restart(now, self.counts(now));
             }

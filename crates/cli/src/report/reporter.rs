@@ -50,13 +50,15 @@ pub struct Verdict {
     pub complete: bool,
     /// One line.
     pub text: String,
+    /// What can be done about it.
+    pub hint: Option<String>,
 }
 
 /// Of what is known after the end; `error`: what ended it before its time.
 pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Verdict {
     let (failed, skipped) = (progress.failed.len() as u64, progress.skipped.len() as u64);
     if progress.complete && error.is_none() && failed + skipped == 0 {
-        return Verdict { complete: true, text: format!("{command} complete") };
+        return Verdict { complete: true, text: format!("{command} complete"), hint: None };
     }
     let mut parts = Vec::new();
     if failed > 0 {
@@ -77,7 +79,10 @@ pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Ver
         true => "it ended before its time".to_string(),
         false => parts.join(", "),
     };
-    Verdict { complete: false, text: format!("{command} NOT complete: {why}") }
+    let hint = (progress.begun && command == "restore").then(|| {
+        "When the cause is gone, the same command with --resume does what is missing.".to_string()
+    });
+    Verdict { complete: false, text: format!("{command} NOT complete: {why}"), hint }
 }
 
 struct Known {
@@ -254,13 +259,16 @@ impl Shared {
                 if !self.settings.quiet || !verdict.complete {
                     out.push(format!("firn: {}", verdict.text));
                 }
+                if let (Some(hint), None) = (&verdict.hint, error) {
+                    out.push(format!("HINT:  {hint}"));
+                }
             }
         }
         self.write(&out);
     }
 }
 
-/// The thread that shows: lines as they come, the live display ten times a second, how far it is at each interval.
+/// The thread that shows: lines as they come, the live display five times a second, how far it is at each interval.
 fn show(shared: &Shared) {
     let settings = &shared.settings;
     let on_terminal = settings.format == Format::Text
@@ -268,7 +276,7 @@ fn show(shared: &Shared) {
         && std::io::stderr().is_terminal()
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
     let mut live = on_terminal.then(|| Live::new(settings.jobs));
-    let pause = Duration::from_millis(if on_terminal { 100 } else { 500 });
+    let pause = Duration::from_millis(if on_terminal { 200 } else { 500 });
     let mut due = settings.interval;
     loop {
         let mut known = lock(&shared.known);
@@ -317,11 +325,12 @@ mod tests {
     #[test]
     fn never_complete_with_something_missing() {
         let mut p = Progress::new(1);
-        assert!(!verdict(&p, "restore", None).complete);
+        let found = verdict(&p, "restore", None);
+        assert!(!found.complete && found.hint.is_none());
         p.event(Duration::ZERO, &Event::Finished);
         assert_eq!(
             verdict(&p, "restore", None),
-            Verdict { complete: true, text: "restore complete".into() }
+            Verdict { complete: true, text: "restore complete".into(), hint: None }
         );
         let error = Error::new(ErrorKind::Cancelled, "canceled by user");
         let found = verdict(&p, "restore", Some(&error));
@@ -331,6 +340,7 @@ mod tests {
         assert!(!verdict(&p, "restore", None).complete);
         p.event(Duration::ZERO, &Event::Failed { what: "x", statement: "", error: &error });
         p.event(Duration::ZERO, &Event::Work { steps: 5000, cost: Costs::default() });
+        assert!(verdict(&p, "restore", None).hint.is_some_and(|h| h.contains("--resume")));
         assert_eq!(
             verdict(&p, "restore", None).text,
             "restore NOT complete: 1 object failed, 1 skipped for what they need, 5,000 of 5,000 steps not done"

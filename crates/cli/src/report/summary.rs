@@ -113,7 +113,8 @@ pub fn text(progress: &Progress, now: Duration) -> String {
     for (n, slow) in progress.slowest.iter().take(5).enumerate() {
         let mut what = cut(&one_line(&slow.what), 100);
         if slow.steps > 1 {
-            write!(what, " and {} more", count(slow.steps as u64 - 1)).ok();
+            let more = counted(slow.steps as u64 - 1, "more step", "more steps");
+            write!(what, " and {more}").ok();
         }
         let name = if n == 0 { "slowest" } else { "" };
         row(&mut out, name, &format!("{:>12}  {what}", duration(slow.elapsed)));
@@ -183,8 +184,8 @@ mod tests {
             \x20        parallelism  1.20 of 2 connections at work on average (60 %)\n\
             \x20               data  3 rows, 4.00 MB, 2.00 MB/s for each connection\n\
             \x20           setbacks  1 step put off\n\
-            \x20            slowest        3.00 s  indexes and 2 more\n\
-            \x20                           2.00 s  data and 1 more\n\
+            \x20            slowest        3.00 s  indexes and 2 more steps\n\
+            \x20                           2.00 s  data and 1 more step\n\
             \x20                           1.00 s  schema";
         assert_eq!(text(&p, Duration::from_secs(8)), expected);
     }

@@ -1,4 +1,6 @@
-//! ANALYZE at the end, for tables that got rows and have no statistics.
+//! ANALYZE at the end, for tables that got rows, unless the archive has their statistics.
+//!
+//! `pg_class.reltuples` does not tell whether a table was analyzed: building an index sets it, too.
 
 use super::{session, Options};
 use crate::archive::Archive;
@@ -38,7 +40,7 @@ pub fn analyze(
         b"SELECT n.nspname, c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname), \
           pg_catalog.pg_relation_size(c.oid) \
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-          WHERE c.relkind IN ('r', 'm') AND c.reltuples < 0 AND c.relpersistence <> 't' \
+          WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' \
           AND n.nspname !~ '^pg_' AND pg_catalog.pg_relation_size(c.oid) > 0 \
           ORDER BY pg_catalog.pg_relation_size(c.oid) DESC",
     )?;
