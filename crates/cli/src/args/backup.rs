@@ -1,6 +1,7 @@
 //! Flags of `firn backup`; named as `pg_dump` names them where it has them.
 
 use super::connect::Connect;
+use super::output::Output;
 use crate::backup::{Login, Options, Spec};
 use crate::error::{Error, Result};
 use crate::store::StoreSettings;
@@ -76,12 +77,8 @@ pub struct Make {
     #[command(flatten)]
     pub selection: Selection,
 
-    /// verbose mode: a line for every table
-    #[arg(short = 'v', long)]
-    pub verbose: bool,
-    /// no output but errors
-    #[arg(short = 'q', long, conflicts_with = "verbose")]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// What goes to `pg_dump` as it is.

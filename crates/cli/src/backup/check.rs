@@ -127,7 +127,7 @@ fn check_sums(
             let mut hash = Sha256::new();
             let read = place.read(&file.name, |piece| {
                 hash.update(piece);
-                progress.advance(0, piece.len() as u64);
+                progress.advance(None, 0, piece.len() as u64);
                 halt.check()
             });
             if halt.is_set() {

@@ -63,13 +63,15 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn start(work: Arc<Work>) -> Result<Lane> {
+    /// For the connection of that number.
+    pub fn start(work: Arc<Work>, connection: usize) -> Result<Lane> {
         let (queue, items) = sync_channel((work.packer.threads() + 1).min(UNDER_WAY));
         let own = Arc::clone(&work);
         let thread = std::thread::Builder::new()
             .name("firn-write".to_string())
             .spawn(move || {
-                let mut writer = Writer { work: own, file: None, since: Default::default() };
+                let mut writer =
+                    Writer { work: own, connection, file: None, since: Default::default() };
                 while let Ok(item) = items.recv() {
                     let halt = Arc::clone(&writer.work.halt);
                     if halt.watch(|| writer.take(item)).is_none() {
@@ -161,6 +163,7 @@ struct Open {
 /// The other end.
 struct Writer {
     work: Arc<Work>,
+    connection: usize,
     file: Option<Open>,
     /// Rows, bytes and stored bytes of the files since the last report.
     since: (u64, u64, u64),
@@ -194,7 +197,7 @@ impl Writer {
                 file.rows += packed.rows;
                 file.sum.merge(packed.sum);
                 file.output.write(packed.bytes)?;
-                self.work.progress.advance(packed.rows, packed.raw);
+                self.work.progress.advance(Some(self.connection), packed.rows, packed.raw);
                 Ok(())
             }
             Item::End { rows, done, began } => {

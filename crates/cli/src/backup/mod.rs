@@ -161,8 +161,8 @@ impl<'a> Backup<'a> {
         let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
         let tasks = tasks::tasks(schema.tables, &objects, objects_bytes);
         let bytes = tasks.iter().map(tasks::Task::weight).sum();
-        progress.total(tasks.len() as u64, bytes);
         progress.phase(&format!("copying {} tables, {}", tasks.len(), size(bytes)));
+        progress.total(tasks.len() as u64, bytes);
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
         let work = Arc::new(Work {
             destination,

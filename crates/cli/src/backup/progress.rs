@@ -29,10 +29,10 @@ pub trait Progress: Send + Sync {
     fn phase(&self, name: &str);
     /// So much is to be done: tables (and groups of large objects), and bytes as the server estimates them.
     fn total(&self, tables: u64, bytes: u64);
-    /// More rows and bytes (before compression) were read.
-    fn advance(&self, rows: u64, bytes: u64);
-    /// A connection begins with a table.
-    fn begin(&self, connection: usize, name: &str);
+    /// More rows and bytes (before compression) were read, by that connection if it is known.
+    fn advance(&self, connection: Option<usize>, rows: u64, bytes: u64);
+    /// A connection begins with a table that is estimated to take so many bytes of the total.
+    fn begin(&self, connection: usize, name: &str, weight: u64);
     /// A table is done.
     fn done(&self, done: &Done);
     /// Something a person should know.
@@ -45,8 +45,8 @@ pub struct Silent;
 impl Progress for Silent {
     fn phase(&self, _: &str) {}
     fn total(&self, _: u64, _: u64) {}
-    fn advance(&self, _: u64, _: u64) {}
-    fn begin(&self, _: usize, _: &str) {}
+    fn advance(&self, _: Option<usize>, _: u64, _: u64) {}
+    fn begin(&self, _: usize, _: &str, _: u64) {}
     fn done(&self, _: &Done) {}
     fn note(&self, _: &str) {}
 }
@@ -128,13 +128,13 @@ impl<W: Write + Send> Progress for Lines<W> {
         self.total.store(bytes, Ordering::Relaxed);
     }
 
-    fn advance(&self, rows: u64, bytes: u64) {
+    fn advance(&self, _: Option<usize>, rows: u64, bytes: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.summary();
     }
 
-    fn begin(&self, _: usize, _: &str) {}
+    fn begin(&self, _: usize, _: &str, _: u64) {}
 
     fn done(&self, done: &Done) {
         self.tables_done.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ mod tests {
         let lines = Lines::new(Vec::new(), true);
         lines.phase("reading the schema");
         lines.total(1, 100);
-        lines.advance(5, 50);
+        lines.advance(None, 5, 50);
         lines.done(&Done {
             name: "s.t".into(),
             rows: 5,

@@ -33,12 +33,12 @@ impl Plan {
 
 /// Works until there is nothing left to do. `number` is the connection's, from 0.
 pub fn run(plan: &Plan, mut follower: Follower, number: usize) -> Result<()> {
-    let mut lane = Lane::start(Arc::clone(&plan.work))?;
+    let mut lane = Lane::start(Arc::clone(&plan.work), number)?;
     let work = &plan.work;
     while let Some(task) = plan.next() {
         work.halt.check()?;
         let name = task.shown();
-        work.progress.begin(number, &name);
+        work.progress.begin(number, &name, task.weight());
         let done = Done {
             name,
             rows: 0,

@@ -6,6 +6,9 @@ use crate::backup::check::{self, Checked};
 use crate::backup::list::{self, Backup, State};
 use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
+use crate::report::backup::Watched;
+use crate::report::words::{bytes, count};
+use crate::report::{Event, Reporter, Watch};
 use crate::store::StoreSettings;
 use crate::verify::{self, Expected};
 use std::io::{self, stderr, stdout, Write};
@@ -21,53 +24,52 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// A flag that is set when the user asks to stop; asking twice ends the program at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
+/// A flag that is set when the user asks to stop; asking twice ends the program at once. `say` tells that it was heard.
+fn stop_flag(say: impl Fn(&str) + Send + 'static) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let handle = Arc::clone(&stop);
     ctrlc::set_handler(move || {
         if handle.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("firn: stopping; press Ctrl-C again to leave at once");
+        say("stopping; press Ctrl-C again to leave at once");
     })
     .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
     Ok(stop)
 }
 
+fn say(text: &str) {
+    eprintln!("firn: {text}");
+}
+
 fn make(args: &Make) -> Result<ExitCode> {
     let options = args.options()?;
-    let progress: Arc<dyn Progress> = match args.quiet {
-        true => Arc::new(Silent),
-        false => Arc::new(Lines::new(stderr(), args.verbose)),
-    };
-    let report = backup::run(&options, progress, stop_flag()?)?;
-    if !args.quiet {
-        let manifest = &report.manifest;
-        let (mut tables, mut rows, mut bytes) = (0, 0, 0);
-        for (_, table) in manifest.tables() {
-            tables += 1;
-            rows += table.rows;
-            bytes += table.bytes;
-        }
-        let whole = report.schema + report.data + report.settle;
-        eprintln!(
-            "firn: {tables} tables with {rows} rows and {} large objects: {} stored as {} in {:.1} s",
-            manifest.head.large_objects.count,
-            size(bytes + manifest.head.large_objects.bytes),
-            size(manifest.stored()),
-            whole.as_secs_f64(),
-        );
-        eprintln!(
-            "firn: schema {:.1} s, data {:.1} s, stable storage {:.1} s; snapshot of {} at {}",
-            report.schema.as_secs_f64(),
-            report.data.as_secs_f64(),
-            report.settle.as_secs_f64(),
-            manifest.head.snapshot_time,
-            manifest.head.snapshot_lsn,
-        );
+    let reporter =
+        Reporter::start(args.output.settings("backup", &options.destination, options.jobs))?;
+    let screen = reporter.clone();
+    let stop = stop_flag(move |text| screen.say(text))?;
+    let progress = Arc::new(Watched::new(reporter.clone()));
+    let result = backup::run(&options, progress, stop);
+    if let Ok(report) = &result {
+        tell(&reporter, report);
     }
-    Ok(ExitCode::SUCCESS)
+    reporter.finish(result.as_ref().err());
+    result.map(|_| ExitCode::SUCCESS)
+}
+
+/// What a finished backup has, for the summary.
+fn tell(reporter: &Reporter, report: &backup::Report) {
+    let manifest = &report.manifest;
+    let head = &manifest.head;
+    let tables = manifest.tables().count() as u64;
+    let fact = |name, value: String| reporter.event(&Event::Fact { name, value: &value });
+    fact("tables", count(tables));
+    if head.large_objects.count > 0 {
+        fact("large objects", count(head.large_objects.count));
+    }
+    fact("stored", bytes(manifest.stored()));
+    fact("snapshot", format!("of {} at {}", head.snapshot_time, head.snapshot_lsn));
+    reporter.event(&Event::Finished);
 }
 
 fn check(args: &Verify) -> Result<ExitCode> {
@@ -78,7 +80,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
         false => Box::new(Lines::new(stderr(), false)),
     };
     let login = args.login()?;
-    let stop = stop_flag()?;
+    let stop = stop_flag(say)?;
     let Checked { manifest, problems } =
         check::check(&args.dest, &settings, jobs, &*progress, Arc::clone(&stop))?;
     if !problems.is_empty() {
@@ -126,7 +128,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
 }
 
 fn list(args: &List) -> Result<ExitCode> {
-    let backups = list::list(&args.parent, &StoreSettings::default(), stop_flag()?)?;
+    let backups = list::list(&args.parent, &StoreSettings::default(), stop_flag(say)?)?;
     let text = match args.json {
         true => as_json(&backups)?,
         false => as_table(backups),

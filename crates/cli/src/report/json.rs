@@ -102,6 +102,7 @@ pub fn event(
             "setback",
             json!({ "connection": worker + 1, "kind": setback.name(), "message": message }),
         ),
+        Event::Fact { name, value } => ("fact", json!({ "name": name, "value": value })),
         Event::Note(message) => ("note", json!({ "message": message })),
         Event::Begin { worker, what, steps, cost } if detail == Detail::All => (
             "batch_begin",

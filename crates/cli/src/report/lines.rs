@@ -160,7 +160,7 @@ pub fn speeds(progress: &Progress, now: Duration) -> Vec<String> {
         ));
     }
     let (rates, counts) = (progress.rates(now), progress.counts(now));
-    if progress.worked.is_some() {
+    if progress.steps > 0 && progress.worked.is_some() {
         if rates.statements > 0.0 {
             parts.push(format!("{} statements/s", rate(rates.statements)));
         }
@@ -248,7 +248,7 @@ mod tests {
         for second in 0..2 {
             let (begin, end) = (Duration::from_secs(second), Duration::from_secs(second + 1));
             p.event(begin, &Event::Begin { worker: 0, what: "x", steps: 1, cost });
-            p.event(begin, &Event::Moved { worker: 0, rows: 0, bytes: 1 << 20 });
+            p.event(begin, &Event::Moved { worker: Some(0), rows: 0, bytes: 1 << 20 });
             let did = Did { steps: 1, cost, statements: 10, transactions: 1, rows: 7, ok: true };
             p.event(end, &Event::End { worker: 0, did });
             p.tick(end);

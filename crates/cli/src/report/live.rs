@@ -56,7 +56,7 @@ pub fn frame(progress: &Progress, now: Duration, columns: usize, rows: usize) ->
     if !speeds.is_empty() {
         lines.push(fit(&format!("  {}", speeds.join("  ")), columns));
     }
-    if progress.worked.is_some() {
+    if progress.steps > 0 && progress.worked.is_some() {
         let room = rows.saturating_sub(OTHERS).max(1);
         let all = progress.lanes.len();
         let shown = if all > room { room - 1 } else { all };
@@ -197,7 +197,10 @@ mod tests {
         for worker in 0..jobs - 1 {
             let what = "TABLE DATA public.a_table_with_a_rather_long_name_表表表表表表表表表表表表表表表表表表表表表表";
             p.event(Duration::ZERO, &Event::Begin { worker, what, steps: 3, cost });
-            p.event(Duration::ZERO, &Event::Moved { worker, rows: 5, bytes: 5 << 20 });
+            p.event(
+                Duration::ZERO,
+                &Event::Moved { worker: Some(worker), rows: 5, bytes: 5 << 20 },
+            );
         }
         p
     }

@@ -6,8 +6,10 @@
 //! - [`progress`]: all that is known of a run so far; fed by events, asked by the displays.
 //! - [`live`], [`lines`], [`json`]: a display on a terminal, lines in a log, objects for programs.
 //! - [`summary`], [`html`]: how it went.
+//! - [`backup`]: what `firn backup` tells, as events.
 //! - [`reporter`]: the watcher that puts these together.
 
+pub mod backup;
 pub mod estimate;
 pub mod html;
 pub mod json;
@@ -170,8 +172,8 @@ pub enum Event<'a> {
     Connected { worker: usize, pid: i32 },
     /// A connection begins a batch. `what` names its first step, `cost` is that of all.
     Begin { worker: usize, what: &'a str, steps: usize, cost: Costs },
-    /// Rows and bytes of data moved since the last such event of this connection.
-    Moved { worker: usize, rows: u64, bytes: u64 },
+    /// Rows and bytes of data moved since the last such event, by that connection if it is known.
+    Moved { worker: Option<usize>, rows: u64, bytes: u64 },
     /// The batch that this connection began last has ended.
     End { worker: usize, did: Did },
     /// A statement failed for good.
@@ -180,6 +182,8 @@ pub enum Event<'a> {
     Skipped { what: &'a str },
     /// Trouble that was overcome.
     Setback { worker: usize, setback: Setback, message: &'a str },
+    /// A line for the summary.
+    Fact { name: &'static str, value: &'a str },
     /// Something worth knowing.
     Note(&'a str),
     /// All is over and complete.

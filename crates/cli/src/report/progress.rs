@@ -110,6 +110,8 @@ pub struct Progress {
     pub batches: u64,
     pub setbacks: [u64; Setback::ALL.len()],
     pub notes: u64,
+    /// Lines for the summary, by name.
+    pub facts: Vec<(&'static str, String)>,
     pub slowest: Vec<Slow>,
     pub failed: Vec<Failed>,
     pub skipped: Vec<String>,
@@ -144,6 +146,7 @@ impl Progress {
             batches: 0,
             setbacks: Default::default(),
             notes: 0,
+            facts: Vec::new(),
             slowest: Vec::new(),
             failed: Vec::new(),
             skipped: Vec::new(),
@@ -201,7 +204,7 @@ impl Progress {
             Event::Moved { worker, rows, bytes } => {
                 self.counts.rows += rows;
                 self.counts.bytes += bytes;
-                if let Some(job) = &mut self.lane(*worker).job {
+                if let Some(job) = worker.and_then(|w| self.lane(w).job.as_mut()) {
                     job.rows += rows;
                     job.bytes += bytes;
                 }
@@ -214,6 +217,7 @@ impl Progress {
             }),
             Event::Skipped { what } => self.skipped.push(what.to_string()),
             Event::Setback { setback, .. } => self.setbacks[*setback as usize] += 1,
+            Event::Fact { name, value } => self.facts.push((name, value.to_string())),
             Event::Note(_) => self.notes += 1,
             Event::Finished => {
                 self.complete = true;
@@ -400,7 +404,7 @@ mod tests {
             begin(&mut p, n * 1000, (n % 2) as usize, 1_000_000);
             p.event(
                 ms(n * 1000 + 500),
-                &Event::Moved { worker: (n % 2) as usize, rows: 0, bytes: 1000 },
+                &Event::Moved { worker: Some((n % 2) as usize), rows: 0, bytes: 1000 },
             );
             p.tick(ms(n * 1000 + 500));
             let job = end(&mut p, n * 1000 + 1000, (n % 2) as usize, 1_000_000).unwrap();

@@ -167,6 +167,11 @@ impl Reporter {
         verdict.complete
     }
 
+    /// Look at what is known so far.
+    pub fn look<T>(&self, look: impl FnOnce(&Progress) -> T) -> T {
+        look(&lock(&self.shared.known).progress)
+    }
+
     fn write_html(&self, progress: &Progress, now: Duration, verdict: &Verdict) {
         let Some(mut file) = lock(&self.html).take() else { return };
         let settings = &self.shared.settings;
@@ -249,6 +254,8 @@ impl Shared {
                 }
                 out.push(json::summary(self.when(now), progress, verdict));
             }
+            // The error says all, as long as nothing was done.
+            Format::Text if error.is_some() && !progress.begun => {}
             Format::Text => {
                 if !self.settings.quiet {
                     out.push(summary::text(progress, now));

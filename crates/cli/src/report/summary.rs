@@ -1,5 +1,6 @@
 //! How it went, as a table for people.
 
+use super::live::width;
 use super::progress::Progress;
 use super::words::{bytes, count, counted, cut, duration, one_line};
 use super::{Kind, Setback};
@@ -59,6 +60,7 @@ pub fn facts(progress: &Progress, now: Duration) -> Vec<(&'static str, String)> 
         }
         facts.push(("data", text));
     }
+    facts.extend(progress.facts.iter().map(|(name, value)| (*name, value.clone())));
     let trouble = setbacks(progress);
     if !trouble.is_empty() {
         facts.push(("setbacks", trouble));
@@ -80,19 +82,30 @@ fn setbacks(progress: &Progress) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// A line with a name at the left and the value behind it.
-fn row(out: &mut String, name: &str, value: &str) {
-    writeln!(out, "{name:>20}  {value}").ok();
+/// Lines with a name at the left and the value behind it.
+struct Rows {
+    out: String,
+    /// Of the names.
+    width: usize,
+}
+
+impl Rows {
+    fn add(&mut self, name: &str, value: &str) {
+        writeln!(self.out, "{}{name}  {value}", " ".repeat(self.width.saturating_sub(width(name))))
+            .ok();
+    }
 }
 
 /// The table, without a line's end at its end.
 pub fn text(progress: &Progress, now: Duration) -> String {
-    let mut out = String::new();
-    for phase in &progress.phases {
-        row(&mut out, &phase.name, &format!("{:>12}", duration(phase.length(now))));
+    let names: Vec<String> = progress.phases.iter().map(|p| cut(&one_line(&p.name), 60)).collect();
+    let widest = names.iter().map(|n| width(n)).max().unwrap_or(0).max(20);
+    let mut rows = Rows { out: String::new(), width: widest };
+    for (phase, name) in progress.phases.iter().zip(&names) {
+        rows.add(name, &format!("{:>12}", duration(phase.length(now))));
     }
-    row(&mut out, "total", &format!("{:>12}", duration(now)));
-    out.push('\n');
+    rows.add("total", &format!("{:>12}", duration(now)));
+    rows.out.push('\n');
     let busy: Vec<_> =
         Kind::ALL.into_iter().filter(|k| progress.kinds[*k as usize].batches > 0).collect();
     if busy.len() > 1 {
@@ -103,12 +116,12 @@ pub fn text(progress: &Progress, now: Duration) -> String {
                 duration(of.busy),
                 counted(of.batches, "batch", "batches")
             );
-            row(&mut out, kind.name(), &value);
+            rows.add(kind.name(), &value);
         }
-        out.push('\n');
+        rows.out.push('\n');
     }
     for (name, value) in facts(progress, now) {
-        row(&mut out, name, &value);
+        rows.add(name, &value);
     }
     for (n, slow) in progress.slowest.iter().take(5).enumerate() {
         let mut what = cut(&one_line(&slow.what), 100);
@@ -117,9 +130,9 @@ pub fn text(progress: &Progress, now: Duration) -> String {
             write!(what, " and {more}").ok();
         }
         let name = if n == 0 { "slowest" } else { "" };
-        row(&mut out, name, &format!("{:>12}  {what}", duration(slow.elapsed)));
+        rows.add(name, &format!("{:>12}  {what}", duration(slow.elapsed)));
     }
-    out.trim_end().to_string()
+    rows.out.trim_end().to_string()
 }
 
 /// What is missing: a line for each failure and each object that was skipped.
@@ -153,7 +166,7 @@ mod tests {
             let begin = at(1 + n as u64);
             p.event(begin, &Event::Begin { worker, what: kind.name(), steps: 1 + n, cost });
             if kind == Kind::Data {
-                p.event(begin, &Event::Moved { worker, rows: 0, bytes: 4 << 20 });
+                p.event(begin, &Event::Moved { worker: Some(worker), rows: 0, bytes: 4 << 20 });
             }
             let did =
                 Did { steps: 1, cost, statements: 400, transactions: 1, rows: n as u64, ok: true };

@@ -531,7 +531,7 @@ impl Worker<'_, '_> {
         let connection = self.connection.as_ref().ok_or_else(cancelled)?;
         let moved = |bytes: u64| {
             site.bytes.fetch_add(bytes, Ordering::Relaxed);
-            site.watch.event(&Event::Moved { worker: self.number, rows: 0, bytes });
+            site.watch.event(&Event::Moved { worker: Some(self.number), rows: 0, bytes });
         };
         let flow = Flow { stop: &site.stop.flag, moved: &moved };
         let mut sql = b"BEGIN;\n".to_vec();

@@ -167,7 +167,7 @@ pub fn of_database(
         };
         match sum {
             Ok(sum) => {
-                progress.advance(sum.rows(), 0);
+                progress.advance(None, sum.rows(), 0);
                 Ok(Ok(sum))
             }
             // What is wrong with one table is a difference, not the end.
@@ -218,7 +218,7 @@ pub fn of_archive(
                 None => read(archive, place, halt)?,
             });
         }
-        progress.advance(whole.rows(), 0);
+        progress.advance(None, whole.rows(), 0);
         Ok(whole)
     };
     each(tables, jobs, halt, || Ok(()), one)
