@@ -183,7 +183,7 @@ fn copied(connection: &Connection, table: &Rows, halt: &Halt) -> Result<RowSum> 
     let mut sum = RowSum::default();
     while let Some(row) = connection.copy_row()? {
         sum.add_rows(&row);
-        if sum.rows() % 4096 == 0 {
+        if sum.rows().is_multiple_of(4096) {
             halt.check()?;
         }
     }
@@ -232,7 +232,7 @@ fn read(archive: &Archive, place: usize, halt: &Halt) -> Result<RowSum> {
     while data.read_until(b'\n', &mut row).map_err(read_error)? > 0 {
         sum.add_rows(&row);
         row.clear();
-        if sum.rows() % 4096 == 0 {
+        if sum.rows().is_multiple_of(4096) {
             halt.check()?;
         }
     }

@@ -5,6 +5,7 @@
 
 use super::Difference;
 use crate::archive::{Entry, Toc};
+use crate::backup::tasks::copy_target;
 use std::cmp::Ordering;
 
 /// What does not count as a difference.
@@ -180,14 +181,19 @@ fn difference(expected: &Entry, found: &Entry, ignore: &Ignore) -> Option<String
             ));
         }
     }
-    let statements = [(expected.defn, found.defn), (expected.copy_stmt, found.copy_stmt)];
-    for (expected, found) in statements {
-        if expected != found {
-            let (expected, found) = first_difference(expected, found);
-            return Some(format!("it has \"{found}\" where \"{expected}\" is expected"));
+    // Data may be loaded through a partition's root or into it directly: the columns are what counts.
+    let columns = |entry: &Entry| copy_target(entry.copy_stmt).map(|(_, c)| c.to_vec());
+    let statements = match expected.desc {
+        b"TABLE DATA" => {
+            (columns(expected).unwrap_or_default(), columns(found).unwrap_or_default())
         }
-    }
-    None
+        _ => (expected.defn.to_vec(), found.defn.to_vec()),
+    };
+    let (expected, found) = (&statements.0, &statements.1);
+    (expected != found).then(|| {
+        let (expected, found) = first_difference(expected, found);
+        format!("it has \"{found}\" where \"{expected}\" is expected")
+    })
 }
 
 /// Characters of a statement that are shown.
