@@ -210,11 +210,22 @@ def same_blocks(expected, got, what=""):
     a, b = Counter(BLOCK.split(expected)), Counter(BLOCK.split(got))
     if a == b:
         return
-    text = [f"{len((a - b).keys())} blocks are missing, {len((b - a).keys())} too many {what}"]
-    for sign, blocks in (("-", a - b), ("+", b - a)):
-        for block in sorted(blocks)[:12]:
-            text += [f"{sign}{line[:200]}" for line in block.decode(errors="replace").splitlines()[:12] if line not in ("", "--")]
+    missing, more = sorted((a - b).elements()), sorted((b - a).elements())
+    text = [f"{len(missing)} blocks are missing, {len(more)} too many {what}"]
+    heads = {block.split(b"\n")[0]: block for block in more}
+    for block in missing[:12]:
+        other = heads.pop(block.split(b"\n")[0], b"")
+        text += changed(block, other)
+    for block in [h for h in more if h.split(b"\n")[0] in heads][:12]:
+        text += changed(b"", block)
     raise AssertionError("\n".join(text))
+
+
+def changed(a, b):
+    """What differs between two blocks, with the line that names them."""
+    a, b = a.decode(errors="replace").splitlines(), b.decode(errors="replace").splitlines()
+    lines = [line[:200] for line in difflib.unified_diff(a, b, lineterm="", n=0) if line[1:] and not line.startswith("@@")]
+    return [(a or b)[0][:120], *lines[2:14]]
 
 
 def generate(server, db, tables, without=()):

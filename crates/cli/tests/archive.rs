@@ -1,5 +1,7 @@
 //! Archives that pg_dump made: what is read is what was dumped, and what is damaged is refused.
 
+#[path = "archives/packed.rs"]
+mod packed;
 #[path = "archives/read.rs"]
 mod read;
 
@@ -491,5 +493,21 @@ fn the_number_of_entries_is_checked() {
             };
             check(&refused(opened), "could not read");
         }
+    }
+}
+
+/// Files to begin fuzzing with, into the folder FIRN_CORPUS (see fuzz/Cargo.toml).
+#[test]
+#[ignore = "writes files"]
+fn corpus() {
+    let folder = PathBuf::from(std::env::var("FIRN_CORPUS").expect("FIRN_CORPUS names a folder"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (number, path) in whole_archives().into_iter().chain([path("15/latin1.dump")]).enumerate() {
+        let bytes = match path.is_file() {
+            true => std::fs::read(&path).unwrap(),
+            false => packed::pack(&files(&path)),
+        };
+        assert!(packed::read(&bytes), "{}", path.display());
+        std::fs::write(folder.join(number.to_string()), bytes).expect("a file");
     }
 }
