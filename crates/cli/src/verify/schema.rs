@@ -289,6 +289,10 @@ mod tests {
         );
         assert_eq!(
             with(4, ("CAST", "x", "me", "CREATE CAST 3")),
+            ["CAST s.x: it has \"CREATE CAST 3\" where \"CREATE CAST 2\" is expected"]
+        );
+        assert_eq!(
+            with(3, ("CAST", "x", "me", "CREATE CAST 3")),
             ["CAST s.x: it is missing, or another", "CAST s.x: it should not be there, or another"]
         );
         assert_eq!(
