@@ -116,7 +116,7 @@ fn parts_are_repeated_one_by_one() {
     .enumerate()
     {
         let key = format!("k{n}");
-        server.faults(&[fault.clone()]);
+        server.faults(std::slice::from_ref(&fault));
         let upload = store.upload_begin(&key, &go_on).unwrap();
         server.faults(&[fault.clone(), Fault::None, fault.clone(), fault.clone()]);
         let parts = put_parts(&store, &upload, &object, &[0, 1]);

@@ -24,6 +24,10 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
     pub fn new(folder: Folder, mut names: HashMap<u32, Box<[u8]>>) -> Directory {
         names.shrink_to_fit();
         Directory { folder, names }

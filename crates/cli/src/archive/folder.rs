@@ -39,7 +39,7 @@ enum Place {
 }
 
 /// A name of a file right within the folder.
-fn check_name(name: &[u8]) -> Result<&[u8]> {
+pub(super) fn check_name(name: &[u8]) -> Result<&[u8]> {
     let plain = !name.is_empty()
         && name.len() <= 255
         && name != b"."

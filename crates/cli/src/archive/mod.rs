@@ -178,6 +178,10 @@ impl Archive {
                 },
             );
         let (header, toc, places) = read.while_reading(&what, detail)?;
+        // Before anything is done with the archive, not only when the file is wanted.
+        for name in places.names.values() {
+            folder::check_name(name).while_reading(&what, detail)?;
+        }
         Ok(Archive {
             location: location.to_string(),
             header,
@@ -195,6 +199,18 @@ impl Archive {
     /// The table of contents.
     pub fn toc(&self) -> &Toc {
         &self.toc
+    }
+
+    /// The manifest, if this is a backup of `firn backup`. Read anew, as it may be large.
+    pub fn manifest(&self) -> Result<Option<Manifest>> {
+        match &self.data {
+            Data::Custom(_) => Ok(None),
+            Data::Directory(directory) => {
+                let what = format!("archive \"{}\"", self.location);
+                let file = format!("File \"{}\" of the archive.", manifest::FILE);
+                manifest_of(directory.folder()).while_reading(&what, &file)
+            }
+        }
     }
 
     /// SHA-256 of the bytes of the header and the table of contents: tells one archive from another.
@@ -281,12 +297,18 @@ impl Archive {
     }
 }
 
-/// What the manifest of a backup says of the files, if there is one.
-fn read_manifest(folder: &Folder) -> Result<Option<Expected>> {
+/// The manifest of a backup, if there is one.
+fn manifest_of(folder: &Folder) -> Result<Option<Manifest>> {
     let Some(text) = folder.read_alone(manifest::FILE.as_bytes())? else { return Ok(None) };
     let manifest = Manifest::from_text(&text).map_err(|e| {
         e.hint("Backups of firn have such a file. If it belongs to something else, remove it.")
     })?;
+    Ok(Some(manifest))
+}
+
+/// What the manifest of a backup says of the files, if there is one.
+fn read_manifest(folder: &Folder) -> Result<Option<Expected>> {
+    let Some(manifest) = manifest_of(folder)? else { return Ok(None) };
     let files = manifest.files.into_iter().map(|file| {
         let sum = sha256(&file.sha256).ok_or_else(|| {
             Error::archive(format!("the manifest has no valid SHA-256 of file \"{}\"", file.name))

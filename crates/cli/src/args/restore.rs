@@ -5,9 +5,12 @@ use super::output::Output;
 use crate::error::{Error, Result};
 use crate::plan::select::Filter;
 use crate::plan::Rules;
+use crate::restore::check::Check;
 use crate::restore::session::Target;
 use crate::restore::Options;
+use crate::verify::Depth;
 use clap::{Args as Group, ValueEnum};
+use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnError {
@@ -22,6 +25,14 @@ pub enum Section {
     PreData,
     Data,
     PostData,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VerifyDepth {
+    /// All objects, and numbers of rows
+    Counts,
+    /// The rows, too
+    Checksums,
 }
 
 #[derive(Group, Clone, Debug)]
@@ -61,6 +72,16 @@ pub struct Args {
     /// processors of the server, for predictions
     #[arg(long, value_name = "NUM")]
     pub server_cores: Option<usize>,
+    /// compare the restored database with the archive, or the backup's manifest: all objects and the numbers of rows,
+    /// or the rows themselves by their checksums
+    #[arg(long, value_enum, value_name = "DEPTH", num_args = 0..=1, require_equals = true, default_missing_value = "counts")]
+    pub verify: Option<VerifyDepth>,
+    /// compare with this database, which the archive was made of and nobody has changed since
+    #[arg(long, value_name = "NAME")]
+    pub verify_source: Option<String>,
+    /// the pg_dump for --verify, instead of the one that fits the server
+    #[arg(long, value_name = "PATH")]
+    pub pg_dump: Option<PathBuf>,
     /// do not run ANALYZE at the end
     #[arg(long)]
     pub no_analyze: bool,
@@ -207,6 +228,17 @@ impl Args {
         })
     }
 
+    fn check(&self) -> Option<Check> {
+        (self.verify.is_some() || self.verify_source.is_some()).then(|| Check {
+            depth: match self.verify {
+                Some(VerifyDepth::Checksums) => Depth::Checksums,
+                _ => Depth::Counts,
+            },
+            source: self.verify_source.clone(),
+            pg_dump: self.pg_dump.clone(),
+        })
+    }
+
     pub fn options(&self) -> Result<Options> {
         if (self.data_only || self.schema_only) && !self.section.is_empty() {
             return Err(Error::usage(
@@ -237,6 +269,7 @@ impl Args {
             create: self.create,
             resume: self.resume,
             go_on_after_errors: self.on_error == OnError::Continue,
+            verify: self.check(),
             analyze: !self.no_analyze,
             strict_names: self.strict_names,
             disable_triggers: self.disable_triggers && self.data_only,

@@ -43,16 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let complete = reporter.finish(result.as_ref().err());
-    let report = result?;
-    if !report.ended.failures.is_empty() {
-        let hint = match report.resumable {
-            true => {
-                "When the cause is gone, run the same command with --resume to do what is missing."
-            }
-            false => "Nothing was changed: when the cause is gone, run the same command again.",
-        };
-        eprintln!("HINT:  {hint}");
-    }
+    result?;
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

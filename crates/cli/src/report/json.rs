@@ -104,6 +104,7 @@ pub fn event(
         ),
         Event::Fact { name, value } => ("fact", json!({ "name": name, "value": value })),
         Event::Note(message) => ("note", json!({ "message": message })),
+        Event::Unchanged => ("unchanged", json!({})),
         Event::Begin { worker, what, steps, cost } if detail == Detail::All => (
             "batch_begin",
             json!({

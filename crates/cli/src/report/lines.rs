@@ -81,6 +81,7 @@ pub fn event(
             Setback::OneByOne | Setback::Later => one_line(message),
         },
         Event::Note(text) => one_line(text),
+        Event::Unchanged => return None,
         _ => return None,
     };
     Some(stamped(now, &text))

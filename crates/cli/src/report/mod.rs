@@ -184,6 +184,8 @@ pub enum Event<'a> {
     Setback { worker: usize, setback: Setback, message: &'a str },
     /// A line for the summary.
     Fact { name: &'static str, value: &'a str },
+    /// The work has come to nothing, and nothing of it is left behind.
+    Unchanged,
     /// Something worth knowing.
     Note(&'a str),
     /// All is over and complete.

@@ -122,6 +122,8 @@ pub struct Progress {
     pub worked: Option<(Duration, Duration)>,
     /// Work was begun that a journal keeps account of.
     pub begun: bool,
+    /// There is nothing that a journal would keep account of.
+    pub unchanged: bool,
     /// The work is whole, by its own word.
     pub complete: bool,
     counts: Counts,
@@ -155,6 +157,7 @@ impl Progress {
             load: Load::new(SLICES),
             worked: None,
             begun: false,
+            unchanged: false,
             complete: false,
             counts: Counts::default(),
             window: Window::default(),
@@ -219,6 +222,7 @@ impl Progress {
             Event::Setback { setback, .. } => self.setbacks[*setback as usize] += 1,
             Event::Fact { name, value } => self.facts.push((name, value.to_string())),
             Event::Note(_) => self.notes += 1,
+            Event::Unchanged => self.unchanged = true,
             Event::Finished => {
                 self.complete = true;
                 self.close(now);

@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::summary;
 use super::words::{count, counted};
 use super::{Event, Watch};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -79,8 +79,14 @@ pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Ver
         true => "it ended before its time".to_string(),
         false => parts.join(", "),
     };
-    let hint = (progress.begun && command == "restore").then(|| {
-        "When the cause is gone, the same command with --resume does what is missing.".to_string()
+    // What differs after the end does not come by going on.
+    let resumable = error.is_none_or(|e| e.kind != ErrorKind::Verify);
+    let hint = (progress.begun && command == "restore" && resumable).then(|| {
+        let hint = match progress.unchanged {
+            true => "Nothing was changed: when the cause is gone, run the same command again.",
+            false => "When the cause is gone, the same command with --resume does what is missing.",
+        };
+        hint.to_string()
     });
     Verdict { complete: false, text: format!("{command} NOT complete: {why}"), hint }
 }
@@ -326,7 +332,6 @@ fn show(shared: &Shared) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
     use crate::report::Costs;
 
     #[test]

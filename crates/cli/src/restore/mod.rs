@@ -8,7 +8,9 @@
 //! - [`database`]: creating the target, dropping what is in the way.
 //! - [`tell`]: steps in words and by kind, for those who watch.
 //! - [`finish`]: ANALYZE at the end.
+//! - [`check`]: comparing the result with the archive or the source.
 
+pub mod check;
 pub mod data;
 pub mod database;
 pub mod facts;
@@ -42,6 +44,9 @@ pub struct Terms {
     pub no_table_access_method: bool,
     pub clean: bool,
     pub disable_triggers: bool,
+    /// The database had objects before.
+    #[serde(default)]
+    pub had_objects: bool,
     #[serde(skip)]
     chosen: OnceLock<Vec<bool>>,
 }
@@ -77,6 +82,8 @@ pub struct Options {
     pub strict_names: bool,
     /// With rows only: triggers of the tables do not fire.
     pub disable_triggers: bool,
+    /// Compare the result.
+    pub verify: Option<check::Check>,
 }
 
 /// How a restore ended.
@@ -86,8 +93,6 @@ pub struct Report {
     pub resumed: usize,
     pub statements_archive: u64,
     pub statements_planned: u64,
-    /// The journal is there for another try.
-    pub resumable: bool,
     /// Commands that failed while dropping what was there, with --clean.
     pub ignored: Vec<String>,
 }
@@ -127,6 +132,7 @@ impl Options {
             no_table_access_method: self.no_table_access_method,
             clean: self.clean,
             disable_triggers: self.disable_triggers,
+            had_objects: false,
             chosen: OnceLock::new(),
         }
     }
@@ -157,7 +163,16 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             return Err(Error::usage("the target database holds an unfinished restore")
                 .hint("Go on with it by --resume, or restore into another database."))
         }
-        (None, _) => (options.terms(facts::of(&connection, options.jobs)?), Vec::new(), Vec::new()),
+        (None, _) => {
+            if let Some(check) = &options.verify {
+                check::can(check, server_version)?;
+            }
+            let terms = Terms {
+                had_objects: check::has_objects(&connection)?,
+                ..options.terms(facts::of(&connection, options.jobs)?)
+            };
+            (terms, Vec::new(), Vec::new())
+        }
     };
     let fresh = !resumed;
     let mut report = Report { resumed: done.len(), ..Report::default() };
@@ -229,8 +244,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         && journal::is_empty(&connection).unwrap_or(false)
     {
         journal::end(&connection)?;
-    } else {
-        report.resumable = true;
+        watch.event(&Event::Unchanged);
     }
     report.ended = ended?;
     if stop.is_set() && report.ended.failures.is_empty() {
@@ -251,6 +265,11 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         false => options.target.connect(dbname)?,
     };
     journal::end(&connection)?;
+    if let Some(check) = &options.verify {
+        let (archive, terms, selection) = (&archive, &terms, &selection);
+        let restored = check::Restored { archive, terms, selection, dbname };
+        check::check(check, &restored, options, watch, stop)?;
+    }
     watch.event(&Event::Finished);
     Ok(report)
 }

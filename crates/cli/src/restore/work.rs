@@ -40,6 +40,11 @@ impl Stop {
         lock(&self.cancellers).iter().flatten().for_each(Canceller::cancel);
     }
 
+    /// The flag that says so.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flag)
+    }
+
     pub fn is_set(&self) -> bool {
         self.flag.load(Ordering::SeqCst)
     }

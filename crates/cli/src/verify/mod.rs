@@ -130,15 +130,16 @@ fn compare_all(
         }
     };
     let made_by = archive.header().dump_version.split(['.', ' ']).next().unwrap_or("").to_string();
+    let mut ignore = terms.ignore;
     if made_by != program.major.to_string() {
+        ignore.wording = true;
         outcome.notes.push(format!(
-            "the archive was made by pg_dump {made_by} and is compared with what pg_dump {} makes of the database: \
-             statements may differ in wording only",
+            "the archive was made by pg_dump {made_by}, the database needs pg_dump {}: objects are compared by kind, name and \
+             owner, not by their statements, and large objects not at all",
             program.major
         ));
     }
-    let (objects, differences) =
-        schema::compare(archive.toc(), selected, found.toc(), &terms.ignore);
+    let (objects, differences) = schema::compare(archive.toc(), selected, found.toc(), &ignore);
     outcome.objects = objects;
     outcome.differences = differences;
     progress.phase("comparing rows");

@@ -99,6 +99,7 @@ impl Builder<'_> {
                 self.edge(schema, step);
             }
         }
+        self.order_large_objects();
         for number in 0..self.plan.steps.len() {
             let (family, begins) = match self.plan.steps[number].work {
                 Work::BoundsBegin(f) => (f, true),
@@ -115,6 +116,24 @@ impl Builder<'_> {
                 self.edge(self.step_of[place as usize], number as u32);
             }
         }
+    }
+
+    /// Large objects' contents wait for the objects: the archive says so only from version 17 on.
+    fn order_large_objects(&mut self) {
+        let toc = self.input.toc;
+        let selection = self.input.selection;
+        let of = |kinds: &[&[u8]]| -> Vec<u32> {
+            let places =
+                selection.places().filter(|p| kinds.contains(&toc.entry(*p as usize).desc));
+            places.map(|place| self.step_of[place as usize]).collect()
+        };
+        let (objects, contents) = (of(&[b"BLOB", b"BLOB METADATA"]), of(&[b"BLOBS"]));
+        if objects.is_empty() || contents.is_empty() {
+            return;
+        }
+        let all = self.add_step(Work::Milestone, &[]);
+        objects.into_iter().for_each(|step| self.edge(step, all));
+        contents.into_iter().for_each(|step| self.edge(all, step));
     }
 
     /// For each partitioned table a milestone: all its partitions are attached, on all levels, and have their
@@ -150,7 +169,8 @@ impl Builder<'_> {
         let all_data = self.add_step(Work::Milestone, &[]);
         for place in selection.places() {
             let entry = toc.entry(place as usize);
-            if entry.section == Section::Data {
+            // Statistics of tables count as data, but come last.
+            if entry.section == Section::Data && entry.desc != b"STATISTICS DATA" {
                 self.edge(self.step_of[place as usize], all_data);
             }
         }

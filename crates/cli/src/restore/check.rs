@@ -1,0 +1,172 @@
+//! Comparing what was restored with what it was restored from: `--verify`.
+//!
+//! The archive, or the manifest that a backup has, says what must be there. A source that still exists can be asked
+//! itself, by `--verify-source`.
+
+use super::work::Stop;
+use super::{Options, Terms};
+use crate::archive::{Archive, Entry};
+use crate::backup::program::Program;
+use crate::backup::{Done, Login, Progress};
+use crate::error::{Error, Result};
+use crate::pg::Connection;
+use crate::plan::select::Selection;
+use crate::report::words::count;
+use crate::report::{Costs, Event, Watch};
+use crate::verify::{self, Depth, Expected, Ignore, Outcome};
+use std::path::PathBuf;
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub depth: Depth,
+    /// A database to compare with, in place of the archive: name, connection string or URI.
+    pub source: Option<String>,
+    /// `None`: the `pg_dump` that fits the server.
+    pub pg_dump: Option<PathBuf>,
+}
+
+/// Differences that are shown; more are counted.
+const SHOWN: usize = 100;
+
+/// Whether it can be done at all, which nobody wants to learn after hours.
+pub fn can(check: &Check, server_version: u32) -> Result<()> {
+    Program::find(check.pg_dump.as_deref(), server_version / 10_000).map(drop)
+}
+
+/// Whether somebody has made objects in this database. Its journal does not count.
+pub fn has_objects(connection: &Connection) -> Result<bool> {
+    let mut sql = String::from("SELECT 1 WHERE false");
+    for (table, schema) in [
+        ("class", "rel"),
+        ("proc", "pro"),
+        ("type", "typ"),
+        ("operator", "opr"),
+        ("collation", "coll"),
+    ] {
+        sql += &format!(
+            " OR EXISTS (SELECT FROM pg_catalog.pg_{table} WHERE oid >= 16384 AND {schema}namespace \
+             IN (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname <> 'firn_restore' AND nspname !~ '^pg_'))"
+        );
+    }
+    sql += " OR EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE oid >= 16384 AND nspname <> 'firn_restore' \
+            AND nspname !~ '^pg_')";
+    Ok(!connection.query(sql.as_bytes())?.is_empty())
+}
+
+/// What does not count, as it was not asked for.
+fn ignore(terms: &Terms, archive: &Archive, selection: &Selection) -> Ignore {
+    let filter = &terms.filter;
+    let mut ignore = Ignore {
+        owner: terms.no_owner,
+        privileges: filter.no_privileges,
+        tablespaces: terms.no_tablespaces,
+        table_access_methods: terms.no_table_access_method,
+        comments: filter.no_comments,
+        publications: filter.no_publications,
+        subscriptions: filter.no_subscriptions,
+        security_labels: filter.no_security_labels,
+        data: filter.schema_only,
+        ..Ignore::default()
+    };
+    let left_out = |(place, entry): (usize, Entry)| {
+        !selection.has(place as u32) && !entry.desc.is_empty() && !ignore.covers(&entry)
+    };
+    ignore.others = terms.had_objects || archive.toc().entries().enumerate().any(left_out);
+    ignore
+}
+
+/// What was restored.
+pub struct Restored<'a> {
+    pub archive: &'a Archive,
+    pub terms: &'a Terms,
+    pub selection: &'a Selection,
+    /// The database, if it is not the target's own.
+    pub dbname: Option<&'a str>,
+}
+
+/// Compares, and tells what differs. An error if anything does.
+pub fn check(
+    check: &Check,
+    restored: &Restored,
+    options: &Options,
+    watch: &dyn Watch,
+    stop: &Stop,
+) -> Result<()> {
+    let Restored { archive, terms, selection, dbname } = *restored;
+    let login = |name: Option<String>| {
+        let mut connection = options.target.params.clone();
+        connection.extend(name.map(|name| ("dbname".to_string(), name)));
+        Login { connection, role: options.target.role.clone(), row_security: false }
+    };
+    let mut target = login(options.target.dbname.clone());
+    target.connection.extend(dbname.map(|name| ("dbname".to_string(), name.to_string())));
+    let source = check.source.clone().map(|name| login(Some(name)));
+    let manifest = match source {
+        None => archive.manifest()?,
+        Some(_) => None,
+    };
+    let selected = |place: usize| selection.has(place as u32);
+    let expected = match &source {
+        Some(login) => Expected::Database(login),
+        None => Expected::Archive { archive, manifest: manifest.as_ref(), selected: &selected },
+    };
+    let terms = verify::Terms {
+        jobs: options.jobs,
+        depth: check.depth,
+        ignore: ignore(terms, archive, selection),
+        pg_dump: check.pg_dump.clone(),
+    };
+    let outcome = verify::compare(&target, &expected, &terms, &Told(watch), stop.flag())?;
+    tell(&outcome, check, watch)
+}
+
+fn tell(outcome: &Outcome, check: &Check, watch: &dyn Watch) -> Result<()> {
+    for note in &outcome.notes {
+        watch.event(&Event::Note(note));
+    }
+    for difference in outcome.differences.iter().take(SHOWN) {
+        watch.event(&Event::Note(&difference.to_string()));
+    }
+    let more = outcome.differences.len().saturating_sub(SHOWN) as u64;
+    if more > 0 {
+        watch.event(&Event::Note(&format!("and {} more", count(more))));
+    }
+    let with = if check.source.is_some() { "the source" } else { "the archive" };
+    if let Some(error) = outcome.error() {
+        return Err(Error { message: format!("{} to {with}", error.message), ..error });
+    }
+    let sums = if check.depth == Depth::Checksums { ", of the same checksums" } else { "" };
+    let value = format!(
+        "equal to {with}: {} objects, {} tables with {} rows{sums}",
+        count(outcome.objects as u64),
+        count(outcome.tables as u64),
+        count(outcome.rows)
+    );
+    watch.event(&Event::Fact { name: "verified", value: &value });
+    Ok(())
+}
+
+/// A comparison's progress as events.
+struct Told<'a>(&'a dyn Watch);
+
+impl Progress for Told<'_> {
+    fn phase(&self, name: &str) {
+        self.0.event(&Event::Phase(name));
+        self.0.event(&Event::Work { steps: 0, cost: Costs::default() });
+    }
+
+    fn total(&self, _: u64, _: u64) {}
+
+    fn advance(&self, worker: Option<usize>, rows: u64, bytes: u64) {
+        self.0.event(&Event::Moved { worker, rows, bytes });
+    }
+
+    fn begin(&self, _: usize, _: &str, _: u64) {}
+
+    fn done(&self, _: &Done) {}
+
+    fn note(&self, line: &str) {
+        self.0.event(&Event::Note(line));
+    }
+}
