@@ -9,12 +9,13 @@ export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
 
-.PHONY: help setup build program install demo test bench bench-restore lint
+.PHONY: help setup build program install demo test bench bench-restore bench-restore-rows lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
 	@echo "make bench-restore  firn restore and pg_restore side by side (TABLES=10000)"
+	@echo "make bench-restore-rows  the same on rows: mixed tables, one big table (GIGABYTES=10)"
 	@echo "make build    the extension"
 	@echo "make program  the program firn (target/release/firn)"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=)"
@@ -51,6 +52,11 @@ bench: install
 TABLES ?= 10000
 bench-restore: program
 	@"$(FIRN_VENV)/bin/python" benches/restore/run.py --tables $(TABLES)
+
+GIGABYTES ?= 10
+bench-restore-rows: program
+	@"$(FIRN_VENV)/bin/python" benches/restore/rows.py --gigabytes $(GIGABYTES) --case mixed
+	@"$(FIRN_VENV)/bin/python" benches/restore/rows.py --gigabytes $(GIGABYTES) --case big
 
 lint: setup
 	@scripts/lint.sh
