@@ -8,8 +8,9 @@ FIRN_TOOLS ?= $(CARGO_TARGET_DIR)/tools
 export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
+PREFIX ?= /usr/local
 
-.PHONY: help setup build program install demo test bench bench-restore bench-restore-rows lint
+.PHONY: help setup build program install install-cli demo test bench bench-restore bench-restore-rows lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
@@ -19,6 +20,7 @@ help:
 	@echo "make build    the extension"
 	@echo "make program  the program firn (target/release/firn)"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=)"
+	@echo "make install-cli  copy the program, its manual and its completions to PREFIX=/usr/local (DESTDIR=)"
 	@echo "make lint     formatting, clippy, layering"
 
 setup:
@@ -36,6 +38,17 @@ install: build
 	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so"
 	install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql \
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+
+SHARE = $(DESTDIR)$(PREFIX)/share
+install-cli: program
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(SHARE)/man/man1" "$(SHARE)/bash-completion/completions" \
+		"$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"
+	install -m 755 "$(CARGO_TARGET_DIR)/release/firn" "$(DESTDIR)$(PREFIX)/bin/firn.new"
+	mv "$(DESTDIR)$(PREFIX)/bin/firn.new" "$(DESTDIR)$(PREFIX)/bin/firn"
+	"$(CARGO_TARGET_DIR)/release/firn" man --dir "$(SHARE)/man/man1"
+	"$(CARGO_TARGET_DIR)/release/firn" completions bash > "$(SHARE)/bash-completion/completions/firn"
+	"$(CARGO_TARGET_DIR)/release/firn" completions zsh > "$(SHARE)/zsh/site-functions/_firn"
+	"$(CARGO_TARGET_DIR)/release/firn" completions fish > "$(SHARE)/fish/vendor_completions.d/firn.fish"
 
 demo: install
 	@scripts/setup.sh demo

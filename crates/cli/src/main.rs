@@ -1,13 +1,18 @@
 //! `firn`: see the library beside this file.
 
-use clap::Parser;
+use firn_cli::args::usage::{parse, Refused};
 use firn_cli::args::{Cli, Command};
+use firn_cli::commands::{backup, completions, man, restore};
+use firn_cli::Result;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Restore(args) => firn_cli::commands::restore::run(&args),
-        Command::Backup(args) => firn_cli::commands::backup::run(&args),
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let result = match parse(&words) {
+        Ok(cli) => run(cli),
+        Err(Refused::Shown(text)) => text.exit(),
+        Err(Refused::Wrong(e)) => Err(e),
     };
     match result {
         Ok(code) => code,
@@ -15,5 +20,14 @@ fn main() -> ExitCode {
             eprintln!("firn: error: {e}");
             ExitCode::from(e.exit_code())
         }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Command::Restore(args) => restore::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

@@ -51,8 +51,8 @@ pub struct Make {
     #[arg(long, value_name = "ROLENAME")]
     pub role: Option<String>,
 
-    /// use this many connections at the same time to copy data
-    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// use this many connections at the same time to copy data; by default one for each processor of this machine
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub jobs: u16,
     /// compress as specified: none, gzip, lz4 or zstd, and a level after a colon; by default zstd, and gzip for
     /// PostgreSQL 15, whose pg_restore knows no other
@@ -256,6 +256,13 @@ impl Selection {
 impl Make {
     pub fn options(&self) -> Result<Options> {
         let (dbname, destination) = match (&self.dbname, &self.places[..]) {
+            // "firn backup -j 2 verify /dest" is meant otherwise.
+            (None, [word, _]) if word == "verify" || word == "list" => {
+                return Err(Error::usage(format!(
+                    "command \"{word}\" must come before its options"
+                ))
+                .hint(format!("To back up a database of this name, give it as -d {word}.")))
+            }
             (Some(dbname), [destination]) | (None, [dbname, destination]) => (dbname, destination),
             (Some(_), _) => {
                 return Err(Error::usage("too many command-line arguments")
@@ -290,12 +297,12 @@ impl Make {
 
 /// Flags of `firn backup verify`.
 #[derive(Group, Clone, Debug)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, override_usage = "firn backup verify [OPTIONS] DEST")]
 pub struct Verify {
     /// the backup: a directory, file:// or s3:// URL
     pub dest: String,
-    /// read so many files at the same time
-    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// read so many files at the same time; by default one for each processor
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub jobs: u16,
     /// no output but problems
     #[arg(short = 'q', long)]
@@ -400,6 +407,8 @@ mod tests {
         assert_eq!(found.login.connection, [("dbname".to_string(), "service=x".to_string())]);
         assert!(options("firn backup onlyone").is_err());
         assert!(options("firn backup -d x a b").is_err());
+        assert!(options("firn backup -j 2 verify /dest").is_err());
+        assert!(options("firn backup -j 2 -d verify /dest").is_ok());
     }
 
     #[test]

@@ -1,26 +1,28 @@
 //! How to connect, with the flags of PostgreSQL's own programs.
 
 use crate::error::{Error, Result};
-use clap::Args;
+use clap::{Args, ValueHint};
+
+/// Under this word help and manual list the flags; each says it itself, as else all later flags would go there, too.
+const HEADING: &str = "Connection options";
 
 /// What is not given comes from the environment, service files and password files, as with all programs of PostgreSQL.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Connection options")]
 pub struct Connect {
     /// database server host or socket directory
-    #[arg(short = 'h', long, value_name = "HOSTNAME")]
+    #[arg(short = 'h', long, value_name = "HOSTNAME", value_hint = ValueHint::Hostname, help_heading = HEADING)]
     pub host: Option<String>,
     /// database server port number
-    #[arg(short = 'p', long, value_name = "PORT")]
+    #[arg(short = 'p', long, value_name = "PORT", help_heading = HEADING)]
     pub port: Option<String>,
     /// connect as specified database user
-    #[arg(short = 'U', long, value_name = "NAME")]
+    #[arg(short = 'U', long, value_name = "NAME", value_hint = ValueHint::Username, help_heading = HEADING)]
     pub username: Option<String>,
     /// never prompt for password
-    #[arg(short = 'w', long, conflicts_with = "password")]
+    #[arg(short = 'w', long, conflicts_with = "password", help_heading = HEADING)]
     pub no_password: bool,
     /// prompt for a password before connecting
-    #[arg(short = 'W', long)]
+    #[arg(short = 'W', long, help_heading = HEADING)]
     pub password: bool,
 }
 

@@ -4,12 +4,14 @@ pub mod backup;
 pub mod connect;
 pub mod output;
 pub mod restore;
+pub mod shell;
+pub mod usage;
 
 use clap::{Parser, Subcommand};
 
 /// Restore and back up PostgreSQL databases, in parallel and verified.
 #[derive(Parser, Debug)]
-#[command(name = "firn", version, disable_help_subcommand = true)]
+#[command(name = "firn", version, propagate_version = true, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -21,6 +23,10 @@ pub enum Command {
     Restore(Box<restore::Args>),
     /// Back up a database, check backups, list them
     Backup(Box<backup::Args>),
+    /// Print a script by which a shell completes firn's command lines
+    Completions(shell::Completions),
+    /// Print a page of the manual, or write all pages
+    Man(shell::Man),
 }
 
 /// Connections if nothing else is said: one for each processor.

@@ -12,6 +12,9 @@ use crate::verify::Depth;
 use clap::{Args as Group, ValueEnum};
 use std::path::PathBuf;
 
+/// What help and manual list these flags under.
+const WHAT: &str = "What to restore";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnError {
     /// End at the first statement that fails; --resume goes on from there
@@ -36,7 +39,7 @@ pub enum VerifyDepth {
 }
 
 #[derive(Group, Clone, Debug)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, override_usage = "firn restore [OPTIONS] ARCHIVE")]
 pub struct Args {
     /// custom-format file or directory written by pg_dump or firn backup; path, file:// or s3:// URL
     pub archive: String,
@@ -54,14 +57,14 @@ pub struct Args {
     #[arg(long, value_name = "ROLENAME")]
     pub role: Option<String>,
 
-    /// use this many connections at the same time
-    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// use this many connections at the same time; by default one for each processor of this machine
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub jobs: u16,
     /// go on with the unfinished restore in the target database
     #[arg(long)]
     pub resume: bool,
     /// what to do when a statement fails
-    #[arg(long, value_enum, default_value = "stop")]
+    #[arg(long, value_enum, default_value = "stop", value_name = "ACTION")]
     pub on_error: OnError,
     /// as --on-error=stop
     #[arg(short = 'e', long, conflicts_with = "on_error")]
@@ -96,48 +99,48 @@ pub struct Args {
     #[arg(short = 'c', long)]
     pub clean: bool,
     /// use IF EXISTS when dropping objects
-    #[arg(long, requires = "clean")]
+    #[arg(long)]
     pub if_exists: bool,
 
     /// restore only the data, no schema
-    #[arg(short = 'a', long, conflicts_with = "schema_only")]
+    #[arg(short = 'a', long, conflicts_with = "schema_only", help_heading = WHAT)]
     pub data_only: bool,
     /// restore only the schema, no data
-    #[arg(short = 's', long)]
+    #[arg(short = 's', long, help_heading = WHAT)]
     pub schema_only: bool,
     /// restore named section; may be repeated
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = WHAT)]
     pub section: Vec<Section>,
     /// restore only objects in this schema; may be repeated
-    #[arg(short = 'n', long = "schema", value_name = "NAME")]
+    #[arg(short = 'n', long = "schema", value_name = "NAME", help_heading = WHAT)]
     pub schemas: Vec<String>,
     /// do not restore objects in this schema; may be repeated
-    #[arg(short = 'N', long = "exclude-schema", value_name = "NAME")]
+    #[arg(short = 'N', long = "exclude-schema", value_name = "NAME", help_heading = WHAT)]
     pub exclude_schemas: Vec<String>,
     /// restore named relation (table, view, etc.); may be repeated
-    #[arg(short = 't', long = "table", value_name = "NAME")]
+    #[arg(short = 't', long = "table", value_name = "NAME", help_heading = WHAT)]
     pub tables: Vec<String>,
     /// restore named index; may be repeated
-    #[arg(short = 'I', long = "index", value_name = "NAME")]
+    #[arg(short = 'I', long = "index", value_name = "NAME", help_heading = WHAT)]
     pub indexes: Vec<String>,
     /// restore named function; may be repeated
-    #[arg(short = 'P', long = "function", value_name = "NAME(args)")]
+    #[arg(short = 'P', long = "function", value_name = "NAME(args)", help_heading = WHAT)]
     pub functions: Vec<String>,
     /// restore named trigger; may be repeated
-    #[arg(short = 'T', long = "trigger", value_name = "NAME")]
+    #[arg(short = 'T', long = "trigger", value_name = "NAME", help_heading = WHAT)]
     pub triggers: Vec<String>,
     /// with -n, -t and the like: also restore what the chosen objects depend on, and what belongs to chosen tables
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub with_dependencies: bool,
     /// use table of contents from this file for selecting output
-    #[arg(short = 'L', long, value_name = "FILENAME")]
+    #[arg(short = 'L', long, value_name = "FILENAME", help_heading = WHAT)]
     pub use_list: Option<String>,
     /// print the table of contents of the archive
     #[arg(short = 'l', long)]
     pub list: bool,
 
     /// require table and/or schema include patterns to match at least one entity each
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub strict_names: bool,
     /// disable triggers during data-only restore
     #[arg(long)]
@@ -147,31 +150,31 @@ pub struct Args {
     pub enable_row_security: bool,
 
     /// skip restoration of object ownership
-    #[arg(short = 'O', long)]
+    #[arg(short = 'O', long, help_heading = WHAT)]
     pub no_owner: bool,
     /// skip restoration of access privileges (grant/revoke)
-    #[arg(short = 'x', long, alias = "no-acl")]
+    #[arg(short = 'x', long, alias = "no-acl", help_heading = WHAT)]
     pub no_privileges: bool,
     /// do not restore comments
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_comments: bool,
     /// do not restore publications
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_publications: bool,
     /// do not restore security labels
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_security_labels: bool,
     /// do not restore subscriptions
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_subscriptions: bool,
     /// do not restore statistics
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_statistics: bool,
     /// do not restore table access methods
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_table_access_method: bool,
     /// do not restore tablespace assignments
-    #[arg(long)]
+    #[arg(long, help_heading = WHAT)]
     pub no_tablespaces: bool,
 
     #[command(flatten)]
@@ -244,6 +247,9 @@ impl Args {
             return Err(Error::usage(
                 "options --section and --data-only/--schema-only cannot be used together",
             ));
+        }
+        if self.if_exists && !self.clean {
+            return Err(Error::usage("option --if-exists requires option -c/--clean"));
         }
         if self.data_only && self.clean {
             return Err(Error::usage(

@@ -11,7 +11,7 @@ use crate::report::words::{bytes, count};
 use crate::report::{Event, Reporter, Watch};
 use crate::store::StoreSettings;
 use crate::verify::{self, Expected};
-use std::io::{self, stderr, stdout, Write};
+use std::io::stderr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -133,13 +133,7 @@ fn list(args: &List) -> Result<ExitCode> {
         true => as_json(&backups)?,
         false => as_table(backups),
     };
-    match stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads it may have seen enough.
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::io("could not write to standard output", &e))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    super::print(text.as_bytes())
 }
 
 fn as_json(backups: &[Backup]) -> Result<String> {

@@ -1,4 +1,22 @@
 //! The subcommands: each reads its flags, does its work by the library's parts, and says how it went.
 
 pub mod backup;
+pub mod completions;
+pub mod man;
 pub mod restore;
+
+use crate::error::{Error, Result};
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Write a command's whole answer to standard output.
+fn print(answer: &[u8]) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(answer).and_then(|()| out.flush()) {
+        // Whoever reads it may have seen enough.
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::io("could not write to standard output", &e))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
