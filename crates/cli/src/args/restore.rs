@@ -9,7 +9,7 @@ use crate::restore::check::Check;
 use crate::restore::session::Target;
 use crate::restore::Options;
 use crate::verify::Depth;
-use clap::{Args as Group, ValueEnum};
+use clap::{Args as Group, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
 /// What help and manual list these flags under.
@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub verify_source: Option<String>,
     /// the pg_dump for --verify, instead of the one that fits the server
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
     pub pg_dump: Option<PathBuf>,
     /// do not run ANALYZE at the end
     #[arg(long)]

@@ -10,7 +10,7 @@ use crate::plan::{Rules, Work};
 use crate::report::{Event, Reporter, Watch};
 use crate::restore::work::Stop;
 use crate::restore::{self, facts, Options};
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -50,14 +50,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// The table of contents, in the form that --use-list takes.
 fn list(options: &Options) -> Result<ExitCode> {
     let archive = Archive::open(&options.archive)?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    super::printed(write_list(&archive, options, &mut out).and_then(|()| out.flush()))
+}
+
+fn write_list(archive: &Archive, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let toc = archive.toc();
     let selection = select(toc, &options.filter);
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let text = |t: &[u8]| match t {
         b"" => "-".to_string(),
         t => String::from_utf8_lossy(t).replace(['\n', '\r'], " "),
     };
-    let io = |e| Error::io("could not write to standard output", &e);
     let header = archive.header();
     writeln!(
         out,
@@ -65,14 +68,12 @@ fn list(options: &Options) -> Result<ExitCode> {
         header.created,
         header.dbname,
         toc.len()
-    )
-    .map_err(io)?;
+    )?;
     writeln!(
         out,
         ";     Dumped from database version: {}\n;     Dumped by pg_dump version: {}\n;",
         header.server_version, header.dump_version
-    )
-    .map_err(io)?;
+    )?;
     for place in selection.places() {
         let e = toc.entry(place as usize);
         writeln!(
@@ -85,11 +86,9 @@ fn list(options: &Options) -> Result<ExitCode> {
             text(e.namespace),
             text(e.tag),
             String::from_utf8_lossy(e.owner)
-        )
-        .map_err(io)?;
+        )?;
     }
-    out.flush().map_err(io)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The plan, and what numbers of connections would bring.
@@ -101,23 +100,27 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     };
     let terms = options.terms(facts);
     let (selection, plan) = restore::plan(&archive, &terms)?;
-    println!("Entries to restore: {} of {}", selection.len(), archive.toc().len());
-    println!("Steps: {}", plan.steps.len());
-    println!(
-        "Statements: {} in the archive, {} planned",
+    let mut out = String::new();
+    out += &format!("Entries to restore: {} of {}\n", selection.len(), archive.toc().len());
+    out += &format!("Steps: {}\n", plan.steps.len());
+    out += &format!(
+        "Statements: {} in the archive, {} planned\n",
         plan.statements_archive, plan.statements_planned
     );
-    println!("\nRules:");
+    out += "\nRules:\n";
     for (name, place) in Rules::NAMES {
-        println!("  {name:28} {}", if *place(&mut terms.rules.clone()) { "on" } else { "off" });
+        out += &format!(
+            "  {name:28} {}\n",
+            if *place(&mut terms.rules.clone()) { "on" } else { "off" }
+        );
     }
     let groups: usize = plan.groups.iter().map(|g| g.members.len()).sum();
     let staged: usize = plan.groups.iter().filter(|g| g.staged).map(|g| g.members.len()).sum();
-    println!(
-        "\nPartitions made by PARTITION OF: {groups}, of these below staging parents: {staged}"
+    out += &format!(
+        "\nPartitions made by PARTITION OF: {groups}, of these below staging parents: {staged}\n"
     );
-    println!(
-        "\n{:>5} {:>12} {:>9} {:>12} {:>22}",
+    out += &format!(
+        "\n{:>5} {:>12} {:>9} {:>12} {:>22}\n",
         "jobs", "seconds", "speed-up", "parallelism", "connected components"
     );
     let slots = terms.facts.lock_slots;
@@ -125,8 +128,8 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     for jobs in [1, 2, 4, 8, 16, 32, 64] {
         let found = simulate(&plan, jobs, slots, args.server_cores);
         let other = components(&plan, jobs);
-        println!(
-            "{jobs:>5} {:>12.1} {:>9.2} {:>12.2} {:>22.2}",
+        out += &format!(
+            "{jobs:>5} {:>12.1} {:>9.2} {:>12.2} {:>22.2}\n",
             found.elapsed / 1e6,
             one.elapsed / found.elapsed.max(1.0),
             found.parallelism(),
@@ -134,7 +137,7 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
         );
     }
     if args.output.verbose {
-        println!("\nThe longest chain of steps, each waiting for the one before:");
+        out += "\nThe longest chain of steps, each waiting for the one before:\n";
         let name = |step: usize| {
             let first = plan.entries(step).first();
             first.map_or(String::new(), |p| describe(&archive.toc().entry(*p as usize)))
@@ -144,9 +147,13 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
             if found.work != Work::Milestone {
                 let entries = plan.entries(step).len();
                 let seconds = f64::from(found.cost) / 1e6;
-                println!("{seconds:>10.3} s {entries:>6} entries  {:?} {}", found.work, name(step));
+                out += &format!(
+                    "{seconds:>10.3} s {entries:>6} entries  {:?} {}\n",
+                    found.work,
+                    name(step)
+                );
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    super::print(out.as_bytes())
 }
