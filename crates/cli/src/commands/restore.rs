@@ -23,7 +23,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if options.target.dbname.is_none() && std::env::var_os("PGDATABASE").is_none() {
         return Err(Error::usage("no target database was given")
-            .hint("Name it with -d, or let -C create the one that the archive was made of."));
+            .hint("Name it with -d; with -C that is a database to connect to first, such as \"postgres\"."));
     }
     let reporter = Reporter::start(args.output.settings("restore", &args.archive, options.jobs))?;
     let stop = Stop::default();

@@ -101,19 +101,16 @@ pub fn find(connection: &Connection) -> Result<Option<Found>> {
     match (there.flag(0, 0), there.flag(0, 1)) {
         (false, false) => return Ok(None),
         (false, true) => {
-            return Err(Error::new(
-                ErrorKind::Verify,
-                format!("schema \"{SCHEMA}\" exists in the target database"),
-            )
-            .detail("It is the name of the journal's schema, but holds no journal.")
-            .hint(format!("Drop or rename schema \"{SCHEMA}\".")))
+            return Err(Error::usage(format!("schema \"{SCHEMA}\" exists in the target database"))
+                .detail("It is the name of the journal's schema, but holds no journal.")
+                .hint(format!("Drop or rename schema \"{SCHEMA}\".")))
         }
         _ => {}
     }
     let run =
         connection.query(format!("SELECT fingerprint, terms FROM {SCHEMA}.run").as_bytes())?;
     let terms = serde_json::from_str(&run.text(0, 1)).map_err(|e| {
-        Error::new(ErrorKind::Verify, "the journal in the target database cannot be read")
+        Error::usage("the journal in the target database cannot be read")
             .detail(e.to_string())
             .hint("It may be of another version of this program: use that, or start anew in an empty database.")
     })?;
