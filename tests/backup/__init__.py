@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from backup import compare, damage, faulty, stores, trips, trouble
+from backup import compare, damage, faulty, firn_tables, stores, trips, trouble
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -37,7 +37,7 @@ def run(tally, pattern):
     if "FIRN_PROGRAM" not in os.environ:
         subprocess.run(["cargo", "build", "--release", "-q", "-p", "firn-cli"], cwd=ROOT, check=True)
     # Side by side, each with a server of its own: those with an object store mostly wait.
-    sides = [threading.Thread(target=side, args=(tally, pattern)) for side in (without_store, with_store)]
+    sides = [threading.Thread(target=side, args=(tally, pattern)) for side in (without_store, with_store, of_the_extension)]
     for thread in sides:
         thread.start()
     for thread in sides:
@@ -58,6 +58,15 @@ def without_store(tally, pattern):
 
 def with_store(tally, pattern):
     cases(tally, pattern, {**stores.CASES, **faulty.CASES}, "backup store", stores.Store)
+
+
+def of_the_extension(tally, pattern):
+    """With a server that has it."""
+    chosen = {name: body for name, body in firn_tables.CASES.items() if pattern in f"backup firn {name}"}
+    if chosen:
+        with firn_tables.Extended() as extended:
+            for name, body in chosen.items():
+                tally.case(f"backup firn {name}", lambda: body(extended))
 
 
 def cases(tally, pattern, all_cases, prefix, surroundings):
