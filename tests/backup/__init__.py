@@ -1,8 +1,10 @@
 """`firn backup`: consistent, complete, readable for pg_restore; and what happens when it is disturbed."""
+import contextlib
 import os
 import subprocess
+import threading
 
-from backup import compare, damage, stores, trips, trouble
+from backup import compare, damage, faulty, firn_tables, stores, trips, trouble
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -34,17 +36,47 @@ CASES = {
 def run(tally, pattern):
     if "FIRN_PROGRAM" not in os.environ:
         subprocess.run(["cargo", "build", "--release", "-q", "-p", "firn-cli"], cwd=ROOT, check=True)
-    # Without the extension: the program is for stock servers.
-    cluster = Cluster("backup", conf=["shared_preload_libraries=''", "fsync=off", "max_locks_per_transaction=512"]).create()
+    # Side by side, each with a server of its own: those with an object store mostly wait.
+    sides = [threading.Thread(target=side, args=(tally, pattern)) for side in (without_store, with_store, of_the_extension)]
+    for thread in sides:
+        thread.start()
+    for thread in sides:
+        thread.join()
+
+
+def server(name):
+    """With the zoo; without the extension, because the program is for stock servers."""
+    conf = ["shared_preload_libraries=''", "fsync=off", "max_locks_per_transaction=512"]
+    cluster = Cluster(name, conf=conf).create()
+    trips.zoo(cluster)
+    return cluster
+
+
+def without_store(tally, pattern):
+    cases(tally, pattern, CASES, "backup", lambda _: contextlib.nullcontext())
+
+
+def with_store(tally, pattern):
+    cases(tally, pattern, {**stores.CASES, **faulty.CASES}, "backup store", stores.Store)
+
+
+def of_the_extension(tally, pattern):
+    """With a server that has it."""
+    chosen = {name: body for name, body in firn_tables.CASES.items() if pattern in f"backup firn {name}"}
+    if chosen:
+        with firn_tables.Extended() as extended:
+            for name, body in chosen.items():
+                tally.case(f"backup firn {name}", lambda: body(extended))
+
+
+def cases(tally, pattern, all_cases, prefix, surroundings):
+    chosen = {name: body for name, body in all_cases.items() if pattern in f"{prefix} {name}"}
+    if not chosen:
+        return
+    cluster = server(prefix.replace(" ", "-"))
     try:
-        trips.zoo(cluster)
-        for name, body in CASES.items():
-            if pattern in name:
-                tally.case(f"backup {name}", lambda: body(cluster))
-        if any(pattern in f"store {name}" for name in stores.CASES):
-            with stores.Store(cluster) as store:
-                for name, body in stores.CASES.items():
-                    if pattern in f"store {name}":
-                        tally.case(f"backup store {name}", lambda: body(cluster, store))
+        with surroundings(cluster) as around:
+            for name, body in chosen.items():
+                tally.case(f"{prefix} {name}", lambda: body(*filter(None, (cluster, around))))
     finally:
         cluster.destroy()

@@ -8,7 +8,7 @@ from harness.program import firn
 
 
 def damages(cluster):
-    good = backup(cluster, "zoo", "good")
+    good = backup(cluster, "few", "good")
     names = sorted(os.listdir(good))
     data = max((n for n in names if ".dat" in n and n[0].isdigit()), key=lambda n: os.path.getsize(os.path.join(good, n)))
     blob = next(n for n in names if n.startswith("blob_"))

@@ -57,6 +57,12 @@ class Proxy:
         self.open = True
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def _accept(self):
         while self.open:
             try:

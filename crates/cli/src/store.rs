@@ -58,6 +58,20 @@ pub struct StoreSettings {
     pub cancelled: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
+/// The environment variable with further options: `name=value`, separated by commas.
+const OPTIONS: &str = "FIRN_STORE_OPTIONS";
+
+/// How long to bear with a store that was reached before: a run of hours is worth waiting for one that restarts.
+/// Many parts of 8 MiB on their way at once need their time, too, where the network is slow.
+fn patient() -> StoreOptions {
+    StoreOptions {
+        request_timeout_ms: 120_000,
+        retry_timeout_ms: 300_000,
+        max_retries: 10,
+        ..StoreOptions::default()
+    }
+}
+
 /// Options by the environment variables that AWS's own tools know, the first that is set.
 const ENVIRONMENT: [(&str, &[&str]); 5] = [
     ("access_key_id", &["AWS_ACCESS_KEY_ID"]),
@@ -71,15 +85,21 @@ impl StoreSettings {
     /// How to reach the store at `url`: defaults, the environment's, then ours. Errors name the option or
     /// variable and never a secret.
     pub fn store_options(&self, url: &str) -> Result<StoreOptions> {
-        self.with_environment(url, |name| std::env::var(name).ok())
+        self.with_environment(StoreOptions::default(), url, |name| std::env::var(name).ok())
+    }
+
+    /// [`StoreSettings::store_options`] for a store that has answered already: one that stays away after that is
+    /// waited for longer, unless we or the environment say otherwise.
+    pub fn patient_store_options(&self, url: &str) -> Result<StoreOptions> {
+        self.with_environment(patient(), url, |name| std::env::var(name).ok())
     }
 
     fn with_environment(
         &self,
+        mut options: StoreOptions,
         url: &str,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<StoreOptions> {
-        let mut options = StoreOptions::default();
         options.set("url", url).map_err(|e| Error::usage(e.message))?;
         for (name, variables) in ENVIRONMENT {
             let set =
@@ -89,6 +109,18 @@ impl StoreSettings {
                     Error::usage(format!("environment variable {variable}: {}", e.message))
                 })?;
             }
+        }
+        let listed = variable(OPTIONS).unwrap_or_default();
+        for option in listed.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            let wrong = |message: String| {
+                Error::usage(format!("environment variable {OPTIONS}: {message}"))
+                    .hint("It holds options of stores as name=value, separated by commas.")
+            };
+            // Not repeated: it may be a secret.
+            let (name, value) = option
+                .split_once('=')
+                .ok_or_else(|| wrong("an option has no value".to_string()))?;
+            options.set(name.trim(), value.trim()).map_err(|e| wrong(e.message))?;
         }
         for (name, value) in &self.options {
             options.set(name, value).map_err(|e| Error::usage(e.message))?;
@@ -160,19 +192,31 @@ mod tests {
                 "AWS_REGION" => "",
                 "AWS_DEFAULT_REGION" => "eu-central-1",
                 "AWS_ENDPOINT_URL" => "http://127.0.0.1:7070",
+                "FIRN_STORE_OPTIONS" => "max_retries=3, part_bytes = 5242880,",
                 _ => return None,
             };
             Some(value.to_string())
         };
         let mut settings = StoreSettings::default();
-        let options = settings.with_environment("s3://bucket/x", environment).unwrap();
+        let of = |settings: &StoreSettings| {
+            settings.with_environment(patient(), "s3://bucket/x", environment)
+        };
+        let options = of(&settings).unwrap();
+        assert_eq!((options.max_retries, options.part_bytes), (3, 5 << 20));
+        assert_eq!(options.request_timeout_ms, patient().request_timeout_ms);
         assert_eq!(options.access_key_id.as_deref(), Some("AKID"));
         assert_eq!(options.region.as_deref(), Some("eu-central-1"));
         assert_eq!(options.endpoint.as_deref(), Some("http://127.0.0.1:7070"));
         settings.options = vec![("region".into(), "us-west-2".into())];
-        let options = settings.with_environment("s3://bucket/x", environment).unwrap();
-        assert_eq!(options.region.as_deref(), Some("us-west-2"));
+        assert_eq!(of(&settings).unwrap().region.as_deref(), Some("us-west-2"));
         settings.options = vec![("colour".into(), "blue".into())];
-        assert!(settings.with_environment("s3://bucket/x", environment).is_err());
+        assert!(of(&settings).is_err());
+        for wrong in ["max_retries", "max_retries=x", "colour=hidden"] {
+            let environment = |name: &str| (name == OPTIONS).then(|| wrong.to_string());
+            let settings = StoreSettings::default();
+            let e = settings.with_environment(patient(), "s3://bucket/x", environment).unwrap_err();
+            assert_eq!(e.kind, ErrorKind::Usage);
+            assert!(e.message.contains(OPTIONS) && !e.message.contains("hidden"), "{e}");
+        }
     }
 }

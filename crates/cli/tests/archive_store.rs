@@ -246,6 +246,54 @@ fn what_is_not_there() {
 }
 
 #[test]
+fn half_a_backup_is_no_archive() {
+    let whole = files(&path("18/gzip.dir"));
+    let mut half = whole.clone();
+    half.insert(b"unfinished.json".to_vec(), b"{}".to_vec().into());
+    let server = Server::start();
+    put_files(&server, "half", &half);
+    let folder = std::env::temp_dir().join(format!("firn-half-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    for (name, bytes) in &half {
+        std::fs::write(folder.join(std::str::from_utf8(name).unwrap()), bytes).unwrap();
+    }
+    let local = Archive::open(folder.to_str().unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let remote = Archive::open_with("s3://bucket/pre/half", &settings(&server));
+    for opened in [local, remote, Archive::from_files(half.clone())] {
+        let e = opened.err().unwrap();
+        assert_eq!(e.kind, ErrorKind::Archive, "{e}");
+        assert!(e.message.contains("not finished"), "{e}");
+    }
+    // Where nothing may be removed the marker stays, beside the manifest.
+    let finished = with_manifest(whole);
+    let mut both = finished.clone();
+    both.insert(b"unfinished.json".to_vec(), b"{}".to_vec().into());
+    assert!(contents(&Archive::from_files(both).unwrap()).unwrap() == expected());
+    // A store that denies a manifest and lists it. Before that it is asked whether the prefix is an object.
+    put_files(&server, "whole", &finished);
+    let gone = Fault::Status(404, "NoSuchKey");
+    server.faults(&[Fault::None, Fault::None, gone.clone(), gone]);
+    let e = Archive::open_with("s3://bucket/pre/whole", &settings(&server)).err().unwrap();
+    assert!(e.message.contains("manifest"), "{e}");
+    Archive::open_with("s3://bucket/pre/whole", &settings(&server)).unwrap();
+}
+
+/// What is planned by the sizes of files must not depend on whether a store could list them.
+#[test]
+fn a_listing_that_fails_is_an_error() {
+    let server = Server::start();
+    let location = put(&server, &path("18/gzip.dir"));
+    // Whether it is an object, and whether it has a manifest: two requests each.
+    let mut faults = vec![Fault::None; 4];
+    faults.extend(vec![Fault::Status(403, "AccessDenied"); 1]);
+    server.faults(&faults);
+    let e = Archive::open_with(&location, &settings(&server)).err().unwrap();
+    assert!(e.message.contains("list") && e.message.contains("AccessDenied"), "{e}");
+    assert!(Archive::open_with(&location, &settings(&server)).is_ok());
+}
+
+#[test]
 fn the_user_may_stop_it() {
     let server = Server::start();
     let location = put(&server, &path("15/none.dump"));

@@ -148,6 +148,8 @@ impl S3Store {
                 ..lost
             }),
             Err(f) if f.kind == ErrorKind::PermissionDenied => Err(f),
+            // It is not known whose object it is that is there.
+            Err(f) if lost.kind == ErrorKind::AlreadyExists => Err(f),
             Err(_) => Err(lost),
         }
     }

@@ -5,6 +5,7 @@ use super::fault::{self, While};
 use super::header::Compression;
 use super::member::Member;
 use super::remote::{Object, Remote};
+use crate::backup::manifest;
 use crate::error::{Error, Result};
 use crate::store::store_error;
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The order in which `pg_restore` looks for a file.
 const SUFFIXES: [Compression; 4] =
@@ -32,8 +33,8 @@ pub(super) struct Folder {
 enum Place {
     /// A local folder; its path has no symbolic links.
     Local(PathBuf),
-    /// What begins with a prefix in an object store, with the sizes once somebody listed them.
-    Remote { remote: Arc<Remote>, sizes: OnceLock<HashMap<Vec<u8>, u64>> },
+    /// What begins with a prefix in an object store, with the sizes where no manifest has them.
+    Remote { remote: Arc<Remote>, sizes: HashMap<Vec<u8>, u64> },
     /// Files that lie in memory.
     Memory(Files),
 }
@@ -84,7 +85,7 @@ impl Folder {
 
     /// What the store of `remote` holds.
     pub fn remote(remote: Arc<Remote>) -> Folder {
-        Folder { place: Place::Remote { remote, sizes: OnceLock::new() }, expected: None }
+        Folder { place: Place::Remote { remote, sizes: HashMap::new() }, expected: None }
     }
 
     /// Files that lie in memory.
@@ -95,6 +96,31 @@ impl Folder {
     /// From now on files are compared with this.
     pub fn expect(&mut self, expected: Expected) {
         self.expected = Some(expected);
+    }
+
+    /// There is no manifest: a store is asked what files there are, now and not when one is wanted, because what
+    /// is planned by their sizes must not depend on how the store feels. An error if what is there is the
+    /// rest of a backup that was not finished: its table of contents may be there and its data not.
+    pub fn survey(&mut self) -> Result<()> {
+        if let Place::Remote { remote, sizes } = &mut self.place {
+            *sizes = listed(remote)?;
+        }
+        if self.find(manifest::FILE.as_bytes())?.is_some() {
+            return Err(
+                Error::archive("its manifest was not there, and now it is").hint("Try again.")
+            );
+        }
+        let marker = manifest::MARKER;
+        match self.find(marker.as_bytes())? {
+            None => Ok(()),
+            Some(_) => Err(Error::archive(
+                "it is a backup that was not finished, or is being made",
+            )
+            .detail(format!("There is a file \"{marker}\" and no file \"{}\".", manifest::FILE))
+            .hint(
+                "Make the backup again; --overwrite-incomplete removes what there is of this one.",
+            )),
+        }
     }
 
     /// The file with a name as the archive's lists give it, or with that name and a compression's suffix.
@@ -108,10 +134,10 @@ impl Folder {
         Err(Error::archive(format!("file \"{name}\" does not exist")))
     }
 
-    /// The table of contents and its stored size; the archive's other files are not asked for.
+    /// The table of contents and its stored size.
     pub fn open_contents(&self) -> Result<(Stored, u64)> {
         for full in spellings(b"toc.dat") {
-            if let Some(member) = self.find_alone(&full)? {
+            if let Some(member) = self.find(&full)? {
                 return Ok((self.stored(&full, &member)?, member.size));
             }
         }
@@ -148,7 +174,7 @@ impl Folder {
                 let object = || Object { remote: remote.clone(), key: shown() };
                 let size = match &self.expected {
                     Some(expected) => expected.size(name),
-                    None => listed(remote, sizes)?.get(name).copied(),
+                    None => sizes.get(name).copied(),
                 };
                 Ok(size.map(|size| Member::object(object(), size)))
             }
@@ -172,31 +198,19 @@ impl Folder {
                 fs::metadata(folder.join(OsStr::from_bytes(&full))).ok().map(|meta| meta.len())
             }
             (None, Place::Memory(files)) => files.get(&full).map(|bytes| bytes.len() as u64),
-            (None, Place::Remote { remote, sizes }) => {
-                listed(remote, sizes).ok()?.get(&full).copied()
-            }
+            (None, Place::Remote { sizes, .. }) => sizes.get(&full).copied(),
         })
     }
 }
 
 /// The sizes of all files in a store. One listing takes a request per thousand of them; asking for each would
 /// take one per file.
-fn listed<'a>(
-    remote: &Remote,
-    sizes: &'a OnceLock<HashMap<Vec<u8>, u64>>,
-) -> Result<&'a HashMap<Vec<u8>, u64>> {
-    if let Some(sizes) = sizes.get() {
-        return Ok(sizes);
-    }
+fn listed(remote: &Remote) -> Result<HashMap<Vec<u8>, u64>> {
     let found = remote
         .list()
         .while_reading("the archive's list of files", "The store was asked for all files.")?;
-    let found = found
-        .into_iter()
-        .filter(|(key, _)| !key.contains('/'))
-        .map(|(key, size)| (key.into_bytes(), size))
-        .collect();
-    Ok(sizes.get_or_init(|| found))
+    let direct = found.into_iter().filter(|(key, _)| !key.contains('/'));
+    Ok(direct.map(|(key, size)| (key.into_bytes(), size)).collect())
 }
 
 /// Opens a file within a folder. Links that lead out of it are refused: an archive from elsewhere must not make

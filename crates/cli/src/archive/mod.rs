@@ -159,8 +159,9 @@ impl Archive {
     fn open_directory(location: &str, mut folder: Folder) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         let manifest = format!("File \"{}\" of the archive.", manifest::FILE);
-        if let Some(expected) = read_manifest(&folder).while_reading(&what, &manifest)? {
-            folder.expect(expected);
+        match read_manifest(&folder).while_reading(&what, &manifest)? {
+            Some(expected) => folder.expect(expected),
+            None => folder.survey().while_reading(&what, &manifest)?,
         }
         let detail = "File \"toc.dat\" of the archive.";
         let opened = folder.open_contents().map_err(|e| {

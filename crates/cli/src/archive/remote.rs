@@ -24,7 +24,11 @@ const KEPT: usize = 64;
 
 /// A place in an object store: a bucket and what keys there begin with.
 pub(super) struct Remote {
-    options: StoreOptions,
+    /// For the first request: a wrong address is to be noticed soon.
+    first: StoreOptions,
+    /// For all that follow the first success.
+    patient: StoreOptions,
+    reached: AtomicBool,
     settings: StoreSettings,
     idle: Mutex<Vec<Store>>,
 }
@@ -32,8 +36,13 @@ pub(super) struct Remote {
 impl Remote {
     /// Nothing is sent yet.
     pub fn new(url: &str, settings: &StoreSettings) -> Result<Arc<Remote>> {
-        let options = settings.store_options(url)?;
-        Ok(Arc::new(Remote { options, settings: settings.clone(), idle: Mutex::default() }))
+        Ok(Arc::new(Remote {
+            first: settings.store_options(url)?,
+            patient: settings.patient_store_options(url)?,
+            reached: AtomicBool::new(false),
+            settings: settings.clone(),
+            idle: Mutex::default(),
+        }))
     }
 
     /// Does something with a store of one's own.
@@ -43,15 +52,24 @@ impl Remote {
         ask: impl FnOnce(&Store, &dyn Fn() -> bool) -> firn_lake::Result<T>,
     ) -> firn_lake::Result<T> {
         let idle = self.idle.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let reached = self.reached.load(Ordering::Relaxed);
         let store = match idle {
             Some(store) => store,
-            None => Store::open(&self.options, || {})?,
+            None => Store::open(if reached { &self.patient } else { &self.first }, || {})?,
         };
         let cancelled =
             || stop.is_some_and(|s| s.load(Ordering::Relaxed)) || self.settings.is_cancelled();
         let answer = ask(&store, &cancelled);
+        // What does not exist was not found by a store that answers.
+        let answered = match &answer {
+            Ok(_) => true,
+            Err(e) => e.kind == firn_lake::ErrorKind::NotFound,
+        };
+        if answered {
+            self.reached.store(true, Ordering::Relaxed);
+        }
         let mut idle = self.idle.lock().unwrap_or_else(|e| e.into_inner());
-        if idle.len() < KEPT {
+        if reached && idle.len() < KEPT {
             idle.push(store);
         }
         answer

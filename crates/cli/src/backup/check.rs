@@ -33,8 +33,8 @@ pub fn check(
     stop: Arc<AtomicBool>,
 ) -> Result<Checked> {
     let halt = Halt::new(stop);
-    let place = Place::open(location, settings, &halt)?;
-    let listed = place.list(0)?;
+    let listed = Place::open(location, settings, &halt, false)?.list(0)?;
+    let place = Place::open(location, settings, &halt, true)?;
     if !listed.iter().any(|file| file.name == manifest::FILE) {
         let message = if listed.iter().any(|file| file.name == manifest::MARKER) {
             "there is no manifest: the backup was not finished, or is being made"
@@ -91,8 +91,11 @@ pub fn check(
     {
         note(&name, problem);
     }
-    match Archive::open(location) {
-        Ok(archive) => fits(&archive, &place, &manifest, &mut note),
+    let stopped = Arc::clone(&halt);
+    let settings =
+        StoreSettings { cancelled: Some(Arc::new(move || stopped.is_set())), ..settings.clone() };
+    match Archive::open_with(location, &settings) {
+        Ok(archive) => fits(&archive, &place, &manifest, &mut note)?,
         Err(e) if matches!(e.kind, ErrorKind::Archive) => {
             let detail = e.detail.as_deref().unwrap_or("").trim_end_matches('.');
             note("toc.dat", format!("{} ({detail})", e.message));
@@ -139,6 +142,11 @@ fn check_sums(
                 }
                 Ok(_) if hex(&hash.finalize()) == file.sha256 => continue,
                 Ok(_) => "the file's bytes do not have the SHA-256 that the manifest holds".into(),
+                // A store that does not answer says nothing about the file.
+                Err(e) if matches!(place, Place::Remote { .. }) && e.kind == ErrorKind::Storage => {
+                    halt.fail(e);
+                    return;
+                }
                 Err(e) => e.message,
             };
             let mut problems = problems.lock().unwrap_or_else(|e| e.into_inner());
@@ -148,7 +156,7 @@ fn check_sums(
     std::thread::scope(|scope| {
         for _ in 1..jobs.min(files.len()) {
             scope.spawn(|| {
-                if let Some(place) = halt.watch(|| Place::open(location, settings, halt)) {
+                if let Some(place) = halt.watch(|| Place::open(location, settings, halt, true)) {
                     read_some(&place);
                 }
             });
@@ -165,7 +173,7 @@ fn fits(
     place: &Place,
     manifest: &Manifest,
     note: &mut impl FnMut(&str, String),
-) {
+) -> Result<()> {
     let toc = archive.toc();
     if toc.len() != manifest.head.entries as usize {
         let (found, expected) = (toc.len(), manifest.head.entries);
@@ -183,10 +191,19 @@ fn fits(
             };
             if !files.contains(list.as_str()) {
                 note(&list, "the list of large objects is not in the manifest".into());
-            } else if let Ok(text) = place.read_all(&list) {
-                for problem in missing_objects(&String::from_utf8_lossy(&text), &files) {
-                    note(&list, problem);
+                continue;
+            }
+            match place.read_all(&list) {
+                Ok(text) => {
+                    for problem in missing_objects(&String::from_utf8_lossy(&text), &files) {
+                        note(&list, problem);
+                    }
                 }
+                Err(e) if matches!(place, Place::Remote { .. }) && e.kind == ErrorKind::Storage => {
+                    return Err(e)
+                }
+                // Noted when its checksum was to be computed.
+                Err(_) => {}
             }
             continue;
         }
@@ -201,6 +218,7 @@ fn fits(
         let extra = tables.len() - expected;
         note("toc.dat", format!("{extra} files of the manifest belong to no entry"));
     }
+    Ok(())
 }
 
 /// Large objects in a list whose files the manifest does not have.

@@ -51,7 +51,7 @@ pub fn list(
     stop: Arc<AtomicBool>,
 ) -> Result<Vec<Backup>> {
     let halt = Halt::new(stop);
-    let place = Place::open(location, settings, &halt)?;
+    let place = Place::open(location, settings, &halt, false)?;
     let mut found = BTreeMap::<String, Backup>::new();
     for file in place.list(DEPTH)? {
         let (folder, name) = file.name.rsplit_once('/').unwrap_or((".", &file.name));

@@ -110,6 +110,9 @@ pub struct Marker {
     pub database: String,
     pub started: String,
     pub firn_version: String,
+    /// Tells this run from all others.
+    #[serde(default)]
+    pub run: String,
 }
 
 impl Marker {

@@ -127,6 +127,7 @@ impl<'a> Backup<'a> {
             database: database.clone(),
             started: manifest::utc(started),
             firn_version: env!("CARGO_PKG_VERSION").to_string(),
+            run: format!("{:016x}", firn_lake::random_nonce()),
         };
         let how = Preparation {
             marker: marker.to_text()?,
@@ -183,10 +184,12 @@ impl<'a> Backup<'a> {
         };
         let copied = copy(plan, options, &schema.snapshot, &schema.contents.encoding, &halt);
         let written = copied.and_then(|()| {
-            write_lists(&work, &schema.contents.data, &objects)?;
-            write_toc(&work, schema.toc)?;
             let after_data = Instant::now();
             work.progress.phase("waiting for stable storage");
+            work.destination.settle()?;
+            // With the table of contents it is an archive for pg_restore, which knows nothing of manifests.
+            write_lists(&work, &schema.contents.data, &objects)?;
+            write_toc(&work, schema.toc)?;
             work.destination.settle()?;
             halt.check()?;
             Ok(after_data)

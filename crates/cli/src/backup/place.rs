@@ -26,11 +26,20 @@ pub struct Found {
 const STEP: u64 = 4 << 20;
 
 impl Place {
-    pub fn open(location: &str, settings: &StoreSettings, halt: &Arc<Halt>) -> Result<Place> {
+    /// `reached`: it has answered before, so one that does not is worth waiting for.
+    pub fn open(
+        location: &str,
+        settings: &StoreSettings,
+        halt: &Arc<Halt>,
+        reached: bool,
+    ) -> Result<Place> {
         Ok(match Location::parse(location)? {
             Location::Local(path) => Place::Folder(path),
             Location::S3 { .. } => {
-                let options: StoreOptions = settings.store_options(location)?;
+                let options: StoreOptions = match reached {
+                    true => settings.patient_store_options(location)?,
+                    false => settings.store_options(location)?,
+                };
                 let store = Store::open(&options, || {}).map_err(store_error)?;
                 Place::Remote { store, halt: Arc::clone(halt) }
             }
@@ -52,7 +61,8 @@ impl Place {
         Ok(found)
     }
 
-    /// Reads a file piece by piece; `each` gets the pieces. Returns the number of bytes.
+    /// Reads a file piece by piece; `each` gets the pieces. Returns the number of bytes. The error's kind is
+    /// `Archive` if an object store says that the object is not there or shorter than it was.
     pub fn read(&self, name: &str, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
         let mut at = 0;
         match self {
@@ -77,6 +87,13 @@ impl Place {
             }
             Place::Remote { store, halt } => {
                 let stopped = || halt.is_set();
+                // What is wrong with the object, and what is with the store.
+                let store_error = |e: firn_lake::Error| match e.kind {
+                    firn_lake::ErrorKind::NotFound | firn_lake::ErrorKind::Corrupt => {
+                        Error::archive(e.message)
+                    }
+                    _ => store_error(e),
+                };
                 let size = store.head(name, &stopped).map_err(store_error)?;
                 while at < size {
                     let end = (at + STEP).min(size);

@@ -29,8 +29,9 @@ use crate::plan::schedule::{Limits, Scheduler};
 use crate::plan::select::{select, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
+use crate::store::StoreSettings;
 use session::Target;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use work::{Ended, Site, Stop};
 
 /// All that a plan follows from, besides the archive. Kept in the journal.
@@ -141,7 +142,10 @@ impl Options {
 /// Restore.
 pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
     watch.event(&Event::Phase("reading the archive"));
-    let archive = Archive::open(&options.archive)?;
+    let asked = stop.clone();
+    let cancelled = Some(Arc::new(move || asked.is_set()) as _);
+    let settings = StoreSettings { cancelled, ..StoreSettings::default() };
+    let archive = Archive::open_with(&options.archive, &settings)?;
     let created = match options.create {
         true => Some(database::create(&archive, options)?),
         false => None,

@@ -1,6 +1,6 @@
 //! A backup in a local folder.
 
-use super::{judge, must_clear, Destination, Output, Preparation};
+use super::{judge, must_clear, usurped, Destination, Output, Preparation};
 use crate::backup::manifest;
 use crate::error::{Error, Result};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -15,6 +15,8 @@ pub struct FolderDestination {
     path: PathBuf,
     sync: bool,
     jobs: usize,
+    /// The marker's text.
+    marker: Vec<u8>,
     /// Files written and not yet synced.
     unsynced: Arc<Mutex<Vec<PathBuf>>>,
 }
@@ -62,12 +64,17 @@ impl FolderDestination {
                 fs::remove_file(&file).map_err(|e| failed("remove file", &file, &e))?;
             }
         }
-        let destination =
-            FolderDestination { path, sync: how.sync, jobs: how.jobs, unsynced: Arc::default() };
+        let destination = FolderDestination {
+            path,
+            sync: how.sync,
+            jobs: how.jobs,
+            marker: how.marker,
+            unsynced: Arc::default(),
+        };
         // Of two backups to the same folder only one gets past this.
         let marker = destination.path.join(manifest::MARKER);
         let mut file = destination.open_new(&marker)?;
-        file.write_all(&how.marker).map_err(|e| failed("write file", &marker, &e))?;
+        file.write_all(&destination.marker).map_err(|e| failed("write file", &marker, &e))?;
         if destination.sync {
             file.sync_all().map_err(|e| failed("synchronize file", &marker, &e))?;
             sync_folder(&destination.path)?;
@@ -141,6 +148,10 @@ impl Destination for FolderDestination {
     }
 
     fn seal(&self, manifest: Vec<u8>) -> Result<()> {
+        let marker = self.path.join(manifest::MARKER);
+        if fs::read(&marker).map_or(true, |text| text != self.marker) {
+            return Err(usurped());
+        }
         let temporary = self.path.join(manifest::TEMPORARY);
         let target = self.path.join(manifest::FILE);
         let mut file = self.open_new(&temporary)?;
@@ -153,7 +164,6 @@ impl Destination for FolderDestination {
             sync_folder(&self.path)?;
         }
         // The manifest is there: should the marker come back after a crash, nobody minds.
-        let marker = self.path.join(manifest::MARKER);
         fs::remove_file(&marker).map_err(|e| failed("remove file", &marker, &e))
     }
 

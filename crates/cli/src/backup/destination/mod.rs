@@ -8,7 +8,7 @@ pub use remote::RemoteDestination;
 
 use super::halt::Halt;
 use super::manifest;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Location, StoreSettings};
 use std::fs::File;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub trait Destination: Send + Sync {
     fn create(&self, name: &str, expected: u64) -> Result<Box<dyn Output>>;
     /// A file without a name for what is needed only during the run.
     fn scratch(&self) -> Result<File>;
-    /// Waits until all files are written and durable.
+    /// Waits until all files that were finished are written and durable. More may follow.
     fn settle(&self) -> Result<()>;
     /// Writes the manifest, which makes the files a backup, and removes the marker. To be called after all else is
-    /// settled.
+    /// settled. An error if the marker is not this run's any more: then another run has removed our files.
     fn seal(&self, manifest: Vec<u8>) -> Result<()>;
     /// Gives up what cannot be completed after a failure.
     fn abandon(&self);
@@ -72,6 +72,13 @@ enum Found {
     Complete,
     /// Something that no backup writes.
     Foreign(String),
+}
+
+/// What is said when the marker is gone or another's.
+fn usurped() -> Error {
+    Error::new(ErrorKind::Storage, "the destination is not this backup's any more")
+        .detail(format!("The file \"{}\" was removed or replaced.", manifest::MARKER))
+        .hint("Another run with --overwrite-incomplete may have removed files of this one. Start again.")
 }
 
 fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {

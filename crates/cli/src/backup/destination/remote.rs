@@ -4,7 +4,7 @@
 //! larger one becomes an upload in parts as soon as it is too large for that. At most one part per thread waits for
 //! its turn, so memory is bounded whatever the store's speed.
 
-use super::{judge, must_clear, Destination, Output, Preparation};
+use super::{judge, must_clear, usurped, Destination, Output, Preparation};
 use crate::backup::halt::Halt;
 use crate::backup::manifest;
 use crate::error::{Error, ErrorKind, Result};
@@ -28,6 +28,8 @@ const ABANDON: Duration = Duration::from_secs(10);
 pub struct RemoteDestination {
     shared: Arc<Shared>,
     work: Mutex<Option<SyncSender<Work>>>,
+    /// The marker's text.
+    marker: Bytes,
 }
 
 struct Shared {
@@ -81,7 +83,9 @@ impl RemoteDestination {
             }
         }
         // Of two backups to the same prefix only one gets past this.
-        store.put(manifest::MARKER, how.marker.into(), &stopped).map_err(store_error)?;
+        let marker = Bytes::from(how.marker);
+        store.put(manifest::MARKER, marker.clone(), &stopped).map_err(store_error)?;
+        let options = settings.patient_store_options(url)?;
         let threads = (2 * how.jobs).clamp(2, 16);
         let (work, queue) = sync_channel(0);
         let queue = Arc::new(Mutex::new(queue));
@@ -99,7 +103,7 @@ impl RemoteDestination {
                 .spawn(move || shared.serve(&queue))
                 .map_err(|e| Error::io("could not start a thread", &e))?;
         }
-        Ok(RemoteDestination { shared, work: Mutex::new(Some(work)) })
+        Ok(RemoteDestination { shared, work: Mutex::new(Some(work)), marker })
     }
 
     fn queue(&self) -> Result<SyncSender<Work>> {
@@ -209,6 +213,16 @@ impl Destination for RemoteDestination {
     fn seal(&self, text: Vec<u8>) -> Result<()> {
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
         let stopped = || self.shared.halt.is_set();
+        let length = self.marker.len() as u64;
+        let found = store.head(manifest::MARKER, &stopped).and_then(|found| match found {
+            found if found == length => store.get_range(manifest::MARKER, 0..length, &stopped),
+            _ => Ok(Bytes::new()),
+        });
+        match found {
+            Ok(text) if text == self.marker => {}
+            Err(e) if e.kind != firn_lake::ErrorKind::NotFound => return Err(store_error(e)),
+            _ => return Err(usurped()),
+        }
         store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)?;
         // Who may not remove it (objects may be protected from that) leaves it: the manifest tells enough.
         let _ = store.delete(manifest::MARKER, &stopped);
