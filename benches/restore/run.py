@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "tests"))
 from restore import common  # noqa: E402
 from restore.common import Child, Server, schema  # noqa: E402
 
-SERVER = ("fsync=on", "synchronous_commit=on", "shared_buffers=1GB", "max_wal_size=8GB", "max_locks_per_transaction=2048",
+SERVER = ("fsync=on", "synchronous_commit=on", "shared_buffers=1GB", "max_wal_size=2GB", "max_locks_per_transaction=2048",
           "autovacuum_naptime=1min", "log_min_messages=fatal")
 SERIAL, PARALLEL, SINGLE = "pg_restore", "pg_restore -j", "pg_restore --single-transaction"
 

@@ -273,7 +273,7 @@ impl Make {
                     .hint("Usage: firn backup [OPTIONS] DBNAME DEST"))
             }
         };
-        let mut connection = self.connect.params()?;
+        let mut connection = self.connect.params(Some(dbname))?;
         connection.push(("dbname".to_string(), dbname.clone()));
         Ok(Options {
             login: Login {
@@ -342,7 +342,7 @@ impl Verify {
     /// The database to compare with the backup.
     pub fn login(&self) -> Result<Option<Login>> {
         let Some(dbname) = &self.dbname else { return Ok(None) };
-        let mut connection = self.connect.params()?;
+        let mut connection = self.connect.params(Some(dbname))?;
         connection.push(("dbname".to_string(), dbname.clone()));
         Ok(Some(Login { connection, role: self.role.clone(), row_security: false }))
     }

@@ -1,6 +1,7 @@
 //! How to connect, with the flags of PostgreSQL's own programs.
 
 use crate::error::{Error, Result};
+use crate::pg::Connection;
 use clap::{Args, ValueHint};
 
 /// Under this word help and manual list the flags; each says it itself, as else all later flags would go there, too.
@@ -27,18 +28,32 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// libpq's keywords and values. Asks for a password if told to.
-    pub fn params(&self) -> Result<Vec<(String, String)>> {
+    /// libpq's keywords and values, without `dbname`. Asks for a password if told to, or if the server of `dbname`
+    /// wants one, nobody has said it, and there is a terminal to ask at.
+    pub fn params(&self, dbname: Option<&str>) -> Result<Vec<(String, String)>> {
         let given = [("host", &self.host), ("port", &self.port), ("user", &self.username)];
         let mut params: Vec<(String, String)> = given
             .into_iter()
             .filter_map(|(key, value)| Some((key.to_string(), value.clone()?)))
             .collect();
-        if self.password {
+        let missing = || -> Result<bool> {
+            if self.no_password || !has_terminal() {
+                return Ok(false);
+            }
+            let mut params = params.clone();
+            params.extend(dbname.map(|name| ("dbname".to_string(), name.to_string())));
+            Connection::lacks_password(&params)
+        };
+        if self.password || missing()? {
             let password = rpassword::prompt_password("Password: ")
                 .map_err(|e| Error::io("could not read the password", &e))?;
             params.push(("password".into(), password));
         }
         Ok(params)
     }
+}
+
+/// Somebody can be asked.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }

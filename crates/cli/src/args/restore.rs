@@ -231,6 +231,17 @@ impl Args {
         })
     }
 
+    /// How to connect. What needs no server does not ask for passwords.
+    fn params(&self) -> Result<Vec<(String, String)>> {
+        let dbname = self.dbname.as_deref();
+        if self.list
+            || dbname.is_none() && (self.dry_run || std::env::var_os("PGDATABASE").is_none())
+        {
+            return Ok(Vec::new());
+        }
+        self.connect.params(dbname)
+    }
+
     fn check(&self) -> Option<Check> {
         (self.verify.is_some() || self.verify_source.is_some()).then(|| Check {
             depth: match self.verify {
@@ -259,7 +270,7 @@ impl Args {
         Ok(Options {
             archive: self.archive.clone(),
             target: Target {
-                params: self.connect.params()?,
+                params: self.params()?,
                 dbname: self.dbname.clone(),
                 role: self.role.clone(),
                 row_security: self.enable_row_security,

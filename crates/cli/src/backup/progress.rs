@@ -140,14 +140,12 @@ impl<W: Write + Send> Progress for Lines<W> {
         self.tables_done.fetch_add(1, Ordering::Relaxed);
         self.weight_done.fetch_add(done.weight, Ordering::Relaxed);
         if self.verbose || done.elapsed >= LONG {
-            self.line(&format!(
-                "{}: {} rows, {} as {} in {:.1} s",
-                done.name,
-                done.rows,
-                size(done.bytes),
-                size(done.stored),
-                done.elapsed.as_secs_f64()
-            ));
+            let bytes = match (done.bytes, done.stored) {
+                (0, 0) => String::new(),
+                (bytes, stored) => format!(", {} as {}", size(bytes), size(stored)),
+            };
+            let seconds = done.elapsed.as_secs_f64();
+            self.line(&format!("{}: {} rows{bytes} in {seconds:.1} s", done.name, done.rows));
         }
     }
 

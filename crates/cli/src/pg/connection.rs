@@ -57,6 +57,23 @@ impl Connection {
     /// Connects. `params` are libpq's keywords; a `dbname` may itself be a connection string or URI. What is not
     /// given comes from the environment, service files and defaults.
     pub fn open(params: &[(String, String)]) -> Result<Connection> {
+        let connection = Connection::attempt(params)?;
+        if !connection.is_alive() {
+            return Err(Error::new(ErrorKind::Connection, connection.message()));
+        }
+        Ok(connection)
+    }
+
+    /// The server asks for a password that nobody has given.
+    pub fn lacks_password(params: &[(String, String)]) -> Result<bool> {
+        let connection = Connection::attempt(params)?;
+        // SAFETY: libpq's structure, connected or not.
+        Ok(!connection.is_alive()
+            && unsafe { pq_sys::PQconnectionNeedsPassword(connection.raw) } != 0)
+    }
+
+    /// A connection, or what is left of the attempt.
+    fn attempt(params: &[(String, String)]) -> Result<Connection> {
         let mut keys = Vec::new();
         let mut values = Vec::new();
         for (key, value) in params {
@@ -74,11 +91,7 @@ impl Connection {
             return Err(Error::new(ErrorKind::Connection, "out of memory"));
         }
         let connection = Connection { raw };
-        // SAFETY: a live connection.
-        if unsafe { pq_sys::PQstatus(raw) } != pq_sys::ConnStatusType::CONNECTION_OK {
-            return Err(Error::new(ErrorKind::Connection, connection.message()));
-        }
-        // SAFETY: a live connection and a function that touches nothing.
+        // SAFETY: libpq's structure, connected or not, and a function that touches nothing.
         unsafe { pq_sys::PQsetNoticeProcessor(raw, Some(ignore_notice), null_mut()) };
         Ok(connection)
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::pg::Connection;
 use crate::plan::select::Selection;
 use crate::report::words::count;
-use crate::report::{Costs, Event, Watch};
+use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::verify::{self, Depth, Expected, Ignore, Outcome};
 use std::path::PathBuf;
 
@@ -147,24 +147,35 @@ fn tell(outcome: &Outcome, check: &Check, watch: &dyn Watch) -> Result<()> {
     Ok(())
 }
 
+/// What looking at a table is guessed to cost, in microseconds.
+const TABLE: u64 = 1000;
+
 /// A comparison's progress as events.
 struct Told<'a>(&'a dyn Watch);
 
 impl Progress for Told<'_> {
     fn phase(&self, name: &str) {
         self.0.event(&Event::Phase(name));
-        self.0.event(&Event::Work { steps: 0, cost: Costs::default() });
     }
 
-    fn total(&self, _: u64, _: u64) {}
-
-    fn advance(&self, worker: Option<usize>, rows: u64, bytes: u64) {
-        self.0.event(&Event::Moved { worker, rows, bytes });
+    fn total(&self, tables: u64, _: u64) {
+        let cost = Costs::of(Kind::Verify, tables * TABLE);
+        self.0.event(&Event::Work { steps: tables as usize, cost });
     }
 
-    fn begin(&self, _: usize, _: &str, _: u64) {}
+    // Rows that are compared are not rows that were loaded.
+    fn advance(&self, _: Option<usize>, _: u64, _: u64) {}
 
-    fn done(&self, _: &Done) {}
+    fn begin(&self, worker: usize, what: &str, _: u64) {
+        let cost = Costs::of(Kind::Verify, TABLE);
+        self.0.event(&Event::Begin { worker, what, steps: 1, cost });
+    }
+
+    fn done(&self, done: &Done) {
+        let cost = Costs::of(Kind::Verify, TABLE);
+        let did = Did { steps: 1, cost, ok: true, ..Did::default() };
+        self.0.event(&Event::End { worker: done.connection, did });
+    }
 
     fn note(&self, line: &str) {
         self.0.event(&Event::Note(line));

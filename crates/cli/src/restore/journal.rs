@@ -71,16 +71,6 @@ pub fn join(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Nothing in the database was made by a user: a restore that died before its journal was there left it so.
-pub fn is_empty_database(connection: &Connection) -> Result<bool> {
-    let rows = connection.query(
-        b"SELECT NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid >= 16384 AND relpersistence <> 't') \
-          AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_proc WHERE oid >= 16384) \
-          AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE oid >= 16384 AND nspname !~ '^pg_')",
-    )?;
-    Ok(rows.flag(0, 0))
-}
-
 /// Nothing is recorded yet.
 pub fn is_empty(connection: &Connection) -> Result<bool> {
     let sql = format!(

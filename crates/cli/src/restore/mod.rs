@@ -242,8 +242,9 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     site.entries_done = entries_done.into_iter().collect();
     site.go_on_after_errors = options.go_on_after_errors;
     let ended = site.run(options.jobs);
-    // What has done nothing leaves nothing behind.
-    if ended.as_ref().map_or(true, |e| !e.failures.is_empty())
+    // What has done nothing leaves nothing behind; dropping is something.
+    if !terms.clean
+        && ended.as_ref().map_or(true, |e| !e.failures.is_empty())
         && connection.is_alive()
         && journal::is_empty(&connection).unwrap_or(false)
     {

@@ -150,21 +150,20 @@ fn compare_all(
     connection.run(&[b"SET client_encoding = ", &literal[..]].concat())?;
     let tables = rows::tables(archive.toc(), selected, &connection)?;
     drop(connection);
-    progress.total(tables.len() as u64, 0);
-    let Terms { depth, jobs, .. } = *terms;
-    let there = rows::of_database(target, &encoding, &tables, depth, jobs, progress, halt)?;
+    // Each is looked at on both sides.
+    progress.total(2 * tables.len() as u64, 2 * tables.len() as u64);
+    let work = rows::Work { depth: terms.depth, jobs: terms.jobs, progress, halt };
+    let there = rows::of_database(target, &encoding, &tables, &work)?;
     let wanted = match expected {
-        Expected::Archive { .. } => {
-            rows::of_archive(archive, manifest, &tables, depth, jobs, progress, halt)?
-        }
+        Expected::Archive { .. } => rows::of_archive(archive, manifest, &tables, &work)?,
         Expected::Database(login) => {
-            let sums = rows::of_database(login, &encoding, &tables, depth, jobs, progress, halt)?;
+            let sums = rows::of_database(login, &encoding, &tables, &work)?;
             sums.into_iter().collect::<Result<Vec<_>>>()?
         }
     };
     outcome.tables = tables.len();
     outcome.rows = there.iter().flatten().map(RowSum::rows).sum();
-    outcome.differences.extend(rows::compare(&tables, &wanted, &there, depth));
+    outcome.differences.extend(rows::compare(&tables, &wanted, &there, terms.depth));
     Ok(outcome)
 }
 

@@ -7,13 +7,14 @@ use crate::backup::halt::Halt;
 use crate::backup::manifest::Manifest;
 use crate::backup::session;
 use crate::backup::tasks::{copy_target, Table};
-use crate::backup::{Login, Progress};
+use crate::backup::{Done, Login, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// A table whose rows are compared.
 #[derive(Clone, Debug)]
@@ -110,26 +111,48 @@ pub enum Depth {
     Checksums,
 }
 
-/// Does something for each table, on several threads with a state of their own each.
+/// How to go about it.
+pub struct Work<'a> {
+    pub depth: Depth,
+    pub jobs: usize,
+    pub progress: &'a dyn Progress,
+    pub halt: &'a Arc<Halt>,
+}
+
+/// Does something for each table, on several threads with a state of their own each, and tells of it. `whose` rows
+/// they are goes before the table's name.
 fn each<S, T: Send>(
     tables: &[Rows],
-    jobs: usize,
-    halt: &Arc<Halt>,
+    whose: &str,
+    Work { jobs, progress, halt, .. }: &Work,
     begin: impl Fn() -> Result<S> + Sync,
-    one: impl Fn(&S, &Rows) -> Result<T> + Sync,
+    one: impl Fn(&S, &Rows) -> Result<(T, u64)> + Sync,
 ) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(tables.len()));
     std::thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, tables.len().max(1)) {
-            scope.spawn(|| {
+        let (next, results, begin, one) = (&next, &results, &begin, &one);
+        for connection in 0..(*jobs).clamp(1, tables.len().max(1)) {
+            scope.spawn(move || {
                 halt.watch(|| {
                     let state = begin()?;
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(table) = tables.get(at) else { return Ok(()) };
                         halt.check()?;
-                        let result = one(&state, table)?;
+                        let (name, start) = (format!("{whose}{}", table.shown()), Instant::now());
+                        progress.begin(connection, &name, 1);
+                        let (result, rows) = one(&state, table)?;
+                        let (bytes, stored, weight, elapsed) = (0, 0, 1, start.elapsed());
+                        progress.done(&Done {
+                            name,
+                            rows,
+                            bytes,
+                            stored,
+                            weight,
+                            elapsed,
+                            connection,
+                        });
                         results.lock().unwrap_or_else(|e| e.into_inner()).push((at, result));
                     }
                 })
@@ -147,10 +170,7 @@ pub fn of_database(
     login: &Login,
     encoding: &str,
     tables: &[Rows],
-    depth: Depth,
-    jobs: usize,
-    progress: &dyn Progress,
-    halt: &Arc<Halt>,
+    work: &Work,
 ) -> Result<Vec<Result<RowSum>>> {
     let begin = || {
         let connection = session::connect(login)?;
@@ -158,24 +178,21 @@ pub fn of_database(
         connection.run(&[b"SET client_encoding = ", &encoding[..]].concat())?;
         Ok(connection)
     };
-    let one = |connection: &Connection, table: &Rows| -> Result<Result<RowSum>> {
-        let sum = match depth {
+    let one = |connection: &Connection, table: &Rows| -> Result<(Result<RowSum>, u64)> {
+        let sum = match work.depth {
             Depth::Counts => connection
                 .query(&table.count)
                 .map(|rows| RowSum::counted(rows.number(0, 0).unwrap_or(0))),
-            Depth::Checksums => copied(connection, table, halt),
+            Depth::Checksums => copied(connection, table, work.halt),
         };
         match sum {
-            Ok(sum) => {
-                progress.advance(None, sum.rows(), 0);
-                Ok(Ok(sum))
-            }
+            Ok(sum) => Ok((Ok(sum), sum.rows())),
             // What is wrong with one table is a difference, not the end.
-            Err(e) if e.kind == ErrorKind::Statement => Ok(Err(e)),
+            Err(e) if e.kind == ErrorKind::Statement => Ok((Err(e), 0)),
             Err(e) => Err(e),
         }
     };
-    each(tables, jobs, halt, begin, one)
+    each(tables, "rows of ", work, begin, one)
 }
 
 fn copied(connection: &Connection, table: &Rows, halt: &Halt) -> Result<RowSum> {
@@ -196,14 +213,11 @@ pub fn of_archive(
     archive: &Archive,
     manifest: Option<&Manifest>,
     tables: &[Rows],
-    depth: Depth,
-    jobs: usize,
-    progress: &dyn Progress,
-    halt: &Arc<Halt>,
+    work: &Work,
 ) -> Result<Vec<RowSum>> {
     let mut told = HashMap::new();
     for (_, table) in manifest.iter().flat_map(|manifest| manifest.tables()) {
-        let sum = match (&table.checksum, depth) {
+        let sum = match (&table.checksum, work.depth) {
             (_, Depth::Counts) => Some(RowSum::counted(table.rows)),
             (Some(text), Depth::Checksums) => RowSum::parse(table.rows, text),
             (None, Depth::Checksums) => None,
@@ -215,13 +229,12 @@ pub fn of_archive(
         for &place in &table.places {
             whole.merge(match told.get(&archive.toc().entry(place).dump_id) {
                 Some(sum) => *sum,
-                None => read(archive, place, halt)?,
+                None => read(archive, place, work.halt)?,
             });
         }
-        progress.advance(None, whole.rows(), 0);
-        Ok(whole)
+        Ok((whole, whole.rows()))
     };
-    each(tables, jobs, halt, || Ok(()), one)
+    each(tables, "archived rows of ", work, || Ok(()), one)
 }
 
 /// Reads the rows of an entry.
