@@ -73,7 +73,6 @@ fn tell(reporter: &Reporter, report: &backup::Report) {
 }
 
 fn check(args: &Verify) -> Result<ExitCode> {
-    let settings = StoreSettings::default();
     let jobs = usize::from(args.jobs);
     let progress: Box<dyn Progress> = match args.quiet {
         true => Box::new(Silent),
@@ -81,6 +80,9 @@ fn check(args: &Verify) -> Result<ExitCode> {
     };
     let login = args.login()?;
     let stop = stop_flag(say)?;
+    let asked = Arc::clone(&stop);
+    let cancelled = Some(Arc::new(move || asked.load(Ordering::Relaxed)) as _);
+    let settings = StoreSettings { cancelled, ..StoreSettings::default() };
     let Checked { manifest, problems } =
         check::check(&args.dest, &settings, jobs, &*progress, Arc::clone(&stop))?;
     if !problems.is_empty() {

@@ -105,7 +105,7 @@ fn more(command: &Command) -> Roff {
     roff
 }
 
-const ENVIRONMENT: [(&str, &str); 3] = [
+const ENVIRONMENT: [(&str, &str); 4] = [
     (
         "PGHOST, PGPORT, PGUSER, PGDATABASE, PGPASSFILE, PGSERVICE, PGSSLMODE, ...",
         "How to connect, where no option says so, as for all programs that use libpq.",
@@ -113,6 +113,11 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     (
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL",
         "Keys, region and address of the object store behind s3:// addresses.",
+    ),
+    (
+        "FIRN_STORE_OPTIONS",
+        "How the object store is used: name=value, separated by commas; max_retries, retry_timeout_ms, \
+         request_timeout_ms, connect_timeout_ms, part_bytes and others.",
     ),
     ("TERM", "With \"dumb\" a terminal gets plain lines instead of the live display."),
 ];

@@ -141,10 +141,11 @@ impl Shared {
         match work {
             Work::Put { key, bytes } => store.put(&key, bytes, &stopped),
             Work::Part { upload, number, offset, bytes } => {
-                let part = store.upload_part(&upload.upload, number, offset, bytes, &stopped);
+                // A part that fails stays under way: nobody may finish the object without it.
+                let part = store.upload_part(&upload.upload, number, offset, bytes, &stopped)?;
                 let mut state = lock(&upload.state);
                 state.0 -= 1;
-                state.1.push(part?);
+                state.1.push(part);
                 upload.arrived.notify_all();
                 Ok(())
             }
