@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "tests"))
 from restore import common  # noqa: E402
 from restore.common import Child, Server, schema  # noqa: E402
 
-SERVER = ("fsync=on", "synchronous_commit=on", "shared_buffers=1GB", "max_wal_size=2GB", "max_locks_per_transaction=2048",
+SERVER = ("fsync=on", "synchronous_commit=on", "shared_buffers=1GB", "max_wal_size=2GB",
           "autovacuum_naptime=1min", "log_min_messages=fatal")
 SERIAL, PARALLEL, SINGLE = "pg_restore", "pg_restore -j", "pg_restore --single-transaction"
 
@@ -90,11 +90,14 @@ def main():
     parser.add_argument("--only", action="append", help="only runs with this in their name; may be repeated")
     parser.add_argument("--compare", choices=("all", "schema", "none"), default="all", help="what of the dumps is compared")
     parser.add_argument("--limit", type=int, default=4800, help="seconds after which a run is given up")
+    parser.add_argument("--locks", type=int, default=2048, help="max_locks_per_transaction of the server; --single-transaction of "
+                        "164,074 tables needs 32768")
     parser.add_argument("--folder", default="/tmp", help="where the server's files are")
     parser.add_argument("--keep", action="store_true", help="leave the archive of the generated schema and print its path")
     args = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="firn-bench-restore-", dir=args.folder)
-    server = Server(common.OLD, conf=SERVER, name="bench", base=args.folder)
+    conf = (*SERVER, f"max_locks_per_transaction={args.locks}")
+    server = Server(common.OLD, conf=conf, name="bench", base=args.folder)
     try:
         server.create()
         with server.connect() as c:
