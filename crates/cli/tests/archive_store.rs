@@ -233,6 +233,8 @@ fn what_is_not_there() {
     server.set("other", b"--\n-- a script");
     let e = Archive::open_with("s3://bucket/pre/nothing", &settings(&server)).err().unwrap();
     assert!(e.message.contains("toc.dat") && e.hint.is_some(), "{e}");
+    // Nobody wants to wait for a listing of all that is not an archive. It would be of no key.
+    assert!(!server.log().iter().any(|line| line.starts_with("GET  ")));
     let e = Archive::open_with("s3://bucket/pre/other", &settings(&server)).err().unwrap();
     assert!(e.message.contains("script"), "{e}");
     let e = Archive::open_with("s3://bucket/a:b/other", &settings(&server)).err().unwrap();
@@ -260,7 +262,11 @@ fn half_a_backup_is_no_archive() {
     let local = Archive::open(folder.to_str().unwrap());
     std::fs::remove_dir_all(&folder).unwrap();
     let remote = Archive::open_with("s3://bucket/pre/half", &settings(&server));
-    for opened in [local, remote, Archive::from_files(half.clone())] {
+    half.remove(&b"toc.dat"[..]);
+    put_files(&server, "less", &half);
+    let less = Archive::open_with("s3://bucket/pre/less", &settings(&server));
+    half.insert(b"toc.dat".to_vec(), whole[&b"toc.dat"[..]].clone());
+    for opened in [local, remote, less, Archive::from_files(half.clone())] {
         let e = opened.err().unwrap();
         assert_eq!(e.kind, ErrorKind::Archive, "{e}");
         assert!(e.message.contains("not finished"), "{e}");
@@ -284,9 +290,9 @@ fn half_a_backup_is_no_archive() {
 fn a_listing_that_fails_is_an_error() {
     let server = Server::start();
     let location = put(&server, &path("18/gzip.dir"));
-    // Whether it is an object, and whether it has a manifest: two requests each.
-    let mut faults = vec![Fault::None; 4];
-    faults.extend(vec![Fault::Status(403, "AccessDenied"); 1]);
+    // Whether it is an object, and whether it has a manifest: two requests each. One for the table of contents.
+    let mut faults = vec![Fault::None; 5];
+    faults.push(Fault::Status(403, "AccessDenied"));
     server.faults(&faults);
     let e = Archive::open_with(&location, &settings(&server)).err().unwrap();
     assert!(e.message.contains("list") && e.message.contains("AccessDenied"), "{e}");

@@ -16,6 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The file with the table of contents.
+const CONTENTS: &[u8] = b"toc.dat";
+
 /// The order in which `pg_restore` looks for a file.
 const SUFFIXES: [Compression; 4] =
     [Compression::None, Compression::Gzip, Compression::Lz4, Compression::Zstd];
@@ -102,25 +105,37 @@ impl Folder {
     /// is planned by their sizes must not depend on how the store feels. An error if what is there is the
     /// rest of a backup that was not finished: its table of contents may be there and its data not.
     pub fn survey(&mut self) -> Result<()> {
-        if let Place::Remote { remote, sizes } = &mut self.place {
-            *sizes = listed(remote)?;
+        let marker = manifest::MARKER.as_bytes();
+        if let Place::Remote { remote, .. } = &self.place {
+            // What is no archive may be a bucket of millions of objects.
+            let remote = remote.clone();
+            if !self.has_contents()? {
+                return match self.find_alone(marker)? {
+                    Some(_) => Err(unfinished()),
+                    None => Ok(()),
+                };
+            }
+            self.place = Place::Remote { sizes: listed(&remote)?, remote };
         }
         if self.find(manifest::FILE.as_bytes())?.is_some() {
             return Err(
                 Error::archive("its manifest was not there, and now it is").hint("Try again.")
             );
         }
-        let marker = manifest::MARKER;
-        match self.find(marker.as_bytes())? {
+        match self.find(marker)? {
+            Some(_) => Err(unfinished()),
             None => Ok(()),
-            Some(_) => Err(Error::archive(
-                "it is a backup that was not finished, or is being made",
-            )
-            .detail(format!("There is a file \"{marker}\" and no file \"{}\".", manifest::FILE))
-            .hint(
-                "Make the backup again; --overwrite-incomplete removes what there is of this one.",
-            )),
         }
+    }
+
+    /// Whether a store has a table of contents.
+    fn has_contents(&self) -> Result<bool> {
+        for full in spellings(CONTENTS) {
+            if self.find_alone(&full)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The file with a name as the archive's lists give it, or with that name and a compression's suffix.
@@ -136,7 +151,7 @@ impl Folder {
 
     /// The table of contents and its stored size.
     pub fn open_contents(&self) -> Result<(Stored, u64)> {
-        for full in spellings(b"toc.dat") {
+        for full in spellings(CONTENTS) {
             if let Some(member) = self.find(&full)? {
                 return Ok((self.stored(&full, &member)?, member.size));
             }
@@ -201,6 +216,14 @@ impl Folder {
             (None, Place::Remote { sizes, .. }) => sizes.get(&full).copied(),
         })
     }
+}
+
+fn unfinished() -> Error {
+    let detail =
+        format!("There is a file \"{}\" and no file \"{}\".", manifest::MARKER, manifest::FILE);
+    Error::archive("it is a backup that was not finished, or is being made")
+        .detail(detail)
+        .hint("Make the backup again; --overwrite-incomplete removes what there is of this one.")
 }
 
 /// The sizes of all files in a store. One listing takes a request per thousand of them; asking for each would
