@@ -14,7 +14,7 @@ use firn_lake::{Part, Store, StoreOptions, Upload};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The most parts that are planned for; S3 allows 10,000.
@@ -23,6 +23,11 @@ const PARTS: u64 = 9_000;
 const PARTS_OF_A_SIZE: u64 = 2_000;
 /// How long giving up unfinished uploads may take.
 const ABANDON: Duration = Duration::from_secs(10);
+
+/// After so long uploads are given up a second time.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How long a run that is to end waits for the name of an upload that it has begun.
+const NAMED: Duration = Duration::from_secs(5);
 
 /// Objects below a prefix.
 pub struct RemoteDestination {
@@ -243,9 +248,13 @@ impl Destination for RemoteDestination {
         let open: Vec<Upload> = lock(&self.shared.open).drain().map(|(_, upload)| upload).collect();
         let late = || Instant::now() > deadline;
         if let (false, Ok(store)) = (open.is_empty(), Store::open(&self.shared.options, || {})) {
-            for upload in open {
-                // A rule of the bucket for incomplete uploads takes care of what cannot be given up now.
-                let _ = store.upload_abort(&upload, &late);
+            // Twice: the store may still be busy with a part whose sending was given up, and keep that.
+            for pause in [Duration::ZERO, AGAIN] {
+                std::thread::sleep(pause);
+                for upload in &open {
+                    // A rule of the bucket for incomplete uploads takes care of what cannot be given up now.
+                    let _ = store.upload_abort(upload, &late);
+                }
             }
         }
     }
@@ -274,9 +283,13 @@ impl ObjectOutput {
             return Ok(Arc::clone(upload));
         }
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
-        let stopped = || self.shared.halt.is_set();
+        // What is begun and has no name yet cannot be given up.
+        let since = OnceLock::new();
+        let stopped =
+            || self.shared.halt.is_set() && since.get_or_init(Instant::now).elapsed() > NAMED;
         let upload = store.upload_begin(&self.key, &stopped).map_err(store_error)?;
         lock(&self.shared.open).insert(self.key.clone(), upload.clone());
+        self.shared.halt.check()?;
         let (key, state) = (self.key.clone(), Mutex::default());
         let upload = Arc::new(Parts { upload, key, state, arrived: Condvar::new() });
         self.upload = Some(Arc::clone(&upload));
