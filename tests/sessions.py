@@ -282,6 +282,7 @@ class Session:
     def __init__(self, cluster, name):
         self.conn = cluster.connect()
         self.conn.execute(f"SET application_name = '{name}'")
+        self.watch = cluster.connect()
         self.thread = None
         self.result = None
 
@@ -295,6 +296,18 @@ class Session:
         self.thread = threading.Thread(target=work)
         self.thread.start()
         self.thread.join(0.25)
+        # On a busy machine a statement may take longer than that without waiting for anybody.
+        end = time.time() + 15
+        while self.thread.is_alive() and time.time() < end and not self.waits():
+            self.thread.join(0.05)
+
+    def waits(self):
+        sql = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        return self.watch.execute(sql, (self.conn.info.backend_pid,)).fetchone() == (True,)
+
+    def close(self):
+        self.conn.close()
+        self.watch.close()
 
     def finish(self):
         if self.thread is not None:
@@ -333,7 +346,7 @@ def play(cluster, am, steps, placement):
         outcome.append((sql, "waits" if blocked and placement != "rows" else ""))
     for s in sessions.values():
         outcome.append(s.finish())
-        s.conn.close()
+        s.close()
     with cluster.connect() as c:
         outcome.append(c.execute("SELECT * FROM t ORDER BY 1, 2").fetchall())
         c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
