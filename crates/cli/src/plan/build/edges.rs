@@ -150,6 +150,9 @@ impl Builder<'_> {
             let milestone = settled[&parent];
             for (child, attach) in self.tree.children[&parent].clone() {
                 self.edge(self.step_of[attach as usize], milestone);
+                // From 18 on NOT NULL constraints have names. A partition has its parent's, and the parent would get
+                // another one if that was taken.
+                self.edge(self.step_of[parent as usize], self.step_of[child as usize]);
                 if let Some(data) = self.input.selection.data_of(toc.entry(child as usize).dump_id)
                 {
                     self.edge(self.step_of[data as usize], milestone);
