@@ -33,12 +33,21 @@ def commands(server, archive, args):
 
 
 def server_cpu(server):
-    """Seconds of CPU of the server and of all its processes that have ended."""
+    """Seconds of CPU of the server and of all its processes, those that have ended included."""
     with open(os.path.join(server.data, "postmaster.pid")) as f:
-        pid = int(f.readline())
-    with open(f"/proc/{pid}/stat") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        postmaster = int(f.readline())
+    ticks = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(name) == postmaster:
+            ticks += sum(map(int, fields[11:15]))
+        elif int(fields[1]) == postmaster:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def measure(server, command, limit):
@@ -53,7 +62,7 @@ def measure(server, command, limit):
         run = child.wait(limit)
     except AssertionError:
         run = None
-    # Only of processes that have ended the time is known.
+    # What was given up goes on for a while.
     with server.connect() as c:
         c.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'target'")
         while c.execute("SELECT 1 FROM pg_stat_activity WHERE datname = 'target'").fetchone():

@@ -1,5 +1,6 @@
 //! Rows and large objects on their way to the server.
 
+use super::blocks::{Blocks, BLOCK};
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
@@ -23,41 +24,18 @@ pub struct Flow<'a> {
     pub moved: &'a dyn Fn(u64),
 }
 
-/// Bytes that are read and sent at a time. Parts of a table take blocks of this size in turn.
-const BLOCK: usize = 1 << 20;
-
-/// Fill `buffer` to [`BLOCK`] bytes and on to the next line's end; what lies behind that stays for the next.
-/// Returns the length of the block, 0 at the end.
-fn next_block(source: &mut dyn Read, buffer: &mut Vec<u8>, ended: &mut bool) -> Result<usize> {
-    loop {
-        if *ended {
-            return Ok(buffer.len());
-        }
-        if buffer.len() >= BLOCK {
-            if let Some(end) = buffer[BLOCK - 1..].iter().position(|&b| b == b'\n') {
-                return Ok(BLOCK + end);
-            }
-        }
-        let begin = buffer.len();
-        buffer.resize(begin + BLOCK, 0);
-        let read = source.read(&mut buffer[begin..]).map_err(read_error);
-        buffer.truncate(begin + *read.as_ref().unwrap_or(&0));
-        *ended = read? == 0;
-    }
-}
-
 fn stopped() -> Error {
     Error::new(ErrorKind::Cancelled, "canceled by user")
 }
 
-/// Copy part `part` of `parts` of a table's rows. The transaction is open.
+/// Copy a part, `(which, of how many)`, of a table's rows. The transaction is open.
 ///
 /// `skip_empty`: run nothing for a table without rows. `freeze`: the table is of this restore and has no rows.
 pub fn copy_rows(
     connection: &Connection,
     archive: &Archive,
     place: usize,
-    (part, parts): (u16, u16),
+    part: (u16, u16),
     skip_empty: bool,
     freeze: bool,
     flow: &Flow,
@@ -70,44 +48,34 @@ pub fn copy_rows(
     if entry.copy_stmt.is_empty() {
         return run_inserts(connection, &mut source, flow);
     }
-    let mut buffer = Vec::new();
-    let mut ended = false;
+    let mut blocks = Blocks::of(source, part)?;
     let mut begun = false;
     let mut copied = Copied::default();
-    let mut number = 0u64;
     loop {
-        let length = match next_block(&mut source, &mut buffer, &mut ended) {
-            Ok(length) => length,
+        let block = match blocks.next(|| flow.stop.load(Ordering::Relaxed)) {
+            Ok(Some(block)) => block,
+            Ok(None) => break,
             Err(e) => {
                 if begun {
-                    connection.abort_copy("the archive cannot be read on");
+                    connection.abort_copy(match e.kind {
+                        ErrorKind::Cancelled => "canceled by user",
+                        _ => "the archive cannot be read on",
+                    });
                 }
                 return Err(e);
             }
         };
-        if length == 0 {
-            break;
+        if !begun {
+            copied.statements += begin_copy(connection, entry.copy_stmt, freeze)?;
+            begun = true;
         }
-        if flow.stop.load(Ordering::Relaxed) {
-            if begun {
-                connection.abort_copy("canceled by user");
-            }
-            return Err(stopped());
+        if let Err(e) = connection.put_copy(&block) {
+            // The server may have said why it takes no more.
+            return Err(connection.finish_copy().err().unwrap_or(e));
         }
-        if number % u64::from(parts) == u64::from(part) {
-            if !begun {
-                copied.statements += begin_copy(connection, entry.copy_stmt, freeze)?;
-                begun = true;
-            }
-            if let Err(e) = connection.put_copy(&buffer[..length]) {
-                // The server may have said why it takes no more.
-                return Err(connection.finish_copy().err().unwrap_or(e));
-            }
-            copied.bytes += length as u64;
-            (flow.moved)(length as u64);
-        }
-        number += 1;
-        buffer.drain(..length);
+        copied.bytes += block.len() as u64;
+        (flow.moved)(block.len() as u64);
+        blocks.done(block);
     }
     if begun || !skip_empty {
         if !begun {
@@ -220,25 +188,6 @@ pub fn write_large_objects(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_end_with_lines() {
-        let text: Vec<u8> = (0..300_000).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
-        let (mut source, mut buffer, mut ended, mut all) =
-            (&text[..], Vec::new(), false, Vec::new());
-        let mut blocks = 0;
-        loop {
-            let length = next_block(&mut source, &mut buffer, &mut ended).unwrap();
-            if length == 0 {
-                break;
-            }
-            assert_eq!(buffer[length - 1], b'\n');
-            all.extend(buffer.drain(..length));
-            blocks += 1;
-        }
-        assert_eq!(all, text);
-        assert!(blocks >= 3);
-    }
 
     #[test]
     fn frozen_copies() {

@@ -10,6 +10,7 @@
 //! - [`finish`]: ANALYZE at the end.
 //! - [`check`]: comparing the result with the archive or the source.
 
+pub mod blocks;
 pub mod check;
 pub mod data;
 pub mod database;
