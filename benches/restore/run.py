@@ -29,7 +29,8 @@ def commands(server, archive, args):
     found[SINGLE] = [*pg_restore, "--single-transaction", archive]
     found[PARALLEL] = [*pg_restore, "-j", str(args.pg_jobs), archive]
     found[SERIAL] = [*pg_restore, archive]
-    return {n: c for n, c in found.items() if not args.only or any(o in n for o in args.only)}
+    # "pg_restore" alone is a name, and part of others.
+    return {n: c for n, c in found.items() if not args.only or n in args.only or any(o in n and o not in found for o in args.only)}
 
 
 def server_cpu(server):
@@ -101,7 +102,7 @@ def main():
     parser.add_argument("--expected", help="with --archive: a plain dump of its source (pg_dump, or pg_dump -s with --compare schema)")
     parser.add_argument("--jobs", type=lambda s: [int(j) for j in s.split(",")], default=[1, 2, 4, 8])
     parser.add_argument("--pg-jobs", type=int, default=os.cpu_count(), help="jobs of pg_restore -j")
-    parser.add_argument("--only", action="append", help="only runs with this in their name; may be repeated")
+    parser.add_argument("--only", action="append", help="only the run of this name, or those with this in their names; may be repeated")
     parser.add_argument("--compare", choices=("all", "schema", "none"), default="all", help="what of the dumps is compared")
     parser.add_argument("--limit", type=int, default=4800, help="seconds after which a run is given up")
     parser.add_argument("--locks", type=int, default=2048, help="max_locks_per_transaction of the server; --single-transaction of "

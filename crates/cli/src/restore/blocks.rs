@@ -4,13 +4,14 @@
 use crate::archive::read_error;
 use crate::error::{Error, ErrorKind, Result};
 use std::io::Read;
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Bytes that are sent at a time, to the next line's end. Parts of a table take blocks of this size in turn.
 pub const BLOCK: usize = 1 << 20;
-/// Blocks that are read ahead.
-const AHEAD: usize = 6;
+/// Bytes that are read ahead. A block with a longer line than that is alone.
+const AHEAD: usize = 8 * BLOCK;
 
 /// The first `length` bytes of `bytes`.
 pub struct Block {
@@ -87,12 +88,36 @@ impl Cutter {
     }
 }
 
+/// How much memory blocks on their way take.
+#[derive(Default)]
+struct Room {
+    used: usize,
+    /// Nobody takes blocks any more.
+    closed: bool,
+}
+
+type Shared = Arc<(Mutex<Room>, Condvar)>;
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Room> {
+    shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wait until there is room for so many bytes, and take it. `false`: nobody wants them any more.
+fn take_room(shared: &Shared, bytes: usize) -> bool {
+    let full = |room: &mut Room| !room.closed && room.used > 0 && room.used + bytes > AHEAD;
+    let waited = shared.1.wait_while(lock(shared), full);
+    let mut room = waited.unwrap_or_else(PoisonError::into_inner);
+    room.used += bytes;
+    !room.closed
+}
+
 enum Place {
     /// All is here already: a small table.
     Here(Cutter),
     Ahead {
         blocks: Receiver<Result<Option<Block>>>,
-        spare: SyncSender<Vec<u8>>,
+        spare: Sender<Vec<u8>>,
+        room: Shared,
     },
 }
 
@@ -115,15 +140,17 @@ impl Blocks {
         if cutter.ended {
             return Ok(Self(Place::Here(cutter)));
         }
-        let (give, blocks) = sync_channel(AHEAD);
-        let (spare, spares) = sync_channel(AHEAD + 2);
+        let (give, blocks) = channel();
+        let (spare, spares) = channel();
+        let room = Shared::default();
+        let theirs = Arc::clone(&room);
         std::thread::Builder::new()
             .name("reader".into())
-            .spawn(move || read_on(cutter, &give, &spares))
+            .spawn(move || read_on(cutter, &give, &spares, &theirs))
             .map_err(|e| {
                 Error::new(ErrorKind::Internal, format!("could not start a thread: {e}"))
             })?;
-        Ok(Self(Place::Ahead { blocks, spare }))
+        Ok(Self(Place::Ahead { blocks, spare, room }))
     }
 
     /// The next block, `None` at the end. `stopped` is asked while there is none yet.
@@ -150,11 +177,24 @@ impl Blocks {
         }
     }
 
-    /// Take a block's memory back, for another one.
+    /// Take a block's memory back, for another one. Must be done: as long as it is not, it counts as read ahead.
     pub fn done(&mut self, block: Block) {
-        if let Place::Ahead { spare, .. } = &self.0 {
-            // If there is enough already, it is freed.
-            let _ = spare.try_send(block.bytes);
+        if let Place::Ahead { spare, room, .. } = &self.0 {
+            lock(room).used -= block.bytes.len();
+            room.1.notify_one();
+            if block.bytes.len() <= AHEAD / 2 {
+                // If the reader has come to its end, it is freed.
+                let _ = spare.send(block.bytes);
+            }
+        }
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        if let Place::Ahead { room, .. } = &self.0 {
+            lock(room).closed = true;
+            room.1.notify_one();
         }
     }
 }
@@ -162,13 +202,17 @@ impl Blocks {
 /// Read to the end, or until nobody takes the blocks.
 fn read_on(
     mut cutter: Cutter,
-    give: &SyncSender<Result<Option<Block>>>,
+    give: &Sender<Result<Option<Block>>>,
     spares: &Receiver<Vec<u8>>,
+    room: &Shared,
 ) {
     loop {
         let block = cutter.next(|| spares.try_recv().unwrap_or_default());
-        let last = !matches!(block, Ok(Some(_)));
-        if give.send(block).is_err() || last {
+        let bytes = match &block {
+            Ok(Some(block)) => block.bytes.len(),
+            _ => 0,
+        };
+        if !take_room(room, bytes) || give.send(block).is_err() || bytes == 0 {
             return;
         }
     }
@@ -178,6 +222,7 @@ fn read_on(
 mod tests {
     use super::*;
     use std::io::{self, Cursor};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn all(text: &[u8], part: (u16, u16)) -> Vec<Vec<u8>> {
         let mut blocks = Blocks::of(Box::new(Cursor::new(text.to_vec())), part).unwrap();
@@ -238,12 +283,40 @@ mod tests {
             Blocks::of(Box::new(Broken(Cursor::new(lines(1_000_000)))), (0, 1)).unwrap();
         let error = loop {
             match blocks.next(|| false) {
-                Ok(block) => drop(block.expect("not the end")),
+                Ok(block) => blocks.done(block.expect("not the end")),
                 Err(e) => break e,
             }
         };
         assert!(error.to_string().contains("torn"), "{error}");
         assert!(Blocks::of(Box::new(Broken(Cursor::new(lines(3)))), (0, 1)).is_err());
+    }
+
+    #[test]
+    fn long_lines_wait_for_each_other() {
+        struct Counted(Arc<AtomicUsize>);
+        impl Read for Counted {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                // Lines of 16 blocks.
+                let begin = self.0.load(Ordering::Relaxed) % (16 * BLOCK);
+                let length = buffer.len().min(16 * BLOCK - begin);
+                buffer[..length].fill(b'x');
+                if begin + length == 16 * BLOCK {
+                    buffer[length - 1] = b'\n';
+                }
+                self.0.fetch_add(length, Ordering::Relaxed);
+                Ok(length)
+            }
+        }
+        let read = Arc::new(AtomicUsize::new(0));
+        let mut blocks = Blocks::of(Box::new(Counted(Arc::clone(&read))), (0, 1)).unwrap();
+        for n in 1..6 {
+            let block = blocks.next(|| false).unwrap().unwrap();
+            assert_eq!(block.len(), 16 * BLOCK);
+            std::thread::sleep(Duration::from_millis(60));
+            // This one, and the next, which waits, with what was read beyond its end.
+            assert!(read.load(Ordering::Relaxed) <= (n + 1) * 16 * BLOCK + 17 * BLOCK);
+            blocks.done(block);
+        }
     }
 
     #[test]
