@@ -1,6 +1,6 @@
 //! Rows and large objects on their way to the server.
 
-use super::blocks::{Blocks, BLOCK};
+use super::pieces::{stopped, Pieces, BLOCK};
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
@@ -24,10 +24,6 @@ pub struct Flow<'a> {
     pub moved: &'a dyn Fn(u64),
 }
 
-fn stopped() -> Error {
-    Error::new(ErrorKind::Cancelled, "canceled by user")
-}
-
 /// Copy a part, `(which, of how many)`, of a table's rows. The transaction is open.
 ///
 /// `skip_empty`: run nothing for a table without rows. `freeze`: the table is of this restore and has no rows.
@@ -48,12 +44,12 @@ pub fn copy_rows(
     if entry.copy_stmt.is_empty() {
         return run_inserts(connection, &mut source, flow);
     }
-    let mut blocks = Blocks::of(source, part)?;
+    let mut pieces = Pieces::of(source, part)?;
     let mut begun = false;
     let mut copied = Copied::default();
     loop {
-        let block = match blocks.next(|| flow.stop.load(Ordering::Relaxed)) {
-            Ok(Some(block)) => block,
+        let piece = match pieces.next(|| flow.stop.load(Ordering::Relaxed)) {
+            Ok(Some(piece)) => piece,
             Ok(None) => break,
             Err(e) => {
                 if begun {
@@ -69,13 +65,12 @@ pub fn copy_rows(
             copied.statements += begin_copy(connection, entry.copy_stmt, freeze)?;
             begun = true;
         }
-        if let Err(e) = connection.put_copy(&block) {
+        if let Err(e) = connection.put_copy(&piece) {
             // The server may have said why it takes no more.
             return Err(connection.finish_copy().err().unwrap_or(e));
         }
-        copied.bytes += block.len() as u64;
-        (flow.moved)(block.len() as u64);
-        blocks.done(block);
+        copied.bytes += piece.len() as u64;
+        (flow.moved)(piece.len() as u64);
     }
     if begun || !skip_empty {
         if !begun {

@@ -7,16 +7,17 @@
 //! - [`data`]: rows and large objects.
 //! - [`database`]: creating the target, dropping what is in the way.
 //! - [`tell`]: steps in words and by kind, for those who watch.
+//! - [`pieces`]: a table's rows, read ahead.
 //! - [`finish`]: ANALYZE at the end.
 //! - [`check`]: comparing the result with the archive or the source.
 
-pub mod blocks;
 pub mod check;
 pub mod data;
 pub mod database;
 pub mod facts;
 pub mod finish;
 pub mod journal;
+pub mod pieces;
 pub mod session;
 pub mod tell;
 pub mod work;
