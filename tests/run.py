@@ -20,6 +20,7 @@ import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
 import trouble  # noqa: E402
+import vacuum  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -52,6 +53,7 @@ SUITES = {
     "cold": cold.run,
     "replica": replica.run,
     "trouble": trouble.run,
+    "vacuum": vacuum.run,
     "backup": backup.run,
     "isolation": isolation.run,
     "regress": regress.run,

@@ -10,6 +10,7 @@ pub mod column;
 pub mod entry;
 pub mod error;
 pub mod filter;
+pub mod garbage;
 pub mod read;
 pub mod schema;
 pub mod tombstone;

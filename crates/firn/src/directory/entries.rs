@@ -108,6 +108,15 @@ impl Directory {
         list
     }
 
+    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order.
+    pub fn each_row(&self, snap: Snap, mut visit: impl FnMut(Slot, &DirectoryEntry)) {
+        self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
+            let slot = Slot(key.seq as u32);
+            visit(slot, &self.decode(slot, row.data()));
+            ControlFlow::Continue(())
+        });
+    }
+
     /// The stripe (live or only reserved) whose range of virtual blocks holds `tid`.
     pub fn find(&self, tid: Tid, snap: Snap) -> Option<Found> {
         let block = tid.block.checked_sub(VIRTUAL_BASE)?;

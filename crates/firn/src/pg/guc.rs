@@ -47,6 +47,16 @@ pub fn cache_directory() -> String {
     text(unsafe { CACHE_DIRECTORY })
 }
 
+/// Bytes that VACUUM may use to remember what is dead.
+pub fn vacuum_memory() -> usize {
+    // SAFETY: as above.
+    unsafe {
+        let own = autovacuum_work_mem;
+        let auto = pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER && own != -1;
+        (if auto { own } else { pg_sys::maintenance_work_mem } as usize) << 10
+    }
+}
+
 fn text(raw: *mut core::ffi::c_char) -> String {
     if raw.is_null() {
         return String::new();
@@ -79,6 +89,7 @@ pub fn crash_point(name: &str) {
 }
 
 unsafe extern "C" {
+    static autovacuum_work_mem: i32;
     #[link_name = "kill"]
     fn libc_kill(pid: i32, signal: i32) -> i32;
 }

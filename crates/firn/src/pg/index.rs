@@ -151,6 +151,11 @@ impl Builder {
 
     /// Index the row store. Returns the number of rows.
     pub fn row_store(&mut self) -> f64 {
+        self.heap_rows(|_| false)
+    }
+
+    /// Index the heap's rows except those for which `skip` holds. Returns the number of rows.
+    pub(super) fn heap_rows(&mut self, skip: fn(&super::toast::RowView) -> bool) -> f64 {
         // SAFETY: scan, page and tuple handling as in heapam_index_build_range_scan.
         unsafe {
             let (scan, own, registered) = self.begin_row_store();
@@ -167,6 +172,9 @@ impl Builder {
                 let buffer = (*buffered).buffer;
                 let verdict = if any { self.judge(tuple, buffer, oldest) } else { Some(true) };
                 let Some(alive) = verdict else { continue };
+                if skip(&super::toast::RowView::of(tuple)) {
+                    continue;
+                }
                 if alive {
                     rows += 1.0;
                 }
@@ -287,8 +295,8 @@ impl Builder {
     /// End the scan that PostgreSQL handed in, as heapam does.
     pub fn end_scan(&mut self) {
         if !self.request.scan.is_null() {
-            // SAFETY: a live scan of ours, ended once.
-            unsafe { super::ext::guarded(|| super::tableam_scan::end(self.request.scan)) };
+            // SAFETY: a live scan, ended once by its own access method.
+            unsafe { pg_sys::table_endscan(self.request.scan) };
             self.request.scan = std::ptr::null_mut();
         }
     }

@@ -6,6 +6,7 @@
 //! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
 //! callback returns to C (see `errors`).
 
+pub mod anchor;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
@@ -17,6 +18,8 @@ pub mod guc;
 pub mod heap;
 pub mod hooks;
 pub mod index;
+pub mod index_clean;
+mod index_toast;
 pub mod lock;
 pub mod memory;
 pub mod progress;
@@ -33,6 +36,7 @@ pub mod statistics;
 pub mod tableam;
 pub mod tableam_ddl;
 pub mod tableam_scan;
+mod tableam_toast;
 pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;

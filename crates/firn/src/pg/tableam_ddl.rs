@@ -51,6 +51,7 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
     strategy: pg_sys::BufferAccessStrategy,
 ) {
     callback(|| {
+        maintenance::before(Rel::of(rel), &super::index_clean::Wish::of(params, strategy));
         let form = (*rel).rd_rel;
         let whole = (*form).reltuples;
         (*form).reltuples = maintenance::row_store_tuples(Rel::of(rel), whole);
@@ -64,7 +65,7 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
         // heapam has written the catalog; the minor releases before 2024 tell the caches of such
         // writes at the end of the command only.
         pg_sys::CommandEndInvalidationMessages();
-        maintenance::correct_statistics(Rel::of(rel))
+        maintenance::after(Rel::of(rel))
     })
 }
 
@@ -90,9 +91,9 @@ pub(super) unsafe extern "C-unwind" fn needs_toast_table(_rel: pg_sys::Relation)
     true
 }
 
-/// The TOAST relation of a firn table is a heap.
+/// The TOAST relation of a firn table is a heap that knows of rows that are not MVCC.
 pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> pg_sys::Oid {
-    pg_sys::HEAP_TABLE_AM_OID
+    callback(|| pg_sys::get_table_am_oid(c"firn_toast".as_ptr(), false))
 }
 
 pub(super) unsafe extern "C-unwind" fn estimate_size(
@@ -197,12 +198,13 @@ unsafe fn carry_stripes(
         std::ptr::null_mut(),
         flags,
     );
+    let slot = pg_sys::table_slot_create(from, std::ptr::null_mut());
     loop {
         super::xact::check_for_interrupts();
-        let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-        if tuple.is_null() {
+        if !pg_sys::heap_getnextslot(scan, pg_sys::ScanDirection::ForwardScanDirection, slot) {
             break;
         }
+        let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
         let header = (*tuple).t_data;
         let id = *((header as *const u8).add(usize::from((*header).t_hoff)) as *const u32);
         if id >= pg_sys::FirstNormalObjectId {
@@ -218,6 +220,7 @@ unsafe fn carry_stripes(
             ext::rewrite_heap_tuple(rewrite, tuple, pg_sys::heap_copytuple(tuple));
         }
     }
+    pg_sys::ExecDropSingleTupleTableSlot(slot);
     pg_sys::heap_endscan(scan);
     ext::end_heap_rewrite(rewrite);
     pg_sys::CommandCounterIncrement();

@@ -168,6 +168,48 @@ impl Toast {
         found
     }
 
+    /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
+    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
+        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
+        unsafe {
+            let index = *self.indexes.add(self.valid);
+            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+            let bounds = [
+                (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
+                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
+            ];
+            for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
+                let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
+                pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+            }
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
+            loop {
+                super::xact::check_for_interrupts();
+                let forward = pg_sys::ScanDirection::ForwardScanDirection;
+                let tid = pg_sys::index_getnext_tid(scan, forward);
+                if tid.is_null() {
+                    break;
+                }
+                visit(tid_of(&*tid));
+            }
+            pg_sys::index_endscan(scan);
+        }
+    }
+
+    /// The visibility map says that all tuples of the page are frozen.
+    pub fn is_all_frozen(&self, block: u32) -> bool {
+        // SAFETY: the map's page is unpinned.
+        unsafe {
+            let mut map: pg_sys::Buffer = 0;
+            let status = pg_sys::visibilitymap_get_status(self.raw(), block, &mut map);
+            if map != 0 {
+                pg_sys::ReleaseBuffer(map);
+            }
+            u32::from(status) & pg_sys::VISIBILITYMAP_ALL_FROZEN != 0
+        }
+    }
+
     /// The row under `key` that `snap` sees.
     pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
         self.scan(key.id, key.seq, key.seq, snap, false, |_, row| ControlFlow::Break(row.to_row()))
@@ -540,6 +582,10 @@ pub struct RowView {
 }
 
 impl RowView {
+    /// The caller keeps the tuple's page pinned.
+    pub(super) fn of(tuple: pg_sys::HeapTuple) -> RowView {
+        RowView { tuple }
+    }
     fn user_data(&self) -> (&[u8], usize) {
         // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.
         unsafe {
@@ -629,7 +675,12 @@ impl BulkInsert {
     }
 }
 
-unsafe fn fill_keys(keys: &mut [pg_sys::ScanKeyData; 3], id: u32, low: i32, high: i32) -> i32 {
+pub(super) unsafe fn fill_keys(
+    keys: &mut [pg_sys::ScanKeyData; 3],
+    id: u32,
+    low: i32,
+    high: i32,
+) -> i32 {
     let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
         pg_sys::ScanKeyInit(
             &mut keys[n],
