@@ -651,7 +651,5 @@ unsafe fn fill_keys(keys: &mut [pg_sys::ScanKeyData; 3], id: u32, low: i32, high
 }
 
 pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    if let Some(f) = (*(*slot).tts_ops).clear {
-        f(slot)
-    }
+    ext::guarded(|| ext::direct::ExecClearTuple(slot))
 }
