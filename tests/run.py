@@ -13,6 +13,7 @@ import sessions  # noqa: E402
 import crash  # noqa: E402
 import differential  # noqa: E402
 import docs  # noqa: E402
+import frames  # noqa: E402
 import isolation  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
@@ -46,6 +47,7 @@ SUITES = {
     "sql": oracle.run,
     "sessions": sessions.run,
     "analyze": analyze.run,
+    "frames": frames.run,
     "contention": contention.run,
     "differential": differential.run,
     "pairs": pairs.run,

@@ -14,7 +14,7 @@ pub(super) fn am() -> &'static pg_sys::TableAmRoutine {
     // SAFETY: PostgreSQL returns a pointer to a static; main thread only.
     unsafe {
         if ROUTINE.is_null() {
-            ROUTINE = pg_sys::GetHeapamTableAmRoutine();
+            ROUTINE = super::ext::direct::GetHeapamTableAmRoutine();
         }
         &*ROUTINE
     }

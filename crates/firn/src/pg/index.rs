@@ -2,6 +2,7 @@
 //! does not insist on heap's access method.
 
 use super::datum::Datum;
+use super::ext::callback;
 use super::scandesc::Shared;
 use super::snapshot::Snap;
 use super::toast::{raw_tid, tid_of};
@@ -114,9 +115,10 @@ impl Builder {
             pg_sys::MemoryContextReset((*self.econtext).ecxt_per_tuple_memory);
             if !self.predicate.is_null() {
                 let mut null = false;
+                let null = &raw mut null;
                 let old = pg_sys::MemoryContextSwitchTo((*self.econtext).ecxt_per_tuple_memory);
                 let pass = match (*self.predicate).evalfunc {
-                    Some(f) => super::ext::guarded(|| f(self.predicate, self.econtext, &mut null)),
+                    Some(f) => super::ext::guarded(|| f(self.predicate, self.econtext, null)),
                     None => pg_sys::Datum::from(0usize),
                 };
                 pg_sys::MemoryContextSwitchTo(old);
@@ -134,16 +136,9 @@ impl Builder {
                 nulls.as_mut_ptr(),
             );
             if let Some(f) = self.request.call {
-                super::ext::guarded(|| {
-                    f(
-                        self.request.index,
-                        &mut tid,
-                        values.as_mut_ptr(),
-                        nulls.as_mut_ptr(),
-                        alive,
-                        self.request.state,
-                    )
-                });
+                let (tid, values, nulls) = (&raw mut tid, values.as_mut_ptr(), nulls.as_mut_ptr());
+                let (index, state) = (self.request.index, self.request.state);
+                super::ext::guarded(|| f(index, tid, values, nulls, alive, state));
             }
             true
         }
@@ -410,28 +405,22 @@ unsafe extern "C-unwind" fn insert_missing(
     _alive: bool,
     state: *mut core::ffi::c_void,
 ) {
-    let missing = &*(state as *const Missing);
-    let place = tid_of(&*tid);
-    let code = (i64::from(place.block) << 16) | i64::from(place.offset);
-    if missing.known.binary_search(&code).is_ok() {
-        return;
-    }
-    let check = if (*missing.info).ii_Unique {
-        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-    } else {
-        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-    };
-    pg_sys::index_insert(
-        missing.index,
-        values,
-        nulls,
-        tid,
-        missing.table,
-        check,
-        false,
-        missing.info,
-    );
-    (*missing.state).tups_inserted += 1.0;
+    callback(|| {
+        let missing = &*(state as *const Missing);
+        let place = tid_of(&*tid);
+        let code = (i64::from(place.block) << 16) | i64::from(place.offset);
+        if missing.known.binary_search(&code).is_ok() {
+            return;
+        }
+        let check = if (*missing.info).ii_Unique {
+            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+        } else {
+            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+        };
+        let (index, table, info) = (missing.index, missing.table, missing.info);
+        pg_sys::index_insert(index, values, nulls, tid, table, check, false, info);
+        (*missing.state).tups_inserted += 1.0;
+    })
 }
 
 /// Indexes of a table opened for inserting entries of rows that the executor does not insert.
@@ -483,10 +472,9 @@ impl Indexes {
                     }
                     let state = (*info).ii_PredicateState;
                     let mut null = false;
+                    let null = &raw mut null;
                     let pass = match (*state).evalfunc {
-                        Some(f) => {
-                            super::ext::guarded(|| f(state, econtext, &mut null)).value() as u8
-                        }
+                        Some(f) => super::ext::guarded(|| f(state, econtext, null)).value() as u8,
                         None => 0,
                     };
                     if pass == 0 {

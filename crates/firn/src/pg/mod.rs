@@ -4,7 +4,8 @@
 //! own pointers; who holds one upholds PostgreSQL's rules for it (a relation is open and locked, a
 //! slot belongs to a running executor node, a snapshot is registered or active). PostgreSQL errors
 //! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
-//! callback returns to C (see `errors`).
+//! callback returns to C (see `errors`). Which code may call PostgreSQL how is decision 0011; `make lint`
+//! checks it.
 
 pub mod anchor;
 pub mod catalog;

@@ -45,6 +45,18 @@ pub(super) unsafe extern "C-unwind" fn index_validate_scan(
     callback(|| super::index::validate(table, index, info, snapshot, state))
 }
 
+/// Run `f`, a callback of heapam that is to take the table for one of `rows` rows. An error leaves the
+/// cached count as it was.
+unsafe fn counted_as(rel: pg_sys::Relation, rows: f32, f: impl FnOnce() + Copy) {
+    let whole = (*(*rel).rd_rel).reltuples;
+    (*(*rel).rd_rel).reltuples = rows;
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| guarded(f)));
+    if let Err(panic) = outcome {
+        (*(*rel).rd_rel).reltuples = whole;
+        std::panic::resume_unwind(panic);
+    }
+}
+
 pub(super) unsafe extern "C-unwind" fn vacuum(
     rel: pg_sys::Relation,
     params: *mut pg_sys::VacuumParams,
@@ -52,16 +64,8 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
 ) {
     callback(|| {
         maintenance::before(Rel::of(rel), &super::index_clean::Wish::of(params, strategy));
-        let form = (*rel).rd_rel;
-        let whole = (*form).reltuples;
-        (*form).reltuples = maintenance::row_store_tuples(Rel::of(rel), whole);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            guarded(|| heap!(relation_vacuum(rel, params, strategy)))
-        }));
-        if let Err(panic) = outcome {
-            (*(*rel).rd_rel).reltuples = whole;
-            std::panic::resume_unwind(panic);
-        }
+        let part = maintenance::row_store_tuples(Rel::of(rel), (*(*rel).rd_rel).reltuples);
+        counted_as(rel, part, || heap!(relation_vacuum(rel, params, strategy)));
         // heapam has written the catalog; the minor releases before 2024 tell the caches of such
         // writes at the end of the command only.
         pg_sys::CommandEndInvalidationMessages();
@@ -105,15 +109,16 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
 ) {
     // heapam's estimate divides reltuples by relpages, and reltuples counts stripes too after VACUUM
     // and ANALYZE: give it the row store's part.
-    let form = (*rel).rd_rel;
-    let stripes = callback(|| counts::stripe_totals(Rel::of(rel)));
-    let whole = (*form).reltuples;
-    let actual = Rel::of(rel).heap_blocks();
-    if whole >= 0.0 {
-        (*form).reltuples = stripes.row_store_part(whole).unwrap_or(-1.0);
-    }
-    heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible));
-    (*form).reltuples = whole;
+    let (stripes, actual) = callback(|| {
+        let stripes = counts::stripe_totals(Rel::of(rel));
+        let whole = (*(*rel).rd_rel).reltuples;
+        let part = if whole < 0.0 { whole } else { stripes.row_store_part(whole).unwrap_or(-1.0) };
+        counted_as(rel, part, || {
+            heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible))
+        });
+        (*(*rel).rd_rel).reltuples = whole;
+        (stripes, Rel::of(rel).heap_blocks())
+    });
     if stripes.rows > 0.0 && actual < *pages {
         // heapam takes a never-analysed table for ten pages at least; here the stripes are the table.
         *tuples *= f64::from(actual) / f64::from((*pages).max(1));

@@ -702,7 +702,5 @@ pub(super) unsafe fn fill_keys(
 }
 
 pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    if let Some(f) = (*(*slot).tts_ops).clear {
-        f(slot)
-    }
+    ext::guarded(|| ext::direct::ExecClearTuple(slot))
 }

@@ -33,13 +33,16 @@ unsafe extern "C-unwind" fn process_utility(
         f(statement, source, read_only, context, params, environment, dest, completion)
     };
     let lasting = pg_sys::CurrentMemoryContext;
-    run();
+    // Running it may free it, with the plan that it is of (a procedure that rolls back does): what is
+    // wanted of it afterwards is copied now.
     let node = (*statement).utilityStmt;
     if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt
         || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
     {
-        return;
+        return run();
     }
+    let node = callback(|| pg_sys::copyObjectImpl(node.cast()));
+    run();
     // VACUUM has left us in a transaction that nothing has been done in before. What the second one needs must
     // outlive it.
     let again = callback(|| shrunk(node.cast(), lasting));

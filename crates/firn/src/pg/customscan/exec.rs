@@ -225,13 +225,13 @@ unsafe extern "C-unwind" fn exec(
 /// An empty result.
 unsafe fn finished(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
     let slot = (*node).ss.ss_ScanTupleSlot;
-    super::super::toast::clear(slot);
+    direct::ExecClearTuple(slot);
     let projection = (*node).ss.ps.ps_ProjInfo;
     if projection.is_null() {
         return slot;
     }
     let result = (*projection).pi_state.resultslot;
-    super::super::toast::clear(result);
+    direct::ExecClearTuple(result);
     result
 }
 
@@ -277,7 +277,7 @@ unsafe fn checked(
     }
     let state = &raw mut (*projection).pi_state;
     let result = (*state).resultslot;
-    super::super::toast::clear(result);
+    direct::ExecClearTuple(result);
     let mut null = false;
     evaluate(state, (*projection).pi_exprContext, &mut null);
     full(result);
@@ -440,9 +440,10 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
     let mut conditions = Vec::new();
     for (condition, state) in &run.conditions {
         let mut null = false;
+        let is_null = &raw mut null;
         // Values by reference must last as long as the scan: the current context is the query's.
         let value = match (**state).evalfunc {
-            Some(f) => guarded(|| f(*state, econtext, &mut null)),
+            Some(f) => guarded(|| f(*state, econtext, is_null)),
             None => continue,
         };
         conditions.push((*condition, (!null).then(|| value.value())));
