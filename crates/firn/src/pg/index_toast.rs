@@ -6,7 +6,7 @@
 //! Whoever inserts a pinned row puts it into all indexes before it lets others see it, so a row that is seen and
 //! is not in the index was there before the index took part, and nobody else will insert it.
 
-use super::index::{Build, Builder};
+use super::index::{Build, Builder, KnownTids};
 use super::snapshot::Snap;
 use super::toast::{fill_keys, tid_of};
 use pgrx::pg_sys;
@@ -28,9 +28,7 @@ pub(super) unsafe fn validate(
     let none = std::ptr::null_mut();
     // Not synchronized with other scans: the pages come in their order, as do the index's TIDs.
     let scan = pg_sys::heap_beginscan(table, snapshot, 0, none, std::ptr::null_mut(), flags);
-    let mut missing =
-        Missing { table, index, info, state, next: None, block: None, offsets: Vec::new() };
-    missing.read();
+    let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };
     let mut builder = Builder::new(Build {
         table,
         index,
@@ -46,43 +44,14 @@ pub(super) unsafe fn validate(
 }
 
 struct Missing {
+    known: KnownTids,
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     info: *mut pg_sys::IndexInfo,
     state: *mut pg_sys::ValidateIndexState,
-    /// The next TID of those that the index had: block and offset.
-    next: Option<(u32, u16)>,
-    /// The page at hand, and the offsets on it that the index had.
-    block: Option<u32>,
-    offsets: Vec<u16>,
 }
 
 impl Missing {
-    /// Read the next TID.
-    unsafe fn read(&mut self) {
-        let (mut value, mut null) = (pg_sys::Datum::from(0usize), false);
-        let none = std::ptr::null_mut();
-        let sort = (*self.state).tuplesort;
-        // Coded as PostgreSQL's itemptr_encode does it.
-        self.next = pg_sys::tuplesort_getdatum(sort, true, &mut value, &mut null, none)
-            .then(|| ((value.value() >> 16) as u32, value.value() as u16));
-    }
-
-    /// The index had an entry for this place.
-    unsafe fn was_there(&mut self, block: u32, offset: u16) -> bool {
-        if self.block != Some(block) {
-            self.block = Some(block);
-            self.offsets.clear();
-            while let Some((b, o)) = self.next.filter(|(b, _)| *b <= block) {
-                if b == block {
-                    self.offsets.push(o);
-                }
-                self.read();
-            }
-        }
-        self.offsets.contains(&offset)
-    }
-
     /// The index has an entry for this place by now.
     unsafe fn is_there(&self, values: *mut pg_sys::Datum, tid: pg_sys::ItemPointer) -> bool {
         let id = (*values).value() as u32;
@@ -114,8 +83,7 @@ unsafe extern "C-unwind" fn insert_missing(
 ) {
     super::ext::callback(|| {
         let missing = &mut *(state as *mut Missing);
-        let place = tid_of(&*tid);
-        if missing.was_there(place.block, place.offset) || missing.is_there(values, tid) {
+        if missing.known.contains(tid_of(&*tid)) || missing.is_there(values, tid) {
             return;
         }
         let check = match (*missing.info).ii_Unique {

@@ -67,7 +67,7 @@ unsafe extern "C-unwind" fn index_build_range_scan(
         let build = Build { table, index, info, allow_sync, anyvisible, call, state, scan };
         let mut builder = Builder::new(build);
         // A concurrent build leaves the pinned rows to its validation.
-        let rows = match builder.is_concurrent() {
+        let rows = match builder.mvcc_snapshot().is_some() {
             true => builder.heap_rows(is_pinned),
             false => builder.row_store(),
         };
