@@ -15,6 +15,7 @@ import differential  # noqa: E402
 import docs  # noqa: E402
 import frames  # noqa: E402
 import isolation  # noqa: E402
+import matrix  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
 import reading  # noqa: E402
@@ -60,6 +61,7 @@ SUITES = {
     "vacuum": vacuum.run,
     "backup": backup.run,
     "isolation": isolation.run,
+    "matrix": matrix.run,
     "regress": regress.run,
     "restore": restore.run,
 }

@@ -154,7 +154,12 @@ impl Builder {
         // SAFETY: scan, page and tuple handling as in heapam_index_build_range_scan.
         unsafe {
             let (scan, own) = self.begin_row_store();
-            let oldest = pg_sys::GetOldestNonRemovableTransactionId(self.request.table);
+            // PostgreSQL takes a relation made by this transaction for one that nobody else reads. The TOAST
+            // relation that VACUUM FULL fills is one, and takes the old one's place: with rows that are
+            // dead to us alone.
+            let local = (*self.request.table).rd_createSubid != 0;
+            let rel = if local { std::ptr::null_mut() } else { self.request.table };
+            let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
             let any = (*(*scan).rs_snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY;
             let mut roots = Roots::new();
             let mut rows = 0.0;
