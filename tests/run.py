@@ -14,6 +14,7 @@ import crash  # noqa: E402
 import differential  # noqa: E402
 import docs  # noqa: E402
 import isolation  # noqa: E402
+import nesting  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
 import regress  # noqa: E402
@@ -47,6 +48,7 @@ SUITES = {
     "analyze": analyze.run,
     "contention": contention.run,
     "differential": differential.run,
+    "nesting": nesting.run,
     "pairs": pairs.run,
     "crash": crash.run,
     "cold": cold.run,
