@@ -18,3 +18,9 @@ pub const COUNTED: u32 = 6;
 pub const CHUNKS: u32 = 100;
 /// First id of tombstones.
 pub const TOMBSTONES: u32 = 12_000;
+
+/// Rows under this id are overwritten in place: who reads one that may be another transaction's work under
+/// way copies it under its page's lock.
+pub fn is_overwritten(id: u32) -> bool {
+    matches!(id, DIRECTORY | ALLOCATION | COUNTED)
+}
