@@ -16,6 +16,7 @@ import docs  # noqa: E402
 import frames  # noqa: E402
 import isolation  # noqa: E402
 import matrix  # noqa: E402
+import nesting  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
 import reading  # noqa: E402
@@ -52,6 +53,7 @@ SUITES = {
     "frames": frames.run,
     "contention": contention.run,
     "differential": differential.run,
+    "nesting": nesting.run,
     "pairs": pairs.run,
     "reading": reading.run,
     "crash": crash.run,

@@ -17,6 +17,7 @@ CASES = {
     "rights of foreign code": privileges.foreign_code,
     "row-level security": privileges.policies,
     "stores in folders": privileges.folders,
+    "row store without blocks": full.no_blocks,
 }
 # Those that mount a small file system.
 DISK_CASES = {

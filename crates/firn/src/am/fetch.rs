@@ -36,7 +36,8 @@ pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
             if kind == SnapKind::Dirty {
                 snap.set_dirty(0, 0);
             }
-            RowAt { place: Place::Pending(p), row, xmin: crate::pg::xact::xid() }
+            let xmin = p.xid;
+            RowAt { place: Place::Pending(p), row, xmin }
         }
         None => match kind {
             SnapKind::Dirty => written(directory, tid, snap)?,

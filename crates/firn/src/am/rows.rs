@@ -135,7 +135,7 @@ impl StripeRows {
                 (Source::Stripe(reader), found.slot, found.entry.rows, found.xmin)
             }
             None => match self.pending.get(number - self.list.len()) {
-                Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, xact::xid()),
+                Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, p.xid),
                 None => return,
             },
         };

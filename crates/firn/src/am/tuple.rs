@@ -5,7 +5,7 @@ use super::fetch::Fetcher;
 use super::moved::{note_change, sees};
 use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
 use crate::directory::{forward, tombstones, Directory};
-use crate::mover::refuse_published;
+use crate::mover::refuse_decoded;
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::Wait;
 use crate::pg::rowlock::{self, Newest, OTHER_PARTITION};
@@ -50,7 +50,7 @@ pub fn delete(
     wait: bool,
     changing_partition: bool,
 ) -> (Outcome, Failure) {
-    refuse_published(table, "delete stripe rows of");
+    refuse_decoded(table, "delete stripe rows of");
     note_change(table);
     let directory = open(table);
     let mode = RowLock::Exclusive;
@@ -90,7 +90,7 @@ pub fn update(
     crosscheck: Option<Snap>,
     wait: bool,
 ) -> (Outcome, Failure, RowLock) {
-    refuse_published(table, "update stripe rows of");
+    refuse_decoded(table, "update stripe rows of");
     note_change(table);
     let directory = open(table);
     let same_key = has_same_key(table, tid, slot);

@@ -120,15 +120,19 @@ impl Directory {
         covers(found.slot, found.entry.blocks).then_some(found)
     }
 
-    /// Reserve the directory row of a new stripe before the first index entry points into it, so
-    /// that other sessions' uniqueness checks find whom to wait for.
-    pub fn reserve(&self, slot: Slot, rows: u32, cid: u32) -> Tid {
-        let entry = DirectoryEntry::reserved(blocks_for(rows));
-        let bytes = frame(&entry, reserved_bytes(self.table.column_count()));
-        // Plans made for a table without stripes do not scan any fast.
+    /// The table is about to get a stripe. Plans made for a table without stripes do not scan any fast.
+    pub(super) fn expect_stripe(&self) {
         if crate::am::counts::stripe_totals(self.table).stripes == 0.0 {
             self.table.invalidate();
         }
+    }
+
+    /// Reserve the directory row of a new stripe before the first index entry points into it, so
+    /// that other sessions' uniqueness checks find whom to wait for. For `allocation::slot_for`, which
+    /// hands out the slot.
+    pub(super) fn reserve(&self, slot: Slot, rows: u32, cid: u32) -> Tid {
+        let entry = DirectoryEntry::reserved(blocks_for(rows));
+        let bytes = frame(&entry, reserved_bytes(self.table.column_count()));
         self.toast.insert(key(slot), &bytes, cid, false)
     }
 

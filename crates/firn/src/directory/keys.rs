@@ -22,3 +22,9 @@ pub const CHUNKS: u32 = 100;
 pub const TOMBSTONES: u32 = 12_000;
 /// Last id that is ours.
 pub const LAST: u32 = 16_383;
+
+/// Rows under this id are overwritten in place: who reads one that may be another transaction's work under
+/// way copies it under its page's lock.
+pub fn is_overwritten(id: u32) -> bool {
+    matches!(id, DIRECTORY | ALLOCATION | COUNTED | CLEANED)
+}

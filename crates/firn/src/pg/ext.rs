@@ -99,6 +99,11 @@ postgres_functions! {
         nowait: bool,
     ) -> *mut PgStatEntryRef;
     fn pgstat_unlock_entry(entry: *mut PgStatEntryRef);
+    fn heap_toast_delete(
+        rel: pg_sys::Relation,
+        tuple: pg_sys::HeapTuple,
+        is_speculative: bool,
+    );
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,
@@ -213,6 +218,12 @@ pub mod direct {
             params: pg_sys::ParamListInfo,
         ) -> *mut pg_sys::PlannedStmt;
         pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: core::ffi::c_int);
+        pub fn standard_ExecutorRun(
+            query: *mut pg_sys::QueryDesc,
+            direction: pg_sys::ScanDirection::Type,
+            count: u64,
+            execute_once: bool,
+        );
         pub fn standard_ExecutorFinish(query: *mut pg_sys::QueryDesc);
         pub fn planstate_tree_walker(
             state: *mut pg_sys::PlanState,

@@ -42,6 +42,7 @@ fn build() -> pg_sys::TableAmRoutine {
         tuple_satisfies_snapshot: Some(tuple::satisfies_snapshot),
         index_delete_tuples: Some(tuple::index_delete_tuples),
         tuple_insert: Some(tuple::insert),
+        tuple_insert_speculative: Some(tuple::insert_speculative),
         multi_insert: Some(tuple::multi_insert),
         finish_bulk_insert: Some(tuple::finish_bulk_insert),
         tuple_delete: Some(tuple::delete),

@@ -7,6 +7,7 @@ use super::frozen::freeze;
 use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 use super::{ext, LockMode, Rel};
+use crate::directory::keys::is_overwritten;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
@@ -175,6 +176,7 @@ impl Toast {
             let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
             let n = fill_keys(&mut keys, id, low, high);
             let judge = snap.is_serializable();
+            let copies = may_change(id, snap);
             let how = if judge { Snap::any() } else { snap };
             let scan = pg_sys::index_beginscan(self.raw(), index, how.0, n, 0);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
@@ -189,7 +191,9 @@ impl Toast {
                 if judge && !self.judge(tuple, (*filled).buffer, snap) {
                     continue;
                 }
-                let view = RowView { tuple };
+                let copy = copies.then(|| self.copy(&*tuple, (*filled).buffer));
+                let mut copied = copy.as_ref().map(|(_, tuple)| *tuple);
+                let view = RowView { tuple: copied.as_mut().map_or(tuple, |t| &raw mut *t) };
                 let key = view.key();
                 if let ControlFlow::Break(b) = visit(key, &view) {
                     found = Some(b);
@@ -278,11 +282,30 @@ impl Toast {
             }
             let view = RowView { tuple: &mut tuple };
             let hit = view.key() == key && (!judge || self.judge(&mut tuple, buffer, snap));
+            let copy = (hit && may_change(key.id, snap)).then(|| self.copy(&tuple, buffer));
+            if let Some((_, copied)) = &copy {
+                tuple = *copied;
+            }
             let view = RowView { tuple: &mut tuple };
             let result = hit.then(|| visit(&view));
             pg_sys::ReleaseBuffer(buffer);
             result
         }
+    }
+
+    /// The tuple as it is at one moment; it leads to the words beside it.
+    unsafe fn copy(
+        &self,
+        tuple: &pg_sys::HeapTupleData,
+        buffer: pg_sys::Buffer,
+    ) -> (Vec<u64>, pg_sys::HeapTupleData) {
+        let len = tuple.t_len as usize;
+        let mut words = vec![0u64; len.div_ceil(8)];
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        std::ptr::copy_nonoverlapping(tuple.t_data.cast(), words.as_mut_ptr().cast::<u8>(), len);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+        let copy = pg_sys::HeapTupleData { t_data: words.as_mut_ptr().cast(), ..*tuple };
+        (words, copy)
     }
 
     /// Does `snap` see the tuple? Conflicts with other serializable transactions are noted.
@@ -521,14 +544,64 @@ impl Toast {
     }
 
     /// Overwrite a row's bytes where they are, outside of any transaction, WAL-logged. The length
-    /// must not change.
+    /// must not change. As `heap_inplace_update`, which refuses to while parallel workers run (of a query
+    /// that fills a table, say): they look at other tables, and no command id is made here.
     pub fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
-        // SAFETY: as insert; heap_inplace_update raises when lengths differ.
+        let wrong = |what: &str| -> ! {
+            super::error(super::Kind::Internal, "a row to be overwritten is not the one expected")
+                .detail(format!(
+                    "{key:?} at {place:?} of TOAST relation {}: {what}.",
+                    self.rel.oid()
+                ))
+                .raise()
+        };
+        if place.block >= self.rel.heap_blocks() {
+            wrong("no such page");
+        }
+        // SAFETY: the block exists; the line pointer is looked at under the page's exclusive lock, and what
+        // is written has the length of what was there. Between the change and its log record nothing can
+        // fail but by a PANIC. Pin and lock are released, by PostgreSQL where an error is raised.
         unsafe {
-            let tuple = self.form(key, data);
-            (*tuple).t_self = raw_tid(place);
-            pg_sys::heap_inplace_update(self.raw(), tuple);
-            pg_sys::heap_freetuple(tuple);
+            let new = self.form(key, data);
+            let buffer = pg_sys::ReadBuffer(self.raw(), place.block);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_EXCLUSIVE as i32);
+            let page = pg_sys::BufferGetPage(buffer);
+            if place.offset == 0 || place.offset > pg_sys::PageGetMaxOffsetNumber(page) {
+                wrong("no such line pointer");
+            }
+            let item = pg_sys::PageGetItemId(page, place.offset);
+            if (*item).lp_flags() != pg_sys::LP_NORMAL {
+                wrong("no tuple");
+            }
+            let header = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
+            let (skip, len) = (usize::from((*header).t_hoff), (*item).lp_len() as usize);
+            let new_skip = usize::from((*(*new).t_data).t_hoff);
+            let old = RowView {
+                tuple: &mut pg_sys::HeapTupleData {
+                    t_len: len as u32,
+                    t_data: header,
+                    ..Default::default()
+                },
+            };
+            if (skip, len) != (new_skip, (*new).t_len as usize) || old.key() != key {
+                wrong("another length or key");
+            }
+            let bytes =
+                std::slice::from_raw_parts(((*new).t_data as *const u8).add(skip), len - skip);
+            let logged = self.rel().needs_wal();
+            pg_sys::CritSectionCount += 1;
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                (header as *mut u8).add(skip),
+                bytes.len(),
+            );
+            pg_sys::MarkBufferDirty(buffer);
+            if logged {
+                super::wal::log_overwriting(buffer, place.offset, bytes);
+            }
+            pg_sys::CritSectionCount -= 1;
+            pg_sys::UnlockReleaseBuffer(buffer);
+            pg_sys::heap_freetuple(new);
         }
     }
 
@@ -627,6 +700,12 @@ impl Drop for Toast {
             ext::toast_close_indexes(self.indexes, self.index_count, 0);
         }
     }
+}
+
+/// The row under `id` that `snap` has found may be overwritten by another session while it is looked at. What
+/// an MVCC snapshot sees is committed, and directory rows are completed before that.
+fn may_change(id: u32, snap: Snap) -> bool {
+    is_overwritten(id) && snap.kind() != super::SnapKind::Mvcc
 }
 
 /// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.

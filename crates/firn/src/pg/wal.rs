@@ -57,7 +57,23 @@ pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLo
     pg_sys::XLogBeginInsert();
     pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
     pg_sys::XLogRegisterData((record as *mut HeapLockUpdated).cast(), HeapLockUpdated::BYTES);
-    insert(pg_sys::RmgrIds::RM_HEAP2_ID, HeapLockUpdated::INFO, buffer);
+    let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
+    set_lsn(buffer, pg_sys::XLogInsert(manager, HeapLockUpdated::INFO));
+}
+
+/// Log that the user data of the tuple at `offset` of the page in `buffer` has been overwritten in place:
+/// heapam's record of it, the same in PostgreSQL 15 to 17.
+///
+/// # Safety
+/// As [`log_page_change`]; `data` are the bytes behind the tuple's header.
+pub(super) unsafe fn log_overwriting(buffer: pg_sys::Buffer, mut offset: u16, data: &[u8]) {
+    const INFO: u8 = 0x70;
+    pg_sys::XLogBeginInsert();
+    pg_sys::XLogRegisterData((&raw mut offset).cast(), std::mem::size_of::<u16>() as i32);
+    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+    pg_sys::XLogRegisterBufData(0, data.as_ptr().cast_mut().cast(), data.len() as i32);
+    let manager = pg_sys::RmgrIds::RM_HEAP_ID as pg_sys::RmgrId;
+    set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
 }
 
 /// heapam's record of the tuples that were frozen on a page, here one; its form in PostgreSQL 15.
@@ -102,12 +118,11 @@ pub(super) unsafe fn log_frozen(rel: Rel, buffer: pg_sys::Buffer, offset: u16) {
     pg_sys::XLogRegisterData((&raw mut record).cast(), 6);
     pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
     pg_sys::XLogRegisterBufData(0, (&raw mut tuple).cast(), size_of::<FrozenTuple>() as i32);
-    insert(pg_sys::RmgrIds::RM_HEAP2_ID, INFO, buffer);
+    let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
+    set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
 }
 
-/// Insert the record that was begun; the page in `buffer` gets its position.
-unsafe fn insert(manager: pg_sys::RmgrIds::Type, info: u8, buffer: pg_sys::Buffer) {
-    let at = pg_sys::XLogInsert(manager as pg_sys::RmgrId, info);
+unsafe fn set_lsn(buffer: pg_sys::Buffer, at: u64) {
     let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
     (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
 }
@@ -141,6 +156,40 @@ pub fn log_snapshot_conflict(rel: Rel, removed: u64) {
         pg_sys::XLogInsert(pg_sys::RmgrIds::RM_BTREE_ID as pg_sys::RmgrId, INFO);
     }
 }
+
+/// A logical replication slot of this database that decodes all tables' changes.
+pub(super) fn decoding_slot() -> Option<String> {
+    const FOLLOWS_PUBLICATIONS: &str = "pgoutput";
+    let text = |name: &pg_sys::NameData| {
+        // SAFETY: names are NUL-terminated within their array.
+        unsafe { std::ffi::CStr::from_ptr(name.data.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    // SAFETY: the array in shared memory has that many entries, made at the start of the server. Which of
+    // them are in use, and name and database of those, changes under the lock only. The plugin is
+    // written later, byte by byte: while it is no whole name, the slot has not looked yet for the
+    // transactions that it will not decode, and this one is among them.
+    unsafe {
+        let slots = &raw const (*pg_sys::ReplicationSlotCtl).replication_slots;
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(CONTROL_LOCK)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
+        let found = (0..pg_sys::max_replication_slots.max(0) as usize).find_map(|i| {
+            let slot = slots.cast::<pg_sys::ReplicationSlot>().add(i);
+            let data = &raw const (*slot).data;
+            if !(*slot).in_use || (*data).database != pg_sys::MyDatabaseId {
+                return None;
+            }
+            let plugin = text(&(*data).plugin);
+            // One that was left too far behind is of no use to anybody any more.
+            let over = (*data).restart_lsn == 0 && (*data).invalidated_at != 0;
+            (!over && !FOLLOWS_PUBLICATIONS.starts_with(&plugin)).then(|| text(&(*data).name))
+        });
+        pg_sys::LWLockRelease(lock);
+        found
+    }
+}
+
+/// PostgreSQL's number of ReplicationSlotControlLock, the same in 15 to 18.
+const CONTROL_LOCK: usize = 37;
 
 /// Wait until everything that any session has logged so far is on disk.
 pub fn flush_all() {

@@ -95,6 +95,12 @@ pub fn next_command() {
     unsafe { pg_sys::CommandCounterIncrement() }
 }
 
+/// Refuse to go on in a transaction that must not write; `command` is what the user has called.
+pub fn refuse_if_read_only(command: &std::ffi::CStr) {
+    // SAFETY: plain call with a constant. All transactions of a server in recovery are read-only.
+    unsafe { pg_sys::PreventCommandIfReadOnly(command.as_ptr()) }
+}
+
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.
@@ -201,8 +207,8 @@ pub enum Event {
     BeforeCommit,
     /// The top transaction is over, one way or the other.
     Ended,
-    /// Before this subtransaction is merged into its parent.
-    BeforeSubCommit { sub: u32 },
+    /// Before the current subtransaction is merged into its parent.
+    BeforeSubCommit,
     /// This subtransaction is undone.
     SubAbort { sub: u32 },
 }
@@ -245,7 +251,7 @@ unsafe extern "C-unwind" fn on_subxact(
 ) {
     use pg_sys::SubXactEvent as E;
     super::ext::callback(|| match event {
-        E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit { sub }),
+        E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit),
         E::SUBXACT_EVENT_ABORT_SUB => handle(Event::SubAbort { sub }),
         _ => (),
     })

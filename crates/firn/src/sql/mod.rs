@@ -57,9 +57,14 @@ fn relation(args: Args) -> u32 {
     args.oid(0).unwrap_or_else(|| error(Kind::Invalid, "relation must not be null").raise())
 }
 
-/// Work on one table after the other. Each is a command of its own: two of these functions may stand in
+/// Work on one table after the other, in a transaction that may write. Each is a command of its own: two of these functions may stand in
 /// one statement, and each finds, and may move on, what the one before it has left.
 fn each(command: Command, tables: Vec<u32>, mut work: impl FnMut(u32, &Progress) -> i64) -> Out {
+    xact::refuse_if_read_only(match command {
+        Command::Offload => c"firn.offload()",
+        Command::Load => c"firn.load()",
+        _ => c"firn.compact()",
+    });
     let (count, mut total) = (tables.len(), 0);
     for (done, table) in tables.into_iter().enumerate() {
         xact::next_command();
