@@ -26,6 +26,7 @@ pub extern "C-unwind" fn _PG_init() {
         pg::guc::define();
         pg::hooks::install();
         pg::utility::install();
+        pg::alter::install();
         write::init();
         plan::init();
     });

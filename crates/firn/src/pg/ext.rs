@@ -46,6 +46,7 @@ postgres_functions! {
         freeze_xid: pg_sys::TransactionId,
         cutoff_multi: pg_sys::MultiXactId,
     ) -> *mut core::ffi::c_void;
+    fn NewRelationCreateToastTable(table: pg_sys::Oid, options: pg_sys::Datum);
     fn end_heap_rewrite(state: *mut core::ffi::c_void);
     fn rewrite_heap_tuple(
         state: *mut core::ffi::c_void,

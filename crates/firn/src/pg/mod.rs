@@ -6,6 +6,7 @@
 //! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
 //! callback returns to C (see `errors`).
 
+pub mod alter;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;

@@ -86,8 +86,25 @@ pub(super) unsafe extern "C-unwind" fn size(
     heap!(relation_size(rel, fork))
 }
 
-pub(super) unsafe extern "C-unwind" fn needs_toast_table(_rel: pg_sys::Relation) -> bool {
-    true
+/// A firn table needs one, whatever its columns are. Asked when a table is made, and by every ALTER TABLE:
+/// by that only a table is met without one that has just become firn's or comes from before firn saw to
+/// that. It gets it as soon as the statement is over (see `alter.rs`), if that holds the lock that is
+/// needed; here PostgreSQL would raise an error if not.
+pub(super) unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
+    (*rel).rd_createSubid != 0 || super::alter::is_creating_toast()
+}
+
+/// A new file for a table, or for a table that TRUNCATE empties.
+pub(super) unsafe extern "C-unwind" fn set_new_filenode(
+    rel: pg_sys::Relation,
+    node: *const pg_sys::RelFileNode,
+    persistence: core::ffi::c_char,
+    freeze_xid: *mut pg_sys::TransactionId,
+    minmulti: *mut pg_sys::MultiXactId,
+) {
+    // PostgreSQL will rebuild the TOAST relation's valid index only.
+    callback(|| Rel::of(rel).toast_oid().map(super::alter::drop_left_over_indexes));
+    heap!(relation_set_new_filenode(rel, node, persistence, freeze_xid, minmulti))
 }
 
 /// The TOAST relation of a firn table is a heap.

@@ -34,6 +34,7 @@ unsafe extern "C-unwind" fn process_utility(
     };
     let lasting = pg_sys::CurrentMemoryContext;
     run();
+    callback(super::alter::statement_is_over);
     let node = (*statement).utilityStmt;
     if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt
         || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
