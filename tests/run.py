@@ -19,6 +19,7 @@ import pairs  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
+import rewrites  # noqa: E402
 import trouble  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
@@ -52,6 +53,7 @@ SUITES = {
     "cold": cold.run,
     "replica": replica.run,
     "trouble": trouble.run,
+    "rewrites": rewrites.run,
     "backup": backup.run,
     "isolation": isolation.run,
     "regress": regress.run,

@@ -12,6 +12,8 @@ use std::ops::ControlFlow;
 /// Bytes of one entry: block (4), offset (2).
 const ENTRY: usize = 6;
 const PER_ROW: usize = CHUNK_BYTES / ENTRY;
+/// Where a row was that is no more, since VACUUM FULL or CLUSTER have written the row store anew: no row is.
+const NOWHERE: Tid = Tid { block: u32::MAX, offset: 0 };
 
 /// Remember that row `i` of the stripe at `slot` came from `origins[i]`. The parts of a list lie
 /// under the virtual blocks of their first rows, which no other stripe has.
@@ -19,8 +21,7 @@ pub fn write(toast: &Toast, slot: Slot, origins: &[Tid], cid: u32) {
     for (part, chunk) in origins.chunks(PER_ROW).enumerate() {
         let mut bytes = Vec::with_capacity(chunk.len() * ENTRY);
         for tid in chunk {
-            bytes.extend_from_slice(&tid.block.to_le_bytes());
-            bytes.extend_from_slice(&tid.offset.to_le_bytes());
+            bytes.extend_from_slice(&encode(*tid));
         }
         toast.insert(key(slot, part), &bytes, cid, false);
     }
@@ -65,8 +66,8 @@ pub fn all(toast: &Toast, mover: u32, directory: &super::Directory) -> HashMap<T
         let tid = Tid { block: block + firn_format::VIRTUAL_BASE, offset: 1 };
         let Some(stripe) = directory.find(tid, Snap::any()) else { continue };
         let first = first_row(block, stripe.slot);
-        for (at, entry) in bytes.chunks_exact(ENTRY).enumerate() {
-            moves.insert(decode(entry), Tid::of(stripe.slot, first + at as u32));
+        for (at, origin) in entries(&bytes).enumerate().filter(|(_, origin)| *origin != NOWHERE) {
+            moves.insert(origin, Tid::of(stripe.slot, first + at as u32));
         }
     }
     moves
@@ -76,7 +77,32 @@ pub fn all(toast: &Toast, mover: u32, directory: &super::Directory) -> HashMap<T
 pub fn origin(toast: &Toast, slot: Slot, row: u32) -> Option<Tid> {
     let (part, at) = (row as usize / PER_ROW, row as usize % PER_ROW);
     let list = toast.find(key(slot, part), Snap::self_snap())?;
-    list.data.chunks_exact(ENTRY).nth(at).map(decode)
+    let origin = entries(&list.data).nth(at);
+    origin.filter(|origin| *origin != NOWHERE)
+}
+
+/// The row-store TIDs of a part of a list, in order.
+pub fn entries(data: &[u8]) -> impl Iterator<Item = Tid> + '_ {
+    data.chunks_exact(ENTRY).map(decode)
+}
+
+/// A part of a list after the row store's rows got new places: of the entries in `places` (number, TID), the
+/// others' rows are gone.
+pub fn translated(data: &[u8], places: &[(usize, Tid)]) -> Vec<u8> {
+    let mut out = encode(NOWHERE).repeat(data.len() / ENTRY);
+    for (at, tid) in places {
+        if let Some(entry) = out.get_mut(at * ENTRY..(at + 1) * ENTRY) {
+            entry.copy_from_slice(&encode(*tid));
+        }
+    }
+    out
+}
+
+fn encode(tid: Tid) -> [u8; ENTRY] {
+    let mut out = [0; ENTRY];
+    out[..4].copy_from_slice(&tid.block.to_le_bytes());
+    out[4..].copy_from_slice(&tid.offset.to_le_bytes());
+    out
 }
 
 fn decode(entry: &[u8]) -> Tid {
@@ -96,9 +122,7 @@ fn first_row(block: u32, slot: Slot) -> u32 {
 /// Where did the row-store row `origin`, deleted by transaction `mover`, go? None when that
 /// transaction did not move it.
 pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory) -> Option<Tid> {
-    let mut wanted = [0u8; ENTRY];
-    wanted[..4].copy_from_slice(&origin.block.to_le_bytes());
-    wanted[4..].copy_from_slice(&origin.offset.to_le_bytes());
+    let wanted = encode(origin);
     let hit =
         toast.scan(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), true, |key, row| {
             if row.raw_xmin() != mover {

@@ -2,6 +2,7 @@
 //! gone. All of it is rows of the table's TOAST relation; see README.md for keys and protocols.
 
 pub mod allocation;
+pub mod carry;
 pub mod chunks;
 pub mod counted;
 mod entries;

@@ -7,6 +7,7 @@
 //! callback returns to C (see `errors`).
 
 pub mod alter;
+pub mod carry;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
@@ -25,10 +26,12 @@ pub mod rel;
 pub mod relocate;
 pub mod report;
 pub mod rewrite;
+pub mod rewrite_table;
 pub mod rowlock;
 pub mod sampling;
 pub mod scandesc;
 pub mod slot;
+pub mod sorter;
 pub mod snapshot;
 pub mod statistics;
 pub mod tableam;
