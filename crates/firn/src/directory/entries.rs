@@ -114,7 +114,9 @@ impl Directory {
         let covers = |slot: Slot, blocks: u32| block >= slot.0 && block - slot.0 < blocks;
         // Most look-ups hit a stripe seen before: ask its row directly. The candidate is the known
         // stripe that covers the block.
-        if let Some(seen) = self.candidate(block) {
+        let seen = self.candidate(block);
+        // Ranges of blocks are remembered apart from the rows, and may be an older stripe's.
+        if let Some(seen) = seen.filter(|s| covers(s.found.slot, s.found.entry.blocks)) {
             let f = &seen.found;
             let hit = self.toast.at(f.place, key(f.slot), snap, |row| {
                 (row.data() == seen.bytes).then(|| row.xmin())
@@ -214,6 +216,12 @@ fn remember_blocks(storage: StorageId, slot: Slot, blocks: u32) {
         }
         map.entry(storage).or_default().insert(slot.0, blocks);
     })
+}
+
+/// The storage was emptied, and its slots will be given out anew.
+pub fn forget(storage: StorageId) {
+    SEEN.with_borrow_mut(|seen| seen.retain(|(of, _), _| *of != storage));
+    BLOCKS.with_borrow_mut(|map| map.remove(&storage));
 }
 
 /// An entry with its length before it, padded so that it can be overwritten in place later.

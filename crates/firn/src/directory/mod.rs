@@ -10,4 +10,4 @@ pub mod forward;
 pub mod keys;
 pub mod tombstones;
 
-pub use entries::{Directory, Found};
+pub use entries::{forget, Directory, Found};

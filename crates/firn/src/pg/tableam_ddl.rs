@@ -106,6 +106,23 @@ pub(super) unsafe extern "C-unwind" fn set_new_filenode(
     heap!(relation_set_new_filenode(rel, node, persistence, freeze_xid, minmulti))
 }
 
+/// TRUNCATE where a rollback would take the file away anyway: it is emptied in place. PostgreSQL goes on
+/// with the indexes, and only then with the TOAST relation; but the indexes must not find the stripes any
+/// more, whose TIDs are about to be given out anew.
+pub(super) unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation) {
+    heap!(relation_nontransactional_truncate(rel));
+    callback(|| {
+        let table = Rel::of(rel);
+        crate::write::discard_table(table);
+        let Some(oid) = table.toast_oid() else { return };
+        let oid = pg_sys::Oid::from(oid);
+        let toast = pg_sys::table_open(oid, pg_sys::AccessExclusiveLock as i32);
+        pg_sys::heap_truncate_one_rel(toast);
+        crate::am::forget(Rel::of(toast).storage());
+        pg_sys::table_close(toast, pg_sys::NoLock as i32);
+    })
+}
+
 /// The TOAST relation of a firn table is a heap.
 pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> pg_sys::Oid {
     pg_sys::HEAP_TABLE_AM_OID

@@ -269,6 +269,11 @@ pub(super) fn discard_subtransaction(sub: u32) {
     STATE.with_borrow_mut(|state| state.pending.retain(|p| p.sub < sub));
 }
 
+/// The table is emptied where it is.
+pub(crate) fn discard_table(table: Rel) {
+    STATE.with_borrow_mut(|state| state.pending.retain(|p| p.table != table.oid()));
+}
+
 /// The transaction is over.
 pub(super) fn discard_all() {
     STATE.with_borrow_mut(|state| {
