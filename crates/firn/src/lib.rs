@@ -27,6 +27,7 @@ pub extern "C-unwind" fn _PG_init() {
         pg::hooks::install();
         pg::utility::install();
         pg::alter::install();
+        pg::relation_info::install();
         write::init();
         plan::init();
     });

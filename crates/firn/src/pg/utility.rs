@@ -33,6 +33,7 @@ unsafe extern "C-unwind" fn process_utility(
         f(statement, source, read_only, context, params, environment, dest, completion)
     };
     let lasting = pg_sys::CurrentMemoryContext;
+    callback(|| super::swapped::refuse_statement((*statement).utilityStmt));
     run();
     callback(super::alter::statement_is_over);
     let node = (*statement).utilityStmt;
@@ -122,7 +123,7 @@ unsafe fn tidied(
     memory::within(lasting, || vacuum_of(&again))
 }
 
-unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
+pub(super) unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
     let options = (*statement).options;
     !options.is_null()
         && (0..(*options).length as usize).any(|i| {
