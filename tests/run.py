@@ -23,6 +23,7 @@ import reading  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
+import rewrites  # noqa: E402
 import trouble  # noqa: E402
 import vacuum  # noqa: E402
 from harness.tally import Tally  # noqa: E402
@@ -61,6 +62,7 @@ SUITES = {
     "replica": replica.run,
     "trouble": trouble.run,
     "vacuum": vacuum.run,
+    "rewrites": rewrites.run,
     "backup": backup.run,
     "isolation": isolation.run,
     "matrix": matrix.run,

@@ -126,6 +126,11 @@ pub fn stripe_totals(table: Rel) -> StripeTotals {
     totals
 }
 
+/// The storage was emptied.
+pub(super) fn forget(storage: StorageId) {
+    TOTALS.with_borrow_mut(|map| map.remove(&storage));
+}
+
 /// What the table's stripes hold just now.
 pub fn stripe_totals_now(table: Rel) -> StripeTotals {
     Directory::open(table, LockMode::AccessShare).as_ref().map(StripeTotals::of).unwrap_or_default()

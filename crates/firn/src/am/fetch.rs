@@ -118,9 +118,6 @@ impl Fetcher {
 
     /// Put the row at `tid` into `slot` if `snap` sees it.
     pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
-        if super::scan::is_row_store_only() {
-            return false;
-        }
         let Some(directory) = &self.directory else { return false };
         if snap.is_serializable() {
             lock::predicate_lock_row(self.table, tid, snap);

@@ -76,6 +76,11 @@ fn moves_of(directory: &Directory, mover: u32) -> Rc<RefCell<Moves>> {
     moves
 }
 
+/// The storage was emptied.
+pub(super) fn forget_storage(storage: StorageId) {
+    OWN.with_borrow_mut(|own| own.moves.retain(|((of, _), _)| *of != storage));
+}
+
 /// `snap` sees the row-store row at `origin`, which `deleter` has deleted meanwhile. Was that a move,
 /// and has this transaction itself deleted or updated the row at its new place? Then it is gone. What
 /// others do to it there is made known to serializable isolation.

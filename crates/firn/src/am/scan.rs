@@ -56,10 +56,6 @@ impl Scan {
     /// Next row of the stripes; false when there is none (then a backward scan goes on in the row
     /// store).
     pub fn next_in_stripes(&mut self, forward: bool, slot: TupleSlot) -> bool {
-        if is_row_store_only() {
-            slot.clear();
-            return false;
-        }
         self.in_stripes = true;
         if self.rows.is_none() {
             let claim = self.claim.map(|f| {
@@ -115,19 +111,4 @@ impl Scan {
         slot.clear();
         Some(false)
     }
-}
-
-thread_local! {
-    static ROW_STORE_ONLY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-/// While set, scans and index fetches of this session see the row store only: heapam's copy of a
-/// table (VACUUM FULL, CLUSTER) must not be given stripe rows.
-pub fn row_store_only(on: bool) {
-    ROW_STORE_ONLY.set(on)
-}
-
-/// See [`row_store_only`].
-pub fn is_row_store_only() -> bool {
-    ROW_STORE_ONLY.get()
 }

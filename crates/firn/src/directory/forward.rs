@@ -11,6 +11,10 @@ use std::ops::ControlFlow;
 /// Bytes of one entry: block (4), offset (2).
 const ENTRY: usize = 6;
 const PER_ROW: usize = CHUNK_BYTES / ENTRY;
+/// Where a row was that is no more, since VACUUM FULL or CLUSTER have written the row store anew: no row is.
+const NOWHERE: Tid = Tid { block: u32::MAX, offset: 0 };
+/// This bit of a part's first offset says that its entries do not ascend: VACUUM FULL or CLUSTER have translated it.
+const UNORDERED: u16 = 0x8000;
 
 /// Remember that row `i` of the stripe at `slot` came from `origins[i]`, in ascending order. The parts of a list lie
 /// under the virtual blocks of their first rows, which no other stripe has.
@@ -18,8 +22,7 @@ pub fn write(toast: &Toast, slot: Slot, origins: &[Tid], cid: u32) {
     for (part, chunk) in origins.chunks(PER_ROW).enumerate() {
         let mut bytes = Vec::with_capacity(chunk.len() * ENTRY);
         for tid in chunk {
-            bytes.extend_from_slice(&tid.block.to_le_bytes());
-            bytes.extend_from_slice(&tid.offset.to_le_bytes());
+            bytes.extend_from_slice(&encode(*tid));
         }
         toast.insert(key(slot, part), &bytes, cid, false);
     }
@@ -88,33 +91,52 @@ impl Moves {
 
     /// Where the row-store row `origin` went; None when it was not moved.
     pub fn home(&mut self, directory: &super::Directory, origin: Tid) -> Option<Tid> {
-        let after = self.parts.partition_point(|p| p.first <= origin);
-        let part = self.parts.get(after.checked_sub(1)?).filter(|p| origin <= p.last)?;
-        let block = part.block;
-        if self.at_hand.as_ref().is_none_or(|(known, ..)| *known != block) {
-            let tid = Tid { block: block + firn_format::VIRTUAL_BASE, offset: 1 };
-            let stripe = directory.find(tid, Snap::any())?;
-            let key = ChunkKey { id: keys::FORWARDING, seq: block as i32 };
-            let list = directory.toast.find(key, Snap::any())?;
-            self.at_hand = Some((block, stripe.slot, list.data));
+        // Parts of one move do not overlap before they are translated: one is looked into.
+        let mut after = self.parts.partition_point(|p| p.first <= origin);
+        while let Some(part) = after.checked_sub(1).and_then(|i| self.parts.get(i)) {
+            after -= 1;
+            if origin > part.last {
+                continue;
+            }
+            let block = part.block;
+            if self.at_hand.as_ref().is_none_or(|(known, ..)| *known != block) {
+                let tid = Tid { block: block + firn_format::VIRTUAL_BASE, offset: 1 };
+                let stripe = directory.find(tid, Snap::any())?;
+                let key = ChunkKey { id: keys::FORWARDING, seq: block as i32 };
+                let list = directory.toast.find(key, Snap::any())?;
+                self.at_hand = Some((block, stripe.slot, list.data));
+            }
+            let (_, slot, list) = self.at_hand.as_ref()?;
+            if let Some(at) = position(list, origin) {
+                return Some(Tid::of(*slot, first_row(block, *slot) + at as u32));
+            }
         }
-        let (_, slot, list) = self.at_hand.as_ref()?;
-        let at = position(list, origin)?;
-        Some(Tid::of(*slot, first_row(block, *slot) + at as u32))
+        None
     }
 }
 
-/// First and last entry of a part.
+/// Least and greatest entry of a part.
 type Ends = Option<(Tid, Tid)>;
 
+fn ascends(part: &[u8]) -> bool {
+    part.get(ENTRY - 1).is_some_and(|high| *high & (UNORDERED >> 8) as u8 == 0)
+}
+
 fn ends(part: &[u8]) -> Ends {
-    let mut entries = part.chunks_exact(ENTRY);
-    let first = entries.next()?;
-    Some((decode(first), decode(entries.next_back().unwrap_or(first))))
+    if !ascends(part) {
+        let known = || entries(part).filter(|origin| *origin != NOWHERE);
+        return Some((known().min()?, known().max()?));
+    }
+    let mut all = part.chunks_exact(ENTRY);
+    let first = all.next()?;
+    Some((decode(first), decode(all.next_back().unwrap_or(first))))
 }
 
 /// Which entry of a part is `origin`.
 fn position(part: &[u8], origin: Tid) -> Option<usize> {
+    if !ascends(part) {
+        return entries(part).position(|entry| entry == origin);
+    }
     let entry = |i: usize| part.get(i * ENTRY..(i + 1) * ENTRY).map(decode);
     let (mut low, mut high) = (0, part.len() / ENTRY);
     while low < high {
@@ -132,14 +154,42 @@ fn position(part: &[u8], origin: Tid) -> Option<usize> {
 pub fn origin(toast: &Toast, slot: Slot, row: u32) -> Option<Tid> {
     let (part, at) = (row as usize / PER_ROW, row as usize % PER_ROW);
     let list = toast.find(key(slot, part), Snap::self_snap())?;
-    list.data.chunks_exact(ENTRY).nth(at).map(decode)
+    let origin = entries(&list.data).nth(at);
+    origin.filter(|origin| *origin != NOWHERE)
+}
+
+/// The row-store TIDs of a part of a list, in order.
+pub fn entries(data: &[u8]) -> impl Iterator<Item = Tid> + '_ {
+    data.chunks_exact(ENTRY).map(decode)
+}
+
+/// A part of a list after the row store's rows got new places: of the entries in `places` (number, TID), the
+/// others' rows are gone.
+pub fn translated(data: &[u8], places: &[(usize, Tid)]) -> Vec<u8> {
+    let mut out = encode(NOWHERE).repeat(data.len() / ENTRY);
+    for (at, tid) in places {
+        if let Some(entry) = out.get_mut(at * ENTRY..(at + 1) * ENTRY) {
+            entry.copy_from_slice(&encode(*tid));
+        }
+    }
+    if let Some(high) = out.get_mut(ENTRY - 1) {
+        *high |= (UNORDERED >> 8) as u8;
+    }
+    out
+}
+
+fn encode(tid: Tid) -> [u8; ENTRY] {
+    let mut out = [0; ENTRY];
+    out[..4].copy_from_slice(&tid.block.to_le_bytes());
+    out[4..].copy_from_slice(&tid.offset.to_le_bytes());
+    out
 }
 
 fn decode(entry: &[u8]) -> Tid {
     let byte = |i: usize| entry.get(i).copied().unwrap_or(0);
     Tid {
         block: u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]),
-        offset: u16::from_le_bytes([byte(4), byte(5)]),
+        offset: u16::from_le_bytes([byte(4), byte(5)]) & !UNORDERED,
     }
 }
 
@@ -174,7 +224,26 @@ pub fn find(toast: &Toast, origin: Tid, mover: u32, directory: &super::Directory
 
 #[cfg(test)]
 mod tests {
-    use super::{ends, position, Tid, ENTRY};
+    use super::{ends, entries, position, translated, Tid, ENTRY, NOWHERE};
+
+    #[test]
+    fn translated_parts_do_not_ascend_and_are_found_all_the_same() {
+        let places: Vec<(usize, Tid)> =
+            [(0, 9, 1), (2, 3, 7), (3, 3, 2)].map(|(at, block, offset)| (at, Tid { block, offset })).to_vec();
+        for places in [&places[..], &places[1..]] {
+            let part = translated(&[0; 4 * ENTRY], places);
+            assert_eq!(part.len(), 4 * ENTRY);
+            for (at, tid) in places {
+                assert_eq!(position(&part, *tid), Some(*at));
+                assert_eq!(entries(&part).nth(*at), Some(*tid));
+            }
+            let (least, greatest) = ends(&part).unwrap();
+            assert_eq!(least, Tid { block: 3, offset: 2 });
+            assert_eq!(greatest, places.iter().map(|(_, tid)| *tid).max().unwrap());
+            assert_eq!(entries(&part).nth(1), Some(NOWHERE));
+        }
+        assert_eq!(ends(&translated(&[0; 2 * ENTRY], &[])), None);
+    }
 
     #[test]
     fn entries_are_found_in_their_part() {

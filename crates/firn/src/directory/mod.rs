@@ -2,6 +2,7 @@
 //! gone. All of it is rows of the table's TOAST relation; see README.md for keys and protocols.
 
 pub mod allocation;
+pub mod carry;
 pub mod chunks;
 pub mod cleaned;
 pub mod counted;
@@ -12,6 +13,7 @@ mod seen;
 pub mod tombstones;
 
 pub use entries::{Directory, Found};
+pub use seen::forget;
 
 /// A row of a kind that is not MVCC: it exists, under a key that it alone has, from when it is inserted to when
 /// it is deleted, whatever becomes of the transactions that do so. Snapshots say nothing about it.

@@ -106,6 +106,15 @@ pub fn remember(storage: StorageId, found: &Found, print: Print) {
     });
 }
 
+/// The storage was emptied, and its slots will be given out anew.
+pub fn forget(storage: StorageId) {
+    SEEN.with_borrow_mut(|seen| {
+        if let Some(table) = seen.tables.remove(&storage) {
+            seen.bytes -= table.bytes;
+        }
+    });
+}
+
 impl Seen {
     fn remove(&mut self, storage: StorageId, slot: u32) {
         let Some(table) = self.tables.get_mut(&storage) else { return };

@@ -1,12 +1,20 @@
 //! Look-ups in the system catalogs.
 
 use pgrx::pg_sys;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 
 /// OID of the firn access method; None while the extension is not installed here.
 pub fn access_method() -> Option<u32> {
     // SAFETY: plain look-up, missing_ok.
     let oid = unsafe { pg_sys::get_table_am_oid(c"firn".as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+}
+
+/// OID of the access method of firn tables' TOAST relations; None while there is none here.
+pub fn toast_access_method() -> Option<u32> {
+    // SAFETY: plain look-up, missing_ok.
+    let oid = unsafe { pg_sys::get_table_am_oid(c"firn_toast".as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
 }
 
@@ -30,6 +38,36 @@ pub fn access_method_of(oid: u32) -> Option<u32> {
 
 /// OIDs of all relations of an access method.
 pub fn tables_of(method: u32) -> Vec<u32> {
+    relations(|form| form.relam.to_u32() == method)
+}
+
+/// OIDs of all relations whose TOAST relations are of an access method.
+pub fn tables_with_toast_of(method: u32) -> Vec<u32> {
+    let mut all = relations(|form| form.reltoastrelid != pg_sys::InvalidOid);
+    let toasts: BTreeSet<u32> = tables_of(method).into_iter().collect();
+    all.retain(|oid| toast_of(*oid).is_some_and(|toast| toasts.contains(&toast)));
+    all
+}
+
+/// OID of a relation's TOAST relation; None when it has none or is gone.
+fn toast_of(oid: u32) -> Option<u32> {
+    // SAFETY: the tuple is pinned while we look at it.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(oid)),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_class;
+        let toast = (*form).reltoastrelid.to_u32();
+        pg_sys::ReleaseSysCache(tuple);
+        (toast != 0).then_some(toast)
+    }
+}
+
+fn relations(wanted: impl Fn(&pg_sys::FormData_pg_class) -> bool) -> Vec<u32> {
     let mut found = Vec::new();
     // SAFETY: a catalog scan under its own snapshot; tuples are looked at while the scan holds them.
     unsafe {
@@ -43,7 +81,7 @@ pub fn tables_of(method: u32) -> Vec<u32> {
                 break;
             }
             let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_class;
-            if (*form).relam.to_u32() == method {
+            if wanted(&*form) {
                 found.push((*form).oid.to_u32());
             }
         }

@@ -47,12 +47,8 @@ postgres_functions! {
         freeze_xid: pg_sys::TransactionId,
         cutoff_multi: pg_sys::MultiXactId,
     ) -> *mut core::ffi::c_void;
+    fn NewRelationCreateToastTable(table: pg_sys::Oid, options: pg_sys::Datum);
     fn end_heap_rewrite(state: *mut core::ffi::c_void);
-    fn rewrite_heap_tuple(
-        state: *mut core::ffi::c_void,
-        old_tuple: pg_sys::HeapTuple,
-        new_tuple: pg_sys::HeapTuple,
-    );
     fn rewrite_heap_dead_tuple(
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
@@ -191,6 +187,42 @@ pub mod direct {
             direction: pg_sys::ScanDirection::Type,
             slot: *mut pg_sys::TupleTableSlot,
         ) -> bool;
+        pub fn heap_deform_tuple(
+            tuple: pg_sys::HeapTuple,
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            nulls: *mut bool,
+        );
+        pub fn heap_form_tuple(
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            nulls: *mut bool,
+        ) -> pg_sys::HeapTuple;
+        pub fn heap_freetuple(tuple: pg_sys::HeapTuple);
+        pub fn rewrite_heap_tuple(
+            state: *mut core::ffi::c_void,
+            old_tuple: pg_sys::HeapTuple,
+            new_tuple: pg_sys::HeapTuple,
+        );
+        pub fn LockBuffer(buffer: pg_sys::Buffer, mode: core::ffi::c_int);
+        pub fn HeapTupleSatisfiesVacuum(
+            tuple: pg_sys::HeapTuple,
+            oldest_xmin: pg_sys::TransactionId,
+            buffer: pg_sys::Buffer,
+        ) -> pg_sys::HTSV_Result::Type;
+        pub fn tuplesort_putdatum(
+            state: *mut pg_sys::Tuplesortstate,
+            value: pg_sys::Datum,
+            null: bool,
+        );
+        pub fn tuplesort_getdatum(
+            state: *mut pg_sys::Tuplesortstate,
+            forward: bool,
+            value: *mut pg_sys::Datum,
+            null: *mut bool,
+            abbreviation: *mut pg_sys::Datum,
+        ) -> bool;
+        pub fn pfree(pointer: *mut core::ffi::c_void);
         pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, count: core::ffi::c_int);
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn standard_ProcessUtility(

@@ -56,6 +56,15 @@ impl Builder {
         // SAFETY: the index is open.
         unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::BRIN_AM_OID }
     }
+    /// The index is being created, not rebuilt, and not as that of a partition whose parent has one.
+    pub fn is_asked_for(&self) -> bool {
+        // SAFETY: the index is open.
+        unsafe {
+            let index = self.request.index;
+            (*index).rd_createSubid != 0
+                && !(*(*index).rd_rel).relispartition
+        }
+    }
     /// Address of the shared state of a parallel build.
     pub fn shared(&self) -> Option<Shared> {
         let scan = self.request.scan;

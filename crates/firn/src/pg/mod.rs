@@ -7,7 +7,9 @@
 //! callback returns to C (see `errors`). Which code may call PostgreSQL how is decision 0011; `make lint`
 //! checks it.
 
+pub mod alter;
 pub mod anchor;
+pub mod carry;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
@@ -27,15 +29,19 @@ pub mod memory;
 mod page;
 pub mod progress;
 pub mod rel;
+pub mod relation_info;
 pub mod relocate;
 pub mod report;
 pub mod rewrite;
+pub mod rewrite_table;
 pub mod rowlock;
 pub mod sampling;
 pub mod scandesc;
 pub mod slot;
+pub mod sorter;
 pub mod snapshot;
 pub mod statistics;
+mod swapped;
 pub mod tableam;
 pub mod tableam_ddl;
 pub mod tableam_scan;

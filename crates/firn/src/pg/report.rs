@@ -32,6 +32,8 @@ pub enum Kind {
     Denied,
     /// The object is of the wrong kind.
     WrongObject,
+    /// The object is in a state in which this cannot be done.
+    NotInState,
     /// The object is not there.
     Undefined,
     /// Somebody else holds the lock (NOWAIT).
@@ -58,6 +60,7 @@ impl Kind {
             Kind::Limit => C::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             Kind::Denied => C::ERRCODE_INSUFFICIENT_PRIVILEGE,
             Kind::WrongObject => C::ERRCODE_WRONG_OBJECT_TYPE,
+            Kind::NotInState => C::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Kind::Undefined => C::ERRCODE_UNDEFINED_OBJECT,
             Kind::LockNotAvailable => C::ERRCODE_LOCK_NOT_AVAILABLE,
             Kind::Serialization => C::ERRCODE_T_R_SERIALIZATION_FAILURE,

@@ -50,6 +50,8 @@ fn build() -> pg_sys::TableAmRoutine {
         tuple_lock: Some(tuple::lock),
         index_build_range_scan: Some(ddl::index_build_range_scan),
         index_validate_scan: Some(ddl::index_validate_scan),
+        relation_set_new_filenode: Some(ddl::set_new_filenode),
+        relation_nontransactional_truncate: Some(ddl::nontransactional_truncate),
         relation_copy_for_cluster: Some(ddl::copy_for_cluster),
         relation_vacuum: Some(ddl::vacuum),
         relation_size: Some(ddl::size),

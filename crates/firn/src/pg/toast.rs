@@ -724,9 +724,21 @@ pub struct RowView {
 }
 
 impl RowView {
-    /// The caller keeps the tuple's page pinned.
-    pub(super) fn of(tuple: pg_sys::HeapTuple) -> RowView {
+    /// A row of a TOAST relation.
+    ///
+    /// # Safety
+    /// A heap tuple of one, alive as long as the view.
+    pub(super) unsafe fn of(tuple: pg_sys::HeapTuple) -> RowView {
         RowView { tuple }
+    }
+    /// Change the payload of a copied row; its length stays.
+    ///
+    /// # Safety
+    /// The tuple is the caller's own.
+    pub(super) unsafe fn overwrite(&self, data: &[u8]) {
+        let mine = self.data();
+        let len = mine.len().min(data.len());
+        std::ptr::copy_nonoverlapping(data.as_ptr(), mine.as_ptr().cast_mut(), len);
     }
     fn user_data(&self) -> (&[u8], usize) {
         // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.

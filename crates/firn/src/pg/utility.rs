@@ -33,13 +33,15 @@ unsafe extern "C-unwind" fn process_utility(
         f(statement, source, read_only, context, params, environment, dest, completion)
     };
     let lasting = pg_sys::CurrentMemoryContext;
+    callback(|| super::swapped::refuse_statement((*statement).utilityStmt));
     // Running it may free it, with the plan that it is of (a procedure that rolls back does): what is
     // wanted of it afterwards is copied now.
     let node = (*statement).utilityStmt;
     if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt
         || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
     {
-        return run();
+        run();
+        return callback(super::alter::statement_is_over);
     }
     let node = callback(|| pg_sys::copyObjectImpl(node.cast()));
     run();
@@ -121,7 +123,7 @@ unsafe fn shrunk(
     memory::within(lasting, || vacuum_of(&again))
 }
 
-unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
+pub(super) unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
     let options = (*statement).options;
     !options.is_null()
         && (0..(*options).length as usize).any(|i| {

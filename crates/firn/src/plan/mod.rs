@@ -3,6 +3,7 @@
 
 mod conditions;
 mod count;
+mod kinds;
 mod scan;
 
 pub use conditions::{Bound, Condition, Operand, Test};

@@ -2,6 +2,7 @@
 //! the filter, with only the wanted columns decoded.
 
 use super::conditions::{filter_of, Bound};
+use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::{lock, xact, LockMode, Rel, Snap, TupleSlot};
@@ -206,8 +207,7 @@ impl FirnScan {
         }
     }
 
-    /// Kind of a column as a new stripe would store it; a stripe whose column fell back to the
-    /// binary form has no bounds in its zone map anyway.
+    /// Kind of a column as a new stripe would store it.
     fn kind(&self, column: usize) -> Option<ColumnKind> {
         self.layout.columns.get(column)?.as_ref().map(|c| c.kind)
     }
@@ -218,8 +218,9 @@ impl FirnScan {
             let Some(kind) = self.kind(column) else { return true };
             let Some(filter) = filter_of(bound, column, kind) else { return true };
             filter.may_match(&|i| {
-                let number = self.layout.columns.get(i)?.as_ref()?.attribute.number;
-                entry.zone(i32::from(number)).cloned()
+                let column = self.layout.columns.get(i)?.as_ref()?;
+                let zone = entry.zone(i32::from(column.attribute.number))?;
+                Some(zone_of(zone, column.kind))
             })
         })
     }
@@ -232,10 +233,9 @@ impl FirnScan {
         // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
         // the executor.
         let filter_part = |bound: &Bound| {
-            let column = bound.condition.column;
-            let number = self.layout.columns.get(column)?.as_ref()?.attribute.number;
-            let stored = meta.column_by_field_id(i32::from(number))?;
-            let kind = meta.columns().get(stored)?.kind;
+            let column = self.layout.columns.get(bound.condition.column)?.as_ref()?;
+            let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
+            let kind = terms(column.kind, meta.columns().get(stored)?.kind);
             filter_of(bound, stored, kind)
         };
         let parts: Vec<Filter> = self.conditions.iter().filter_map(filter_part).collect();

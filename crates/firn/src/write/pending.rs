@@ -368,10 +368,10 @@ pub(super) fn take_own(which: impl Fn(u32, Owner) -> bool) -> Vec<Pending> {
 }
 
 /// Forget the commands for which `which` holds, and what they have collected.
-fn discard(which: impl Fn(Owner) -> bool) {
+fn discard(which: impl Fn(u32, Owner) -> bool) {
     STATE.with_borrow_mut(|state| {
-        state.tables.retain(|_, list| {
-            list.retain(|c| !which(c.owner));
+        state.tables.retain(|table, list| {
+            list.retain(|c| !which(*table, c.owner));
             !list.is_empty()
         });
         state.bytes.clear();
@@ -385,13 +385,18 @@ fn discard(which: impl Fn(Owner) -> bool) {
 /// The running subtransaction's commands from `cid` on have ended, and their stripes are written.
 pub(super) fn forget_from(cid: u32) {
     let sub = xact::subtransaction();
-    discard(|owner| owner.sub == sub && owner.cid >= cid);
+    discard(|_, owner| owner.sub == sub && owner.cid >= cid);
 }
 
 /// A subtransaction is undone: its rows never were.
 pub(super) fn discard_subtransaction(sub: u32) {
     // Subtransaction ids grow: those opened inside this one have greater ids.
-    discard(|owner| owner.sub >= sub);
+    discard(|_, owner| owner.sub >= sub);
+}
+
+/// The table is emptied where it is.
+pub(crate) fn discard_table(table: Rel) {
+    discard(|of, _| of == table.oid());
 }
 
 /// The transaction is over.
