@@ -74,6 +74,12 @@ fn refuse_to_be_forgotten(directory: &Directory) {
     }
 }
 
+/// The next virtual block to be given out; None when there is no allocation row that can be read.
+pub fn next_block(toast: &Toast) -> Option<u64> {
+    let row = toast.find(KEY, Snap::self_snap())?;
+    State::decode(&row.data).map(|state| state.next_block)
+}
+
 /// A range of virtual blocks for up to `rows` rows. Returns its slot.
 pub fn slot_for(directory: &Directory, rows: u32) -> Slot {
     let blocks = u64::from(blocks_for(rows));

@@ -97,6 +97,11 @@ postgres_functions! {
         nowait: bool,
     ) -> *mut PgStatEntryRef;
     fn pgstat_unlock_entry(entry: *mut PgStatEntryRef);
+    fn AlterTableCreateToastTable(
+        relation: pg_sys::Oid,
+        options: pg_sys::Datum,
+        lock: pg_sys::LOCKMODE,
+    );
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,

@@ -6,17 +6,20 @@
 //! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
 //! callback returns to C (see `errors`).
 
+pub mod attempt;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
 pub mod errors;
 pub mod ext;
+pub mod fate;
 pub mod fmgr;
 mod frozen;
 pub mod guc;
 pub mod heap;
 pub mod hooks;
 pub mod index;
+pub mod known_stores;
 pub mod lock;
 pub mod memory;
 pub mod progress;
@@ -30,6 +33,7 @@ pub mod scandesc;
 pub mod slot;
 pub mod snapshot;
 pub mod statistics;
+pub mod survey;
 pub mod tableam;
 pub mod tableam_ddl;
 pub mod tableam_scan;
@@ -41,6 +45,8 @@ pub mod wal;
 pub mod wanted;
 pub mod xact;
 
+pub use attempt::attempt;
+pub use fate::Fate;
 pub use progress::{Count, Phase, Progress};
 pub use rel::{LockMode, OpenRel, Rel};
 pub use report::{error, Kind};

@@ -82,6 +82,21 @@ pub fn next_command() {
     unsafe { pg_sys::CommandCounterIncrement() }
 }
 
+/// This is a standby, or the server is recovering: nothing may be written.
+pub fn is_in_recovery() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Raise in a READ ONLY transaction and on a standby, as PostgreSQL does for `command`.
+pub fn prevent_if_read_only(command: &std::ffi::CStr) {
+    // SAFETY: plain calls; they raise.
+    unsafe {
+        pg_sys::PreventCommandIfReadOnly(command.as_ptr());
+        pg_sys::PreventCommandDuringRecovery(command.as_ptr());
+    }
+}
+
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.
