@@ -1,7 +1,7 @@
 //! Callbacks on single rows: fetching by TID, inserting, deleting, updating, locking. Rows of the
 //! row store go to heapam's own callbacks at once.
 
-use super::ext::{callback, guarded};
+use super::ext::callback;
 use super::heap::{am as heapam, hidden, Failure, RowLock};
 use super::lock::Wait;
 use super::scandesc::{alloc, slot_for_state, FetchDesc};
@@ -383,17 +383,15 @@ pub fn delete_row_store(table: Rel, tid: Tid, cid: u32) -> (super::heap::Outcome
     // SAFETY: plain heapam call; outputs are plain structs.
     unsafe {
         let mut tmfd: pg_sys::TM_FailureData = std::mem::zeroed();
-        let result = guarded(|| {
-            pg_sys::heap_delete(
-                table.raw(),
-                &mut raw,
-                cid,
-                std::ptr::null_mut(),
-                false,
-                &mut tmfd,
-                false,
-            )
-        });
+        let result = pg_sys::heap_delete(
+            table.raw(),
+            &mut raw,
+            cid,
+            std::ptr::null_mut(),
+            false,
+            &mut tmfd,
+            false,
+        );
         (super::heap::Outcome::of(result), Failure::of(&tmfd))
     }
 }

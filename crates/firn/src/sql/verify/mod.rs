@@ -167,6 +167,7 @@ fn check_stripe(table: Rel, found: &Found, name: &str, report: Report<'_>) -> Op
     let done = attempt(|| {
         let mut problems = Problems::new();
         if let Some(directory) = Directory::open(table, LockMode::AccessShare) {
+            directory.toast.read_in_bulk();
             stripes::check(table, &directory, found, name, &mut |severity, object, problem| {
                 problems.push((severity.to_owned(), object.to_owned(), problem.to_owned()));
             });
