@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(ObjectKey::parse(MARKER), None);
         let id = "0123456789abcdef0123456789abcdef";
         assert_eq!(parse(format!("{BEGIN}{id}\n").as_bytes()).as_deref(), Some(id));
-        for bad in ["", "firn store \n", "firn store x", "firn store 0123456789ABCDEF0123456789abcdef\n"]
+        for bad in
+            ["", "firn store \n", "firn store x", "firn store 0123456789ABCDEF0123456789abcdef\n"]
         {
             assert_eq!(parse(bad.as_bytes()), None, "{bad:?}");
         }

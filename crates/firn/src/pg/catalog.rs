@@ -215,9 +215,7 @@ pub fn may_use_server(oid: u32) -> bool {
 /// The current role may act as owner of the server.
 pub fn owns_server(oid: u32) -> bool {
     // SAFETY: plain look-up.
-    unsafe {
-        pg_sys::pg_foreign_server_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId())
-    }
+    unsafe { pg_sys::pg_foreign_server_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
 }
 
 /// The current role.

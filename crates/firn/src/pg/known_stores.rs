@@ -74,11 +74,8 @@ pub fn remember(server: u32, id: &str) {
         let mut values =
             [pg_sys::Datum::from(pg_sys::Oid::from(server)), pg_sys::Datum::from(text)];
         let mut nulls = [false; 2];
-        let tuple = pg_sys::heap_form_tuple(
-            table.rel().tupdesc(),
-            values.as_mut_ptr(),
-            nulls.as_mut_ptr(),
-        );
+        let tuple =
+            pg_sys::heap_form_tuple(table.rel().tupdesc(), values.as_mut_ptr(), nulls.as_mut_ptr());
         pg_sys::simple_heap_insert(table.rel().raw(), tuple);
         pg_sys::heap_freetuple(tuple);
     }

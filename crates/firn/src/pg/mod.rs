@@ -7,8 +7,8 @@
 //! callback returns to C (see `errors`). Which code may call PostgreSQL how is decision 0011; `make lint`
 //! checks it.
 
-pub mod attempt;
 pub mod anchor;
+pub mod attempt;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
@@ -21,9 +21,9 @@ pub mod guc;
 pub mod heap;
 pub mod hooks;
 pub mod index;
-pub mod known_stores;
 pub mod index_clean;
 mod index_toast;
+pub mod known_stores;
 pub mod lock;
 pub mod memory;
 pub mod progress;

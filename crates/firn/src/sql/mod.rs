@@ -93,8 +93,11 @@ fn open_target(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> 
         if named {
             refuse(&name)
         }
-        error(Kind::Skipped, format!("skipping \"{name}\" --- only its owner can {} it", doing.what))
-            .warn();
+        error(
+            Kind::Skipped,
+            format!("skipping \"{name}\" --- only its owner can {} it", doing.what),
+        )
+        .warn();
         return None;
     }
     if !is_table {

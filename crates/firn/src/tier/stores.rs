@@ -120,9 +120,9 @@ fn doubt(open: &Open, found: Option<String>) -> Option<String> {
     let known = known_stores::known(open.server)?;
     match found {
         Some(found) if found == known => None,
-        Some(found) => {
-            Some(format!("Its marker \"{MARKER}\" says {found}, that of the store used before {known}."))
-        }
+        Some(found) => Some(format!(
+            "Its marker \"{MARKER}\" says {found}, that of the store used before {known}."
+        )),
         None => Some(format!("It lacks the marker \"{MARKER}\" of the store used before.")),
     }
 }
@@ -187,7 +187,9 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     let all: Options = found.options.iter().chain(&found.secrets).cloned().collect();
     let key = (server.to_owned(), role);
     let known = STORES.with_borrow(|map| {
-        map.get(&key).filter(|(options, open)| *options == all && open.server == found.oid).map(|(_, open)| open.clone())
+        map.get(&key)
+            .filter(|(options, open)| *options == all && open.server == found.oid)
+            .map(|(_, open)| open.clone())
     });
     if let Some(open) = known {
         return open;
@@ -256,7 +258,9 @@ pub fn read_object(
     let open = open(server, role);
     let range = offset..offset + len as u64;
     let cache = cache();
-    let bytes = call_to_read(&open, || cache.read(&open.store, &open.id, key, object_len, range, &cancelled));
+    let bytes = call_to_read(&open, || {
+        cache.read(&open.store, &open.id, key, object_len, range, &cancelled)
+    });
     out.extend_from_slice(&bytes);
 }
 

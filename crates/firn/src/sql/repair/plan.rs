@@ -39,11 +39,20 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     CreateToast,
-    DropIndex { oid: u32, name: String },
-    RebuildIndex { oid: u32, name: String },
+    DropIndex {
+        oid: u32,
+        name: String,
+    },
+    RebuildIndex {
+        oid: u32,
+        name: String,
+    },
     Remove(Wasted),
     /// Nothing is done: bytes that are gone cannot be guessed.
-    Cannot { object: String, why: String },
+    Cannot {
+        object: String,
+        why: String,
+    },
 }
 
 /// Plan the repair of a table. Steps are in the order in which they can be done.
@@ -103,7 +112,9 @@ impl Step {
     pub fn object(&self, table: &str) -> String {
         match self {
             Step::CreateToast | Step::Remove(_) => format!("table {table}"),
-            Step::DropIndex { name, .. } | Step::RebuildIndex { name, .. } => format!("index {name}"),
+            Step::DropIndex { name, .. } | Step::RebuildIndex { name, .. } => {
+                format!("index {name}")
+            }
             Step::Cannot { object, .. } => object.clone(),
         }
     }
@@ -204,7 +215,8 @@ mod tests {
         assert_eq!(plan(&facts), vec![Step::Remove(orphans)]);
         facts.directory_is_whole = false;
         assert!(!plan(&facts)[0].can_be_done());
-        for class in [Class::Directory, Class::Allocation, Class::Chunk, Class::Stone, Class::Value] {
+        for class in [Class::Directory, Class::Allocation, Class::Chunk, Class::Stone, Class::Value]
+        {
             let facts = Facts { wasted: vec![wasted(class, Waste::Double)], ..whole() };
             assert!(!plan(&facts)[0].can_be_done(), "{class:?}");
         }
@@ -214,8 +226,7 @@ mod tests {
     fn doubled_keys_go_before_the_unique_index_is_built() {
         let twice = wasted(Class::Intent, Waste::Double);
         let facts = Facts { wasted: vec![twice], index_is_damaged: true, ..whole() };
-        let expected =
-            vec![Step::Remove(twice), Step::RebuildIndex { oid: 1, name: "i1".into() }];
+        let expected = vec![Step::Remove(twice), Step::RebuildIndex { oid: 1, name: "i1".into() }];
         assert_eq!(plan(&facts), expected);
     }
 }

@@ -19,7 +19,8 @@ pub fn check(table: Rel, survey: &Survey, progress: &Progress, report: Report<'_
     for (done, oid) in indexes.into_iter().enumerate() {
         progress.set(Count::IndexesDone, done as u64);
         // It may have been dropped concurrently.
-        let Some(name) = OpenRel::if_there(oid, LockMode::AccessShare).map(|i| i.rel().name()) else {
+        let Some(name) = OpenRel::if_there(oid, LockMode::AccessShare).map(|i| i.rel().name())
+        else {
             continue;
         };
         let name = format!("index {name}");

@@ -31,7 +31,9 @@ fn gather(name: &str, report: Report<'_>, work: impl FnOnce(Report<'_>)) -> bool
     });
     match done {
         Ok(problems) => {
-            problems.iter().for_each(|(severity, object, problem)| report(severity, object, problem));
+            problems
+                .iter()
+                .for_each(|(severity, object, problem)| report(severity, object, problem));
             true
         }
         Err(e) => {
@@ -80,7 +82,11 @@ fn report_structure(survey: &Survey, toast: u32, name: &str, report: Report<'_>)
     for (class, what) in CLASSES {
         let doubled = survey.doubled[class as usize];
         if doubled > 0 {
-            report("error", &rows_of, &format!("{doubled} of its {what} have a key that another has"));
+            report(
+                "error",
+                &rows_of,
+                &format!("{doubled} of its {what} have a key that another has"),
+            );
         }
     }
     if !survey.is_complete() {
@@ -115,7 +121,11 @@ fn report_toast_indexes(survey: &Survey, toast: u32, rows_of: &str, report: Repo
             LockMode::ShareUpdateExclusive,
         );
     for index in unusable.iter().filter(|_| !at_work) {
-        report("error", &format!("index {}", index.name), "it is invalid; REINDEX CONCURRENTLY left it");
+        report(
+            "error",
+            &format!("index {}", index.name),
+            "it is invalid; REINDEX CONCURRENTLY left it",
+        );
     }
     for trouble in &survey.index_trouble {
         report("error", &format!("index of {rows_of}"), trouble);
@@ -126,7 +136,11 @@ fn report_toast_indexes(survey: &Survey, toast: u32, rows_of: &str, report: Repo
     }
     let unindexed = survey.unindexed();
     if unindexed > 0 {
-        report("error", &format!("index of {rows_of}"), &format!("it lacks entries of {unindexed} rows"));
+        report(
+            "error",
+            &format!("index of {rows_of}"),
+            &format!("it lacks entries of {unindexed} rows"),
+        );
     }
 }
 
@@ -176,7 +190,9 @@ fn check_stripe(table: Rel, found: &Found, name: &str, report: Report<'_>) -> Op
     });
     match done {
         Ok(problems) => {
-            problems.iter().for_each(|(severity, object, problem)| report(severity, object, problem));
+            problems
+                .iter()
+                .for_each(|(severity, object, problem)| report(severity, object, problem));
             None
         }
         Err(e) => {
@@ -205,7 +221,11 @@ fn check_addresses(survey: &Survey, at: usize, name: &str, report: Report<'_>) {
     }
     if let Location::Chunks { address, .. } = found.entry.location {
         if address.saturating_add(chunks.into()) > next_address {
-            report("error", name, "its chunk addresses were never given out and will be given to others");
+            report(
+                "error",
+                name,
+                "its chunk addresses were never given out and will be given to others",
+            );
         }
     }
 }

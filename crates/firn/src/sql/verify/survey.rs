@@ -294,7 +294,8 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
         let led = follow(&entries).unwrap_or_else(|_| {
             // Pages that cannot be read are reported already.
             let each = entries.iter().map(|e| follow(std::slice::from_ref(e)));
-            each.map(|led| led.ok().and_then(|l| l.first().copied()).unwrap_or(Led::Nowhere)).collect()
+            each.map(|led| led.ok().and_then(|l| l.first().copied()).unwrap_or(Led::Nowhere))
+                .collect()
         });
         for (entry, led) in entries.iter().zip(led) {
             match led {
@@ -342,8 +343,8 @@ impl Survey {
     ) -> Option<Waste> {
         match class {
             Class::Chunk => {
-                let address =
-                    u64::from(key.id - keys::CHUNKS) * chunks::PER_ID + u64::from(unsigned_of(key.seq));
+                let address = u64::from(key.id - keys::CHUNKS) * chunks::PER_ID
+                    + u64::from(unsigned_of(key.seq));
                 let at = runs.partition_point(|(first, _, _)| *first <= address).checked_sub(1);
                 match at.map(|at| runs[at]).filter(|(_, end, _)| address < *end) {
                     Some((_, _, stripe)) => {
@@ -368,4 +369,3 @@ impl Survey {
         }
     }
 }
-
