@@ -72,6 +72,35 @@ def crash_at(cluster, point, statement):
             assert not c.execute(f"SELECT * FROM firn.check('{t}')").fetchall()
 
 
+def intents(cluster, point):
+    """A run that is killed where another was rolled back leaves one intent for a stripe."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f, g")
+        c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n int) USING firn")
+        c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
+        c.execute("INSERT INTO f SELECT i, 'old', i FROM generate_series(1, 500) i")
+        c.execute("BEGIN; SELECT firn.offload('f', 'cold'); ROLLBACK")
+        before = content(c)
+        c.execute(f"SET firn.crash_point = '{point}'")
+        try:
+            c.execute("SELECT firn.offload('f', 'cold')")
+            raise AssertionError("the crash point was not reached")
+        except psycopg.OperationalError:
+            pass
+    time.sleep(0.5)
+    cluster.wait_ready()
+    with cluster.connect() as c:
+        assert content(c) == before
+        c.execute("REINDEX TABLE f")
+        c.execute("VACUUM FULL f")
+        toast = c.execute("SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 'f'").fetchone()[0]
+        c.execute(f"REINDEX TABLE CONCURRENTLY {toast}")
+        assert c.execute(f"SELECT count(*) FROM {toast} WHERE chunk_id = 4").fetchone()[0] <= 3
+        assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
+        c.execute("SELECT firn.offload('f', 'cold')")
+        assert c.execute(f"SELECT count(*) FROM {toast} WHERE chunk_id = 4").fetchone() == (0,)
+
+
 def committed_survives(cluster):
     """A load that was reported as committed is there after kill -9 of the whole server."""
     with cluster.connect() as c:
@@ -104,6 +133,9 @@ def run(tally, pattern):
                 if pattern in point:
                     what = f"crash at {point}{suffix} in {statement.split('(')[0][:24]}"
                     tally.case(what, lambda: crash_at(cluster, point + suffix, statement))
+        for point in ("offload-intent", "offload-intent+wal", "offload-flipped", "offload-flipped+wal"):
+            if pattern in point:
+                tally.case(f"crash at {point} after a rolled-back offload", lambda: intents(cluster, point))
         tally.case("crash of the server after commit", lambda: committed_survives(cluster))
     finally:
         cluster.destroy()

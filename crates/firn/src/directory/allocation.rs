@@ -80,6 +80,12 @@ fn refuse_to_be_forgotten(directory: &Directory) {
     }
 }
 
+/// The next virtual block to be given out; None when there is no allocation row that can be read.
+pub fn next_block(toast: &Toast) -> Option<u64> {
+    let row = toast.find(KEY, Snap::self_snap())?;
+    State::decode(&row.data).map(|state| state.next_block)
+}
+
 /// Hand out a range of virtual blocks for up to `rows` rows and reserve its directory row, both in one:
 /// whoever holds the allocation lock finds a directory row, dead or alive, of every slot before the next
 /// block that index entries may ever point to. Returns the slot and where the directory row is.

@@ -215,6 +215,29 @@ pub fn server(name: &str, role: u32) -> Option<Server> {
     }
 }
 
+/// Give a table its TOAST relation. Nobody else uses the table.
+pub fn create_toast(table: u32) {
+    // SAFETY: plain call; it locks and looks itself.
+    unsafe {
+        super::ext::AlterTableCreateToastTable(
+            pg_sys::Oid::from(table),
+            pg_sys::Datum::from(0usize),
+            pg_sys::AccessExclusiveLock as i32,
+        )
+    }
+}
+
+/// Drop an index that nothing depends on.
+pub fn drop_index(oid: u32) {
+    let index = pg_sys::ObjectAddress {
+        classId: pg_sys::RelationRelationId,
+        objectId: pg_sys::Oid::from(oid),
+        objectSubId: 0,
+    };
+    // SAFETY: the address is copied.
+    unsafe { pg_sys::performDeletion(&index, pg_sys::DropBehavior::DROP_RESTRICT, 0) }
+}
+
 /// The current role may use the server.
 pub fn may_use_server(oid: u32) -> bool {
     // SAFETY: plain look-up.
@@ -225,6 +248,18 @@ pub fn may_use_server(oid: u32) -> bool {
             pg_sys::ACL_USAGE as u64 as _,
         ) == pg_sys::AclResult::ACLCHECK_OK
     }
+}
+
+/// The current role may act as owner of the server.
+pub fn owns_server(oid: u32) -> bool {
+    // SAFETY: plain look-up.
+    unsafe { pg_sys::pg_foreign_server_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
+}
+
+/// The current role.
+pub fn current_role() -> u32 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// Make the table depend on the server, so that DROP SERVER refuses while stripes are there.

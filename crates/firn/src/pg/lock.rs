@@ -108,3 +108,16 @@ pub fn predicate_lock_table(table: Rel, snap: super::Snap) {
     // SAFETY: plain call.
     unsafe { super::ext::PredicateLockRelation(table.raw(), snap.0) }
 }
+
+/// Whether another transaction holds a lock on the table that conflicts with `mode`, at this moment.
+pub fn is_held_by_others(table: Rel, mode: super::LockMode) -> bool {
+    let oid = pg_sys::Oid::from(table.oid());
+    // SAFETY: the lock is given back at once; one that this transaction has already is counted.
+    unsafe {
+        if !pg_sys::ConditionalLockRelationOid(oid, mode as i32) {
+            return true;
+        }
+        pg_sys::UnlockRelationOid(oid, mode as i32);
+        false
+    }
+}

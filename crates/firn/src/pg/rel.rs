@@ -22,6 +22,7 @@ pub enum LockMode {
     AccessShare = 1,
     RowExclusive = 3,
     ShareUpdateExclusive = 4,
+    AccessExclusive = 8,
 }
 
 /// Who reads a table's changes by logical decoding.
@@ -277,6 +278,12 @@ impl OpenRel {
         // SAFETY: as above.
         let raw = unsafe { pg_sys::relation_open(pg_sys::Oid::from(oid), lock as i32) };
         OpenRel { rel: Rel(raw), release: LockMode::None }
+    }
+    /// Open any kind of relation, waiting for the lock; None when it is gone.
+    pub fn if_there(oid: u32, lock: LockMode) -> Option<OpenRel> {
+        // SAFETY: the relation is looked up once it is locked.
+        let raw = unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock as i32) };
+        (!raw.is_null()).then(|| OpenRel { rel: Rel(raw), release: LockMode::None })
     }
     pub fn rel(&self) -> Rel {
         self.rel

@@ -229,6 +229,20 @@ pub fn row_count(oid: u32) -> f64 {
     }
 }
 
+/// Build an index anew. Nobody else uses its table.
+pub fn rebuild_index(oid: u32) {
+    let persistence = {
+        let index = super::OpenRel::any_kind(oid, super::LockMode::AccessExclusive);
+        // SAFETY: an open index.
+        unsafe { (*(*index.rel().raw()).rd_rel).relpersistence }
+    };
+    // SAFETY: as REINDEX INDEX does it.
+    unsafe {
+        let mut params: pg_sys::ReindexParams = std::mem::zeroed();
+        pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
+    }
+}
+
 /// OIDs of the table's indexes.
 pub fn index_oids(table: Rel) -> Vec<u32> {
     // SAFETY: the list is a copy in the current context.

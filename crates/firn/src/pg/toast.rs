@@ -720,7 +720,7 @@ pub fn unsigned_of(seq: i32) -> u32 {
 
 /// A row while its page is pinned.
 pub struct RowView {
-    tuple: pg_sys::HeapTuple,
+    pub(super) tuple: pg_sys::HeapTuple,
 }
 
 impl RowView {

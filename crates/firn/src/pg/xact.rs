@@ -95,10 +95,19 @@ pub fn next_command() {
     unsafe { pg_sys::CommandCounterIncrement() }
 }
 
-/// Refuse to go on in a transaction that must not write; `command` is what the user has called.
-pub fn refuse_if_read_only(command: &std::ffi::CStr) {
-    // SAFETY: plain call with a constant. All transactions of a server in recovery are read-only.
-    unsafe { pg_sys::PreventCommandIfReadOnly(command.as_ptr()) }
+/// This is a standby, or the server is recovering: nothing may be written.
+pub fn is_in_recovery() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Raise in a READ ONLY transaction and on a standby, as PostgreSQL does for `command`.
+pub fn prevent_if_read_only(command: &std::ffi::CStr) {
+    // SAFETY: plain calls; they raise.
+    unsafe {
+        pg_sys::PreventCommandIfReadOnly(command.as_ptr());
+        pg_sys::PreventCommandDuringRecovery(command.as_ptr());
+    }
 }
 
 /// This backend is a parallel worker.
