@@ -358,15 +358,7 @@ unsafe fn next_in_row_store(
         direct::slot_getsomeattrs_int(from, deform);
     }
     let slot = (*node).ss.ss_ScanTupleSlot;
-    if !(*node).ss.ps.ps_ProjInfo.is_null() {
-        if (*run).needs_tid {
-            (*slot).tts_tid = (*from).tts_tid;
-            (*slot).tts_tableOid = (*from).tts_tableOid;
-            full(slot);
-        }
-        return checked(node, from, (*node).ss.ps.qual);
-    }
-    // The result is the scan slot itself: a virtual one.
+    // The node's expressions are made for its scan slot, a virtual one.
     for i in &(*run).wanted {
         *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
         *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);
