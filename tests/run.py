@@ -20,6 +20,7 @@ import pairs  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
+import torture  # noqa: E402
 import trouble  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
@@ -53,6 +54,7 @@ SUITES = {
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,
+    "torture": torture.run,
     "trouble": trouble.run,
     "backup": backup.run,
     "isolation": isolation.run,
