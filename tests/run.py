@@ -24,6 +24,7 @@ import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
 import rewrites  # noqa: E402
+import torture  # noqa: E402
 import trouble  # noqa: E402
 import vacuum  # noqa: E402
 from harness.tally import Tally  # noqa: E402
@@ -60,6 +61,7 @@ SUITES = {
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,
+    "torture": torture.run,
     "trouble": trouble.run,
     "vacuum": vacuum.run,
     "rewrites": rewrites.run,

@@ -67,7 +67,8 @@ pub fn resources_are_released() -> bool {
 unsafe extern "C-unwind" fn drop_boxed<T>(arg: *mut core::ffi::c_void) {
     // SAFETY: arg came from Box::into_raw in bind(); PostgreSQL runs the callback once. A panic must
     // not cross into C.
-    let before = std::mem::replace(&mut *(&raw mut RESETTING), true);
+    let before = RESETTING;
+    RESETTING = true;
     let result = std::panic::catch_unwind(|| drop(Box::from_raw(arg as *mut T)));
     RESETTING = before;
     drop(result);

@@ -1,0 +1,391 @@
+"""An error at every call: each call of the extension into PostgreSQL fails once, by the test library crates/faults.
+
+For each statement of a list, and for each call n that it makes: the statement is run with the fault at call n on a firn
+table; the server must live, the error must be the fault, nothing of the statement must remain, no lock, pin or snapshot
+may leak, and the same statement must then succeed and do what it does on heap. The same with a caught error (a
+subtransaction is undone, the transaction goes on), with a cancel request or a termination instead of the error, and
+with kill -9.
+
+There are too many calls for every run: FIRN_TORTURE is the number of seconds to spend (60), or `all` (hours);
+FIRN_TORTURE_SEED chooses the calls, and is printed.
+"""
+import glob
+import os
+import random
+import re
+import shutil
+import subprocess
+import time
+
+import psycopg
+
+from harness.cluster import Cluster
+from harness.statements import CASES, split
+import oracle
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FAULT = "FT001"
+# What PostgreSQL says in the log when something was not given back, or ended the wrong way.
+COMPLAINTS = re.compile(r"leak|PANIC|TRAP:|terminated by signal|panicked at|still referenced|not owned by|is not active|"
+                        r"while in \w+ state|unexpected state|WARNING:  (?!there is no transaction|there is already)")
+# Expected of the maintenance that is interrupted.
+ROWS = "SELECT * FROM t ORDER BY 1, 2, 3"
+HARMLESS = re.compile(r"FT001|fault at call|cannot reindex invalid index")
+
+class Torn(AssertionError):
+    """What a fault left behind."""
+
+
+class Rack:
+    """One server, and the sessions that look at what a statement leaves."""
+
+    def __init__(self):
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", "firn-faults"], cwd=ROOT, check=True)
+        target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+        self.cluster = Cluster("torture", conf=["autovacuum = off", "max_parallel_workers_per_gather = 2"])
+        library = os.path.join(self.cluster.root, "firn_faults.so")
+        shutil.copyfile(os.path.join(target, "release", "libfirn_faults.so"), library)
+        os.chmod(library, 0o755)
+        self.cluster.preload = f"firn,{library}"
+        self.cluster.create()
+        store = os.path.join(self.cluster.root, "store")
+        os.mkdir(store)
+        os.chmod(store, 0o777)
+        self.watch = self.cluster.connect()
+        self.watch.execute("CREATE EXTENSION firn")
+        self.watch.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+        self.btree = not psql_fails(self.watch, "CREATE EXTENSION amcheck")
+        self.log_at = 0
+        self.complaints()
+        self.conn = None
+        self.started = self.start_of_server()
+        self.expected = {}
+
+    def start_of_server(self):
+        return self.watch.execute("SELECT min(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer'").fetchone()
+
+    def connect(self):
+        if self.conn is not None:
+            self.conn.close()
+        self.conn = self.cluster.connect(prepare_threshold=None)
+
+    def complaints(self):
+        """New lines of the server's log that must not be there."""
+        with open(self.cluster.log, errors="replace") as f:
+            f.seek(self.log_at)
+            text = f.read()
+            self.log_at = f.tell()
+        return [line for line in text.splitlines() if COMPLAINTS.search(line) and not HARMLESS.search(line)]
+
+    def make(self, case, am="firn", conn=None):
+        conn = conn or self.conn
+        conn.execute("RESET ALL")
+        conn.execute(case.make.replace("{am}", am))
+        if case.more and am == "firn":
+            conn.execute(case.more)
+        if case.settings:
+            conn.execute(case.settings.replace("{am}", am))
+
+    def answers(self, conn, sql):
+        """The rows that statements return, in order."""
+        cur = conn.execute(sql)
+        found = []
+        while True:
+            found.append(cur.fetchall() if cur.description else None)
+            if not cur.nextset():
+                return found
+
+    def run(self, conn, case, sql, keep=True):
+        """Run the statement in a transaction (which a case may have to do without); its rows, and the table's."""
+        if case.alone:
+            if ";" in sql:
+                conn.execute("BEGIN")
+            parts = sql.split("; ") if ";" in sql else [sql]
+            got = [self.answers(conn, part) for part in parts][-1]
+            return got, conn.execute(ROWS).fetchall()
+        conn.execute("BEGIN")
+        got = self.answers(conn, sql)
+        rows = conn.execute(ROWS).fetchall()
+        conn.execute("COMMIT" if keep else "ROLLBACK")
+        return got, rows
+
+    def on_heap(self, case):
+        """Rows of the table before and after, and the statement's answer, on heap."""
+        if case.name not in self.expected:
+            with self.cluster.connect() as c:
+                self.make(case, "heap", c)
+                before = c.execute(ROWS).fetchall()
+                self.expected[case.name] = (before, *reversed(self.run(c, case, case.heap)))
+        return self.expected[case.name]
+
+    def calls(self, case):
+        """How many calls the statement makes, and which of them are the first, second, fourth, eighth … of a function."""
+        self.connect()
+        self.make(case)
+        self.conn.execute("SET faults.at = -1")
+        self.attempt(case, "plain")
+        [[n]] = self.conn.execute("SHOW faults.calls").fetchall()
+        [[trace]] = self.conn.execute("SHOW faults.trace").fetchall()
+        self.conn.execute("SET faults.at = 0")
+        return int(n), list(map(int, trace.split()))
+
+    def attempt(self, case, variant):
+        """The statement as it is to fail."""
+        if variant == "caught":
+            self.conn.execute("BEGIN")
+            self.conn.execute("SAVEPOINT tried")
+            try:
+                self.conn.execute(case.sql)
+            except psycopg.Error as e:
+                self.conn.execute("ROLLBACK TO tried")
+                self.conn.execute("SELECT sum(n) FROM t")
+                self.conn.execute("COMMIT")
+                raise e
+            self.conn.execute("COMMIT")
+            return
+        if case.alone:
+            if ";" in case.sql:
+                self.conn.execute("BEGIN")
+            for part in case.sql.split("; ") if ";" in case.sql else [case.sql]:
+                self.conn.execute(part)
+            return
+        self.conn.execute("BEGIN; " + case.sql + "; COMMIT")
+
+    def fault(self, case, n, mode="error", variant="plain", thorough=False):
+        """The statement with a fault at its call n. Returns whether it came; raises when it left anything."""
+        before, after, answer = self.on_heap(case)
+        if self.conn is None or self.conn.closed:
+            self.connect()
+        pid = self.conn.info.backend_pid
+        self.make(case)
+        self.conn.execute(f"SET faults.mode = {mode}")
+        self.conn.execute(f"SET faults.at = {n}")
+        state = None
+        try:
+            self.attempt(case, variant)
+        except psycopg.Error as e:
+            state = e.sqlstate or "lost"
+        where = ""
+        try:
+            if not self.conn.closed:
+                self.conn.execute("ROLLBACK")
+                [[where]] = self.conn.execute("SHOW faults.last").fetchall()
+                self.conn.execute("SET faults.at = 0")
+        except psycopg.OperationalError as e:
+            # A request that came too late for the statement ends or cancels the next one.
+            if mode == "error":
+                raise
+            state = state or e.sqlstate or "lost"
+        at = f"{case.name}, {mode} ({variant}) at call {n}, of {where or '?'}"
+        expected = {"error": (FAULT,), "cancel": ("57014", None), "die": ("57P01", "lost", None), "kill": ("lost", "57P02", None)}[mode]
+        if state not in expected and not (mode == "error" and state is None and not where):
+            # A caller may handle the error (VACUUM FULL of a list goes on); then nothing may have changed either.
+            self.cluster.wait_ready()
+            raise Torn("\n".join([f"{at}: ended with {state}", *self.complaints()[:5]]))
+        if mode == "kill":
+            self.cluster.wait_ready()
+            self.watch = self.cluster.connect()
+            self.started = self.start_of_server()
+            self.complaints()
+        said = self.complaints()
+        if said:
+            raise Torn(f"{at}: " + "\n".join(said[:5]))
+        if self.start_of_server() != self.started:
+            self.started = self.start_of_server()
+            raise Torn(f"{at}: the server was restarted")
+        if state is not None and mode in ("error", "cancel"):
+            [[locks]] = self.watch.execute("SELECT count(*) FROM pg_locks WHERE pid = %s", (pid,)).fetchall()
+            if locks:
+                raise Torn(f"{at}: {locks} locks are left")
+        if state is not None and not self.conn.closed and mode == "error":
+            rows = self.conn.execute(ROWS).fetchall()
+            if rows != before and not (case.alone and rows == after):
+                raise Torn(f"{at}: the table has changed: {differ(before, rows)}")
+        if self.conn.closed or mode in ("die", "kill"):
+            self.connect()
+            if case.settings:
+                self.conn.execute(case.settings.replace("{am}", "firn"))
+        with self.cluster.connect() as other:
+            rows = other.execute(ROWS).fetchall()
+            if rows != before and not ((case.alone or state is None or mode != "error") and rows == after):
+                raise Torn(f"{at}: another session sees a changed table: {differ(before, rows)}")
+        if state is None:
+            return bool(where)
+        if thorough:
+            self.sound(at)
+        if rows == before:
+            if case.name.startswith("create index concurrently"):
+                self.conn.execute("DROP INDEX IF EXISTS t_new")
+            got, rows = self.run(self.conn, case, case.sql)
+            if rows != after:
+                raise Torn(f"{at}: the statement then gave other rows: {differ(after, rows)}")
+            if case.heap == case.sql and got != answer:
+                raise Torn(f"{at}: the statement then answered {got}, not {answer}")
+            if thorough:
+                self.sound(at + ", then again")
+            said = self.complaints()
+            if said:
+                raise Torn(f"{at}, then again: " + "\n".join(said[:5]))
+        return True
+
+    def sound(self, at):
+        """The table and its indexes are as they should be."""
+        c = self.watch
+        am = c.execute("SELECT amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE c.oid = to_regclass('t')").fetchone()
+        if am == ("firn",):
+            problems = c.execute("SELECT * FROM firn.check('t')").fetchall()
+            if problems:
+                raise Torn(f"{at}: {problems[:3]}")
+        if self.btree and am is not None:
+            c.execute("SELECT bt_index_check(x.indexrelid, true) FROM pg_index x, pg_class t WHERE t.oid = 't'::regclass"
+                      " AND x.indrelid IN (t.oid, t.reltoastrelid) AND x.indisvalid AND t.relam ="
+                      " (SELECT oid FROM pg_am WHERE amname = 'heap')")
+            c.execute("SELECT bt_index_check(x.indexrelid, true) FROM pg_index x, pg_class t WHERE t.oid = 't'::regclass"
+                      " AND x.indrelid = t.reltoastrelid AND x.indisvalid")
+            c.execute("SELECT bt_index_check(x.indexrelid) FROM pg_index x WHERE x.indrelid = 't'::regclass AND x.indisvalid")
+
+
+def psql_fails(conn, sql):
+    try:
+        conn.execute(sql)
+        return False
+    except psycopg.Error:
+        return True
+
+
+def differ(a, b):
+    """What two lists of rows do not share."""
+    only_a, only_b = [r for r in a if r not in b], [r for r in b if r not in a]
+    return f"{len(a)} and {len(b)} rows; missing {only_a[:3]}, more {only_b[:3]}"
+
+
+def choose(rng, calls, telling):
+    """The calls to fail at, in order: those that tell most first."""
+    rest = sorted(set(range(1, calls + 1)) - set(telling))
+    rng.shuffle(telling)
+    rng.shuffle(rest)
+    return telling + rest
+
+
+def torture(rack, case, rng, seconds):
+    calls, telling = rack.calls(case)
+    end = None if seconds is None else time.time() + seconds
+    tried = 0
+    wrong = []
+    for n in choose(rng, calls, telling):
+        if end is not None and tried and time.time() > end or len(wrong) >= 5:
+            break
+        kinds = {("error", "plain"): 6, ("cancel", "plain"): 1, ("die", "plain"): 1}
+        if not case.alone:
+            kinds["error", "caught"] = 4
+        for mode, variant in rng.choices(list(kinds), list(kinds.values())):
+            tried += 1
+            try:
+                rack.fault(case, n, mode, variant, thorough=seconds is None or tried % 4 == 1)
+            except (Torn, psycopg.Error) as e:
+                wrong.append(f"call {n} of {calls}, {mode}, {variant}: {e}")
+                print("    " + wrong[-1][:600], flush=True)
+                rack.cluster.wait_ready()
+                rack.watch = rack.cluster.connect()
+                rack.started = rack.start_of_server()
+                rack.complaints()
+                rack.connect()
+    print(f"    {case.name}: {tried} faults at {calls} calls", flush=True)
+    assert not wrong, "\n".join(wrong)
+
+
+def kills(rack, case, rng, count):
+    calls, _ = rack.calls(case)
+    for _ in range(count):
+        rack.fault(case, rng.randint(1, calls), "kill", thorough=True)
+
+
+# No fault comes to these: they catch errors themselves, or a repetition of what they have done half would not be the same.
+WHOLE = re.compile(r"(?i)\s*(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE|FETCH|MOVE|CLOSE|SET|RESET|SHOW|CALL)\b|.*CONCURRENTLY"
+                   r"|.*(nextval|serial|GENERATED|SELECT q\()", re.S)
+
+
+def play(conn, statements, rng=None):
+    """What each statement of a file gives. With `rng`, each may fail at some call, is undone, and done again."""
+    status = psycopg.pq.TransactionStatus
+    outcomes, faults = [], 0
+    for sql in statements:
+        inside = conn.info.transaction_status == status.INTRANS
+        tries = rng is not None and not WHOLE.match(sql) and conn.info.transaction_status != status.INERROR
+        if tries:
+            if inside:
+                answer(conn, "SAVEPOINT torture")
+            answer(conn, f"SET faults.at = {int(2 ** rng.uniform(0, 9))}")
+        result = answer(conn, sql)
+        if result == FAULT:
+            faults += 1
+            if inside:
+                answer(conn, "ROLLBACK TO torture")
+            answer(conn, "SET faults.at = 0")
+            result = answer(conn, sql)
+        elif tries:
+            # In a block that has failed, settings cannot be changed any more: its end does it.
+            answer(conn, "SET faults.at = 0")
+        if tries and inside and conn.info.transaction_status == status.INTRANS:
+            answer(conn, "RELEASE torture")
+        outcomes.append((sql, result))
+    return outcomes, faults
+
+
+def answer(conn, sql):
+    """Rows as text, or an SQLSTATE."""
+    result = conn.pgconn.exec_(sql.encode())
+    state = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
+    if state:
+        return state.decode()
+    return [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
+
+
+def file_under_faults(rack, path, rng):
+    """A file of the suite `sql` on firn with faults gives what it gives on heap without."""
+    statements = split(open(path).read())
+    label, settle, settings = rng.choice(oracle.PASSES[1:])
+    results = []
+    for am in ("heap", "firn"):
+        with rack.cluster.connect() as c:
+            c.execute("DROP DATABASE IF EXISTS t WITH (FORCE)")
+            c.execute("CREATE DATABASE t")
+        with rack.cluster.connect("t") as c:
+            c.execute("CREATE EXTENSION firn")
+            c.execute(settle if am == "firn" else oracle.SETTLE_HEAP)
+            c.execute(f"ALTER DATABASE t SET default_table_access_method = {am}")
+        options = settings if am == "firn" else ""
+        with rack.cluster.connect("t", options=options, prepare_threshold=None) as c:
+            results.append(play(c, statements, rng if am == "firn" else None))
+    (heap, _), (firn, faults) = results
+    print(f"    {os.path.basename(path)} ({label}): {faults} faults in {len(statements)} statements", flush=True)
+    wrong = [f"{sql[:300]}\n  heap {str(a)[:300]}\n  firn {str(b)[:300]}" for (sql, a), (_, b) in zip(heap, firn)
+             if a != b and not re.search(r"settle\(|xmin", sql)]
+    assert not wrong, "\n".join(wrong[:5])
+    said = rack.complaints()
+    assert not said, "\n".join(said[:5])
+    assert rack.start_of_server() == rack.started, "the server was restarted"
+
+
+def run(tally, pattern):
+    budget = os.environ.get("FIRN_TORTURE", "60")
+    seconds = None if budget == "all" else float(budget)
+    seed = int(os.environ.get("FIRN_TORTURE_SEED", random.SystemRandom().randrange(1 << 30)))
+    print(f"    seed {seed}", flush=True)
+    rack = Rack()
+    try:
+        chosen = [c for c in CASES if pattern in c.name]
+        for case in chosen:
+            rng = random.Random(f"{seed} {case.name}")
+            tally.case(f"torture {case.name}", lambda: torture(rack, case, rng, seconds and seconds / len(chosen)))
+        killed = [c for c in chosen if c.name in ("compact", "offload", "load", "vacuum full", "bulk insert", "update")]
+        for case in killed:
+            rng = random.Random(f"{seed} {case.name}")
+            tally.case(f"torture {case.name}, killed", lambda: kills(rack, case, rng, 5 if seconds is None else 1))
+        files = sorted(f for f in glob.glob(os.path.join(ROOT, "tests", "sql", "*.sql")) if pattern in os.path.basename(f))
+        rng = random.Random(f"{seed} files")
+        for path in files if seconds is None or pattern else rng.sample(files, 2):
+            name = os.path.basename(path)
+            tally.case(f"torture {name}", lambda: file_under_faults(rack, path, random.Random(f"{seed} {name}")))
+    finally:
+        rack.cluster.destroy()
