@@ -19,6 +19,8 @@ grep -v '^name' crates/cli/Cargo.toml | grep -qE 'firn = |pgrx' && complain "cra
 # unsafe lives behind the fences.
 found=$(git grep -nE '\bunsafe\b *(\{|fn|impl|extern)' -- 'crates/*/src' ':!crates/firn/src/pg' ':!crates/cli/src/pg' || true)
 [ -z "$found" ] || complain "unsafe outside of pg/:"$'\n'"$found"
+# Errors and panics pass through frames that are made for them only.
+python3 scripts/frames.py || complain "errors through frames: see scripts/frames.py"
 long=$(git ls-files '*.rs' '*.py' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 700 {print $2": "$1" lines"}')
 [ -z "$long" ] || complain "files over 700 lines:"$'\n'"$long"
 exit $fail

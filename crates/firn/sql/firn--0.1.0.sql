@@ -6,6 +6,11 @@ CREATE FUNCTION firn.handler(internal) RETURNS table_am_handler
 CREATE ACCESS METHOD firn TYPE TABLE HANDLER firn.handler;
 COMMENT ON ACCESS METHOD firn IS 'row store, columnar stripes and cold objects in one table';
 
+CREATE FUNCTION firn.toast_handler(internal) RETURNS table_am_handler
+    AS 'MODULE_PATHNAME', 'firn_toast_handler' LANGUAGE C STRICT;
+CREATE ACCESS METHOD firn_toast TYPE TABLE HANDLER firn.toast_handler;
+COMMENT ON ACCESS METHOD firn_toast IS 'of the TOAST relations of firn tables; not for tables';
+
 CREATE FUNCTION firn.fdw_validator(text[], oid) RETURNS void
     AS 'MODULE_PATHNAME', 'firn_fdw_validator' LANGUAGE C STRICT;
 CREATE FOREIGN DATA WRAPPER firn NO HANDLER VALIDATOR firn.fdw_validator;

@@ -4,7 +4,7 @@ use super::counts;
 use super::rows::StripeRows;
 use crate::directory::{tombstones, Directory};
 use crate::pg::index::Builder;
-use crate::pg::{error, snapshot, xact, Kind, LockMode, Snap};
+use crate::pg::{error, xact, Kind, LockMode, Snap};
 use firn_format::{Slot, TombstoneState};
 use std::collections::HashMap;
 
@@ -19,10 +19,6 @@ pub fn build(builder: &mut Builder) -> f64 {
     let rows = builder.row_store();
     let stripes = match builder.mvcc_snapshot() {
         Some(snap) => visible_stripes(builder, snap),
-        None if builder.is_concurrent() => {
-            let registered = snapshot::Registered::transaction();
-            visible_stripes(builder, registered.snap())
-        }
         None => all_stripes(builder),
     };
     builder.end_scan();

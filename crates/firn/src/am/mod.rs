@@ -5,6 +5,8 @@
 pub mod analyze;
 mod analyze_plan;
 mod analyze_rows;
+pub mod anchors;
+pub mod clean_indexes;
 pub mod counts;
 pub mod fetch;
 pub mod index_build;

@@ -50,6 +50,7 @@ fn update<T, U>(
         // Frozen: it must outlive this transaction's rollback.
         toast.insert(KEY, &state.encode(), xact::command_id(true), true);
         super::counted::prepare(toast);
+        super::cleaned::prepare(toast);
         return next(result);
     };
     let Some(mut state) = State::decode(&row.data) else {
@@ -100,6 +101,15 @@ pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
         Slot(first as u32)
     };
     update(&directory.toast, hand_out, |slot| (slot, directory.reserve(slot, rows, cid)))
+}
+
+/// The first virtual block that is not handed out, and what `look` finds while nothing is: every block before it
+/// belongs to a directory row, running or committed, or to nobody for ever.
+pub fn handed_out<T>(toast: &Toast, look: impl FnOnce() -> T) -> (u32, T) {
+    let _lock = AllocationLock::take(toast.rel());
+    let row = toast.find(KEY, Snap::self_snap());
+    let state = row.and_then(|row| State::decode(&row.data));
+    (state.map_or(0, |s| s.next_block.min(BLOCKS) as u32), look())
 }
 
 /// `count` consecutive chunk addresses. Returns the first.

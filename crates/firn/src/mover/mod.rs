@@ -3,7 +3,7 @@
 
 mod tidy;
 
-pub use tidy::tidy;
+pub use tidy::{shrink, tidy};
 
 use crate::directory::{allocation, forward, Directory};
 use crate::pg::heap::RowStoreScan;

@@ -240,16 +240,15 @@ struct DependRow {
 /// OID of its index on the depending object.
 const DEPENDENCIES_BY_DEPENDER: u32 = 2673;
 
-/// Names of the foreign servers that a table depends on.
-pub fn servers_of(table: u32) -> Vec<String> {
-    let mut names = Vec::new();
-    // SAFETY: a catalog scan with keys on the stack; results are copied.
+/// Visit what a relation depends on: class, object.
+fn each_dependency(relation: u32, mut visit: impl FnMut(u32, u32)) {
+    // SAFETY: a catalog scan with keys on the stack.
     unsafe {
         let depend =
             pg_sys::table_open(pg_sys::Oid::from(DEPENDENCIES), pg_sys::AccessShareLock as i32);
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
         for (i, (column, value)) in
-            [(1, u32::from(pg_sys::RelationRelationId)), (2, table)].into_iter().enumerate()
+            [(1, u32::from(pg_sys::RelationRelationId)), (2, relation)].into_iter().enumerate()
         {
             pg_sys::ScanKeyInit(
                 &mut keys[i],
@@ -274,15 +273,37 @@ pub fn servers_of(table: u32) -> Vec<String> {
             }
             let header = (*tuple).t_data;
             let form = (header as *const u8).add(usize::from((*header).t_hoff)) as *const DependRow;
-            if (*form).referenced_class == u32::from(pg_sys::ForeignServerRelationId) {
-                let server = pg_sys::GetForeignServer(pg_sys::Oid::from((*form).referenced_object));
-                names.push(CStr::from_ptr((*server).servername).to_string_lossy().into_owned());
-            }
+            visit((*form).referenced_class, (*form).referenced_object);
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(depend, pg_sys::AccessShareLock as i32);
     }
+}
+
+/// Names of the foreign servers that a table depends on.
+pub fn servers_of(table: u32) -> Vec<String> {
+    let mut names = Vec::new();
+    each_dependency(table, |class, object| {
+        if class == u32::from(pg_sys::ForeignServerRelationId) {
+            // SAFETY: a look-up that raises when there is none; the name is copied.
+            names.push(unsafe {
+                let server = pg_sys::GetForeignServer(pg_sys::Oid::from(object));
+                CStr::from_ptr((*server).servername).to_string_lossy().into_owned()
+            });
+        }
+    });
     names
+}
+
+/// The table whose TOAST relation this is; None while it is being made or dropped.
+pub fn owner_of_toast(toast: u32) -> Option<u32> {
+    let mut owner = None;
+    each_dependency(toast, |class, object| {
+        if class == u32::from(pg_sys::RelationRelationId) {
+            owner = Some(object);
+        }
+    });
+    owner
 }
 
 /// OID of pg_user_mapping, as the option validator is told.

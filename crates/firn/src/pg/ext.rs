@@ -4,6 +4,7 @@
 #![allow(non_snake_case)]
 
 use pgrx::pg_sys;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 /// Declare PostgreSQL functions together with wrappers that turn its errors into unwinding panics.
 macro_rules! postgres_functions {
@@ -69,6 +70,7 @@ postgres_functions! {
         tid: *mut pg_sys::ItemPointerData,
         blkno: pg_sys::BlockNumber,
     );
+    fn ShareSerializableXact() -> *mut core::ffi::c_void;
     fn datum_image_eq(
         value1: pg_sys::Datum,
         value2: pg_sys::Datum,
@@ -125,13 +127,28 @@ pub struct PgStatSharedTable {
     pub stats: pg_sys::PgStat_StatTabEntry,
 }
 
-/// Call a C function pointer so that a PostgreSQL error becomes an unwinding panic.
+/// Call a C function pointer, or a function that raises as C does, so that a PostgreSQL error becomes
+/// an unwinding panic.
+///
+/// A longjmp out of `f` runs no destructor, so `f` owns nothing that has one: it is `Copy`, as is its
+/// result. A panic out of `f`, of a guarded function that it calls or of its own, ends before the
+/// boundary's C frame, which nothing may unwind, and goes on behind it: guards nest.
 ///
 /// # Safety
-/// `f` may call PostgreSQL only, on the main thread, and owns nothing that needs dropping.
+/// To be called on the main thread; what `f` makes inside itself needs no dropping while it calls
+/// PostgreSQL.
 #[inline]
-pub unsafe fn guarded<T>(f: impl FnOnce() -> T) -> T {
-    pg_sys::ffi::pg_guard_ffi_boundary(f)
+pub unsafe fn guarded<T: Copy>(f: impl FnOnce() -> T + Copy) -> T {
+    let context = pg_sys::CurrentMemoryContext;
+    // The boundary puts back PostgreSQL's lists of handlers and of error contexts on both ways out.
+    match pg_sys::ffi::pg_guard_ffi_boundary(|| catch_unwind(AssertUnwindSafe(f))) {
+        Ok(value) => value,
+        Err(panic) => {
+            // As after an error of PostgreSQL's.
+            pg_sys::CurrentMemoryContext = context;
+            resume_unwind(panic)
+        }
+    }
 }
 
 pub use super::errors::callback;
@@ -186,6 +203,8 @@ pub mod direct {
             dest: *mut pg_sys::DestReceiver,
             completion: *mut pg_sys::QueryCompletion,
         );
+        /// Returns the address of a constant: it cannot fail.
+        pub fn GetHeapamTableAmRoutine() -> *const pg_sys::TableAmRoutine;
         pub fn make_parsestate(parent: *mut pg_sys::ParseState) -> *mut pg_sys::ParseState;
         pub fn ExecVacuum(
             state: *mut pg_sys::ParseState,
@@ -213,5 +232,30 @@ pub mod direct {
             >,
             context: *mut core::ffi::c_void,
         ) -> bool;
+        pub fn ExecReScan(node: *mut pg_sys::PlanState);
+    }
+
+    /// Empty a slot, as PostgreSQL's inline function of this name.
+    ///
+    /// # Safety
+    /// A live slot.
+    pub unsafe fn ExecClearTuple(slot: *mut pg_sys::TupleTableSlot) {
+        if let Some(f) = (*(*slot).tts_ops).clear {
+            f(slot)
+        }
+    }
+
+    /// The node's next row, as PostgreSQL's inline function of this name.
+    ///
+    /// # Safety
+    /// A node that has been initialised and not ended.
+    pub unsafe fn ExecProcNode(node: *mut pg_sys::PlanState) -> *mut pg_sys::TupleTableSlot {
+        if !(*node).chgParam.is_null() {
+            ExecReScan(node);
+        }
+        match (*node).ExecProcNode {
+            Some(f) => f(node),
+            None => std::ptr::null_mut(),
+        }
     }
 }

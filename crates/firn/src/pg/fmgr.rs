@@ -162,3 +162,16 @@ pub extern "C-unwind" fn pg_finfo_firn_handler() -> *const pg_sys::Pg_finfo_reco
 pub extern "C-unwind" fn firn_handler(_info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     pg_sys::Datum::from(super::tableam::routine() as *mut pg_sys::TableAmRoutine)
 }
+
+#[doc(hidden)]
+#[no_mangle]
+pub extern "C-unwind" fn pg_finfo_firn_toast_handler() -> *const pg_sys::Pg_finfo_record {
+    &INFO
+}
+
+/// The handler of the access method of TOAST relations.
+#[doc(hidden)]
+#[no_mangle]
+pub extern "C-unwind" fn firn_toast_handler(_info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    pg_sys::Datum::from(super::tableam_toast::routine() as *mut pg_sys::TableAmRoutine)
+}

@@ -14,7 +14,7 @@ pub(super) fn am() -> &'static pg_sys::TableAmRoutine {
     // SAFETY: PostgreSQL returns a pointer to a static; main thread only.
     unsafe {
         if ROUTINE.is_null() {
-            ROUTINE = pg_sys::GetHeapamTableAmRoutine();
+            ROUTINE = super::ext::direct::GetHeapamTableAmRoutine();
         }
         &*ROUTINE
     }
@@ -305,7 +305,9 @@ pub(super) unsafe fn hidden(
     snapshot: pg_sys::Snapshot,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
+    // Most readers have written nothing, and so changed no row that moved.
     super::xact::keeps_snapshot()
+        && (super::xact::is_serializable() || super::xact::has_xid())
         && super::ext::callback(|| {
             let Some((tid, deleter)) = deleted_by(slot) else { return false };
             let snap = Snap::of(snapshot);

@@ -2,8 +2,9 @@
 //! does not insist on heap's access method.
 
 use super::datum::Datum;
+use super::ext::callback;
 use super::scandesc::Shared;
-use super::snapshot::Snap;
+use super::snapshot::{Registered, Snap};
 use super::toast::{raw_tid, tid_of};
 use super::Rel;
 use firn_format::Tid;
@@ -28,6 +29,9 @@ pub struct Builder {
     econtext: *mut pg_sys::ExprContext,
     slot: *mut pg_sys::TupleTableSlot,
     predicate: *mut pg_sys::ExprState,
+    /// The snapshot of a concurrent build: one for both halves of the table, or a row that is deleted from
+    /// one and inserted into the other meanwhile would be indexed twice.
+    snapshot: Option<Registered>,
 }
 
 impl Builder {
@@ -39,7 +43,9 @@ impl Builder {
             let slot = pg_sys::table_slot_create(request.table, std::ptr::null_mut());
             (*econtext).ecxt_scantuple = slot;
             let predicate = pg_sys::ExecPrepareQual((*request.info).ii_Predicate, estate);
-            Builder { request, estate, econtext, slot, predicate }
+            let given = !request.scan.is_null();
+            let snapshot = (!given && (*request.info).ii_Concurrent).then(Registered::transaction);
+            Builder { request, estate, econtext, slot, predicate, snapshot }
         }
     }
 
@@ -85,14 +91,9 @@ impl Builder {
                 let snap = Snap::of((*self.request.scan).rs_snapshot);
                 return (snap.kind() == super::SnapKind::Mvcc).then_some(snap);
             }
-            None
         }
+        self.snapshot.as_ref().map(Registered::snap)
     }
-    pub fn is_concurrent(&self) -> bool {
-        // SAFETY: live IndexInfo.
-        unsafe { (*self.request.info).ii_Concurrent }
-    }
-
     /// Hand one stripe row to the index build. `alive` is false for a row that only older
     /// snapshots see.
     pub fn offer(
@@ -114,9 +115,10 @@ impl Builder {
             pg_sys::MemoryContextReset((*self.econtext).ecxt_per_tuple_memory);
             if !self.predicate.is_null() {
                 let mut null = false;
+                let null = &raw mut null;
                 let old = pg_sys::MemoryContextSwitchTo((*self.econtext).ecxt_per_tuple_memory);
                 let pass = match (*self.predicate).evalfunc {
-                    Some(f) => super::ext::guarded(|| f(self.predicate, self.econtext, &mut null)),
+                    Some(f) => super::ext::guarded(|| f(self.predicate, self.econtext, null)),
                     None => pg_sys::Datum::from(0usize),
                 };
                 pg_sys::MemoryContextSwitchTo(old);
@@ -134,16 +136,9 @@ impl Builder {
                 nulls.as_mut_ptr(),
             );
             if let Some(f) = self.request.call {
-                super::ext::guarded(|| {
-                    f(
-                        self.request.index,
-                        &mut tid,
-                        values.as_mut_ptr(),
-                        nulls.as_mut_ptr(),
-                        alive,
-                        self.request.state,
-                    )
-                });
+                let (tid, values, nulls) = (&raw mut tid, values.as_mut_ptr(), nulls.as_mut_ptr());
+                let (index, state) = (self.request.index, self.request.state);
+                super::ext::guarded(|| f(index, tid, values, nulls, alive, state));
             }
             true
         }
@@ -151,10 +146,20 @@ impl Builder {
 
     /// Index the row store. Returns the number of rows.
     pub fn row_store(&mut self) -> f64 {
+        self.heap_rows(|_| false)
+    }
+
+    /// Index the heap's rows except those for which `skip` holds. Returns the number of rows.
+    pub(super) fn heap_rows(&mut self, skip: fn(&super::toast::RowView) -> bool) -> f64 {
         // SAFETY: scan, page and tuple handling as in heapam_index_build_range_scan.
         unsafe {
-            let (scan, own, registered) = self.begin_row_store();
-            let oldest = pg_sys::GetOldestNonRemovableTransactionId(self.request.table);
+            let (scan, own) = self.begin_row_store();
+            // PostgreSQL takes a relation made by this transaction for one that nobody else reads. The TOAST
+            // relation that VACUUM FULL fills is one, and takes the old one's place: with rows that are
+            // dead to us alone.
+            let local = (*self.request.table).rd_createSubid != 0;
+            let rel = if local { std::ptr::null_mut() } else { self.request.table };
+            let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
             let any = (*(*scan).rs_snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY;
             let mut roots = Roots::new();
             let mut rows = 0.0;
@@ -167,6 +172,9 @@ impl Builder {
                 let buffer = (*buffered).buffer;
                 let verdict = if any { self.judge(tuple, buffer, oldest) } else { Some(true) };
                 let Some(alive) = verdict else { continue };
+                if skip(&super::toast::RowView::of(tuple)) {
+                    continue;
+                }
                 if alive {
                     rows += 1.0;
                 }
@@ -178,9 +186,6 @@ impl Builder {
             }
             if own {
                 pg_sys::heap_endscan(scan);
-                if !registered.is_null() {
-                    pg_sys::UnregisterSnapshot(registered);
-                }
             }
             rows
         }
@@ -258,17 +263,11 @@ impl Builder {
         super::xact::check_for_interrupts();
     }
 
-    unsafe fn begin_row_store(&self) -> (pg_sys::TableScanDesc, bool, pg_sys::Snapshot) {
+    unsafe fn begin_row_store(&self) -> (pg_sys::TableScanDesc, bool) {
         if !self.request.scan.is_null() {
-            return (self.request.scan, false, std::ptr::null_mut());
+            return (self.request.scan, false);
         }
-        let mut registered = std::ptr::null_mut();
-        let snapshot = if self.is_concurrent() {
-            registered = pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot());
-            registered
-        } else {
-            Snap::any().0
-        };
+        let snapshot = self.snapshot.as_ref().map_or(Snap::any(), Registered::snap).0;
         let mut flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
         if self.request.allow_sync {
             flags |= pg_sys::ScanOptions::SO_ALLOW_SYNC;
@@ -281,14 +280,14 @@ impl Builder {
             std::ptr::null_mut(),
             flags,
         );
-        (scan, true, registered)
+        (scan, true)
     }
 
     /// End the scan that PostgreSQL handed in, as heapam does.
     pub fn end_scan(&mut self) {
         if !self.request.scan.is_null() {
-            // SAFETY: a live scan of ours, ended once.
-            unsafe { super::ext::guarded(|| super::tableam_scan::end(self.request.scan)) };
+            // SAFETY: a live scan, ended once by its own access method.
+            unsafe { pg_sys::table_endscan(self.request.scan) };
             self.request.scan = std::ptr::null_mut();
         }
     }
@@ -343,19 +342,7 @@ pub(super) unsafe fn validate(
     snapshot: pg_sys::Snapshot,
     state: *mut pg_sys::ValidateIndexState,
 ) {
-    let mut known: Vec<i64> = Vec::new();
-    let mut value = pg_sys::Datum::from(0usize);
-    let mut null = false;
-    while pg_sys::tuplesort_getdatum(
-        (*state).tuplesort,
-        true,
-        &mut value,
-        &mut null,
-        std::ptr::null_mut(),
-    ) {
-        known.push(value.value() as i64);
-    }
-    let mut missing = Missing { known, table, index, info, state };
+    let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };
     let request = Build {
         table,
         index,
@@ -386,8 +373,71 @@ pub(super) unsafe fn validate(
     builder.finish();
 }
 
+/// Rows that a block can have, in the row store and in stripes.
+const ON_BLOCK: usize = firn_format::ROWS_PER_BLOCK as usize;
+
+/// The index's TIDs, which come sorted, beside the table's rows, which come block by block: first the row
+/// store's, then the stripes, whose virtual blocks are above all others.
+pub(super) struct KnownTids {
+    state: *mut pg_sys::ValidateIndexState,
+    /// The index's TID read last, as one number.
+    at_hand: Option<i64>,
+    exhausted: bool,
+    /// The block of the row looked for last, and which of its rows the index was found to have: those of
+    /// one block do not come in order, as heap-only tuples are indexed under their roots.
+    block: Option<u32>,
+    on_block: [bool; ON_BLOCK],
+}
+
+impl KnownTids {
+    pub(super) fn new(state: *mut pg_sys::ValidateIndexState) -> KnownTids {
+        let on_block = [false; ON_BLOCK];
+        KnownTids { state, at_hand: None, exhausted: false, block: None, on_block }
+    }
+
+    /// The index had an entry for `tid` when the validation began.
+    ///
+    /// # Safety
+    /// While the validation runs.
+    pub(super) unsafe fn contains(&mut self, tid: Tid) -> bool {
+        let wanted = code_of(tid);
+        if self.block != Some(tid.block) {
+            self.block = Some(tid.block);
+            self.on_block = [false; ON_BLOCK];
+        }
+        while !self.exhausted && self.at_hand.is_none_or(|code| code < wanted) {
+            self.note();
+            let mut value = pg_sys::Datum::from(0usize);
+            let mut null = false;
+            let none = std::ptr::null_mut();
+            let sort = (*self.state).tuplesort;
+            self.exhausted = !pg_sys::tuplesort_getdatum(sort, true, &mut value, &mut null, none);
+            self.at_hand = (!self.exhausted).then(|| value.value() as i64);
+        }
+        let place = usize::from(tid.offset).checked_sub(1);
+        self.at_hand == Some(wanted)
+            || place.and_then(|i| self.on_block.get(i)).copied().unwrap_or(false)
+    }
+
+    /// Keep in mind the TID at hand if it is one of the block at hand.
+    fn note(&mut self) {
+        let Some(code) = self.at_hand else { return };
+        if self.block.map(i64::from) == Some(code >> 16) {
+            let place = usize::from(code as u16).checked_sub(1);
+            if let Some(known) = place.and_then(|i| self.on_block.get_mut(i)) {
+                *known = true;
+            }
+        }
+    }
+}
+
+/// A TID as the number by which PostgreSQL sorts it.
+fn code_of(tid: Tid) -> i64 {
+    (i64::from(tid.block) << 16) | i64::from(tid.offset)
+}
+
 struct Missing {
-    known: Vec<i64>,
+    known: KnownTids,
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     info: *mut pg_sys::IndexInfo,
@@ -402,28 +452,20 @@ unsafe extern "C-unwind" fn insert_missing(
     _alive: bool,
     state: *mut core::ffi::c_void,
 ) {
-    let missing = &*(state as *const Missing);
-    let place = tid_of(&*tid);
-    let code = (i64::from(place.block) << 16) | i64::from(place.offset);
-    if missing.known.binary_search(&code).is_ok() {
-        return;
-    }
-    let check = if (*missing.info).ii_Unique {
-        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-    } else {
-        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-    };
-    pg_sys::index_insert(
-        missing.index,
-        values,
-        nulls,
-        tid,
-        missing.table,
-        check,
-        false,
-        missing.info,
-    );
-    (*missing.state).tups_inserted += 1.0;
+    callback(|| {
+        let missing = &mut *(state as *mut Missing);
+        if missing.known.contains(tid_of(&*tid)) {
+            return;
+        }
+        let check = if (*missing.info).ii_Unique {
+            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+        } else {
+            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+        };
+        let (index, table, info) = (missing.index, missing.table, missing.info);
+        pg_sys::index_insert(index, values, nulls, tid, table, check, false, info);
+        (*missing.state).tups_inserted += 1.0;
+    })
 }
 
 /// Indexes of a table opened for inserting entries of rows that the executor does not insert.
@@ -475,10 +517,9 @@ impl Indexes {
                     }
                     let state = (*info).ii_PredicateState;
                     let mut null = false;
+                    let null = &raw mut null;
                     let pass = match (*state).evalfunc {
-                        Some(f) => {
-                            super::ext::guarded(|| f(state, econtext, &mut null)).value() as u8
-                        }
+                        Some(f) => super::ext::guarded(|| f(state, econtext, null)).value() as u8,
                         None => 0,
                     };
                     if pass == 0 {

@@ -23,6 +23,13 @@ pub fn lock_row(table: Rel, tid: Tid) {
     unsafe { pg_sys::LockTuple(table.raw(), &mut raw, EXCLUSIVE) }
 }
 
+/// Take the short lock of one row if it is free.
+pub fn try_lock_row(table: Rel, tid: Tid) -> bool {
+    let mut raw = raw_tid(tid);
+    // SAFETY: plain call on an open relation.
+    unsafe { pg_sys::ConditionalLockTuple(table.raw(), &mut raw, EXCLUSIVE) }
+}
+
 pub fn unlock_row(table: Rel, tid: Tid) {
     let mut raw = raw_tid(tid);
     // SAFETY: as above; taken by lock_row.

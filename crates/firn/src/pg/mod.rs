@@ -4,8 +4,10 @@
 //! own pointers; who holds one upholds PostgreSQL's rules for it (a relation is open and locked, a
 //! slot belongs to a running executor node, a snapshot is registered or active). PostgreSQL errors
 //! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
-//! callback returns to C (see `errors`).
+//! callback returns to C (see `errors`). Which code may call PostgreSQL how is decision 0011; `make lint`
+//! checks it.
 
+pub mod anchor;
 pub mod catalog;
 pub mod customscan;
 pub mod datum;
@@ -17,6 +19,8 @@ pub mod guc;
 pub mod heap;
 pub mod hooks;
 pub mod index;
+pub mod index_clean;
+mod index_toast;
 pub mod lock;
 pub mod mark_moved;
 pub mod memory;
@@ -35,6 +39,7 @@ pub mod statistics;
 pub mod tableam;
 pub mod tableam_ddl;
 pub mod tableam_scan;
+mod tableam_toast;
 pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;

@@ -45,26 +45,31 @@ pub(super) unsafe extern "C-unwind" fn index_validate_scan(
     callback(|| super::index::validate(table, index, info, snapshot, state))
 }
 
+/// Run `f`, a callback of heapam that is to take the table for one of `rows` rows. An error leaves the
+/// cached count as it was.
+unsafe fn counted_as(rel: pg_sys::Relation, rows: f32, f: impl FnOnce() + Copy) {
+    let whole = (*(*rel).rd_rel).reltuples;
+    (*(*rel).rd_rel).reltuples = rows;
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| guarded(f)));
+    if let Err(panic) = outcome {
+        (*(*rel).rd_rel).reltuples = whole;
+        std::panic::resume_unwind(panic);
+    }
+}
+
 pub(super) unsafe extern "C-unwind" fn vacuum(
     rel: pg_sys::Relation,
     params: *mut pg_sys::VacuumParams,
     strategy: pg_sys::BufferAccessStrategy,
 ) {
     callback(|| {
-        let form = (*rel).rd_rel;
-        let whole = (*form).reltuples;
-        (*form).reltuples = maintenance::row_store_tuples(Rel::of(rel), whole);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            guarded(|| heap!(relation_vacuum(rel, params, strategy)))
-        }));
-        if let Err(panic) = outcome {
-            (*(*rel).rd_rel).reltuples = whole;
-            std::panic::resume_unwind(panic);
-        }
+        maintenance::before(Rel::of(rel), &super::index_clean::Wish::of(params, strategy));
+        let part = maintenance::row_store_tuples(Rel::of(rel), (*(*rel).rd_rel).reltuples);
+        counted_as(rel, part, || heap!(relation_vacuum(rel, params, strategy)));
         // heapam has written the catalog; the minor releases before 2024 tell the caches of such
         // writes at the end of the command only.
         pg_sys::CommandEndInvalidationMessages();
-        maintenance::correct_statistics(Rel::of(rel))
+        maintenance::after(Rel::of(rel))
     })
 }
 
@@ -90,9 +95,9 @@ pub(super) unsafe extern "C-unwind" fn needs_toast_table(_rel: pg_sys::Relation)
     true
 }
 
-/// The TOAST relation of a firn table is a heap.
+/// The TOAST relation of a firn table is a heap that knows of rows that are not MVCC.
 pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> pg_sys::Oid {
-    pg_sys::HEAP_TABLE_AM_OID
+    callback(|| pg_sys::get_table_am_oid(c"firn_toast".as_ptr(), false))
 }
 
 pub(super) unsafe extern "C-unwind" fn estimate_size(
@@ -104,15 +109,16 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
 ) {
     // heapam's estimate divides reltuples by relpages, and reltuples counts stripes too after VACUUM
     // and ANALYZE: give it the row store's part.
-    let form = (*rel).rd_rel;
-    let stripes = callback(|| counts::stripe_totals(Rel::of(rel)));
-    let whole = (*form).reltuples;
-    let actual = Rel::of(rel).heap_blocks();
-    if whole >= 0.0 {
-        (*form).reltuples = stripes.row_store_part(whole).unwrap_or(-1.0);
-    }
-    heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible));
-    (*form).reltuples = whole;
+    let (stripes, actual) = callback(|| {
+        let stripes = counts::stripe_totals(Rel::of(rel));
+        let whole = (*(*rel).rd_rel).reltuples;
+        let part = if whole < 0.0 { whole } else { stripes.row_store_part(whole).unwrap_or(-1.0) };
+        counted_as(rel, part, || {
+            heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible))
+        });
+        (*(*rel).rd_rel).reltuples = whole;
+        (stripes, Rel::of(rel).heap_blocks())
+    });
     if stripes.rows > 0.0 && actual < *pages {
         // heapam takes a never-analysed table for ten pages at least; here the stripes are the table.
         *tuples *= f64::from(actual) / f64::from((*pages).max(1));
@@ -197,12 +203,13 @@ unsafe fn carry_stripes(
         std::ptr::null_mut(),
         flags,
     );
+    let slot = pg_sys::table_slot_create(from, std::ptr::null_mut());
     loop {
         super::xact::check_for_interrupts();
-        let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-        if tuple.is_null() {
+        if !pg_sys::heap_getnextslot(scan, pg_sys::ScanDirection::ForwardScanDirection, slot) {
             break;
         }
+        let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
         let header = (*tuple).t_data;
         let id = *((header as *const u8).add(usize::from((*header).t_hoff)) as *const u32);
         if id >= pg_sys::FirstNormalObjectId {
@@ -218,6 +225,7 @@ unsafe fn carry_stripes(
             ext::rewrite_heap_tuple(rewrite, tuple, pg_sys::heap_copytuple(tuple));
         }
     }
+    pg_sys::ExecDropSingleTupleTableSlot(slot);
     pg_sys::heap_endscan(scan);
     ext::end_heap_rewrite(rewrite);
     pg_sys::CommandCounterIncrement();

@@ -44,6 +44,12 @@ pub struct Toast {
     index_count: i32,
     valid: usize,
     slot: std::cell::Cell<*mut pg_sys::TupleTableSlot>,
+    /// Blocks the relation had when it was asked last. While it is open its lock keeps it from shrinking.
+    blocks: std::cell::Cell<u32>,
+    /// The ring of buffers that chunks are read into; null for buffers as any.
+    ring: std::cell::Cell<pg_sys::BufferAccessStrategy>,
+    /// How many chunks to ask the system for ahead of reading them.
+    ahead: std::cell::Cell<u32>,
 }
 
 /// A physical position from a heap TID.
@@ -88,7 +94,35 @@ impl Toast {
             index_count,
             valid: valid.max(0) as usize,
             slot: std::cell::Cell::new(std::ptr::null_mut()),
+            blocks: std::cell::Cell::new(0),
+            ring: std::cell::Cell::new(std::ptr::null_mut()),
+            ahead: std::cell::Cell::new(0),
         }
+    }
+
+    /// A scan is about to read many chunks. Of a relation that is large beside the buffers they go
+    /// through a ring of these, by heapam's measure, so that a scan does not drive out what others need; and
+    /// they are asked for ahead. For what does not outlive the current memory context.
+    pub fn read_in_bulk(&self) {
+        self.blocks.set(self.rel.heap_blocks());
+        // SAFETY: plain calls; the ring is freed in drop().
+        unsafe {
+            let large = self.blocks.get() > pg_sys::NBuffers as u32 / 4;
+            if large && !self.rel.is_temporary() && self.ring.get().is_null() {
+                let kind = pg_sys::BufferAccessStrategyType::BAS_BULKREAD;
+                self.ring.set(pg_sys::GetAccessStrategy(kind));
+            }
+            let tablespace = pg_sys::Oid::from(self.rel.storage().tablespace);
+            self.ahead.set(pg_sys::get_tablespace_io_concurrency(tablespace).max(0) as u32);
+        }
+    }
+
+    /// The relation has this block.
+    fn has_block(&self, block: u32) -> bool {
+        if block >= self.blocks.get() {
+            self.blocks.set(self.rel.heap_blocks());
+        }
+        block < self.blocks.get()
     }
 
     pub fn rel(&self) -> Rel {
@@ -172,6 +206,48 @@ impl Toast {
         found
     }
 
+    /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
+    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
+        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
+        unsafe {
+            let index = *self.indexes.add(self.valid);
+            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+            let bounds = [
+                (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
+                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
+            ];
+            for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
+                let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
+                pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+            }
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
+            loop {
+                super::xact::check_for_interrupts();
+                let forward = pg_sys::ScanDirection::ForwardScanDirection;
+                let tid = pg_sys::index_getnext_tid(scan, forward);
+                if tid.is_null() {
+                    break;
+                }
+                visit(tid_of(&*tid));
+            }
+            pg_sys::index_endscan(scan);
+        }
+    }
+
+    /// The visibility map says that all tuples of the page are frozen.
+    pub fn is_all_frozen(&self, block: u32) -> bool {
+        // SAFETY: the map's page is unpinned.
+        unsafe {
+            let mut map: pg_sys::Buffer = 0;
+            let status = pg_sys::visibilitymap_get_status(self.raw(), block, &mut map);
+            if map != 0 {
+                pg_sys::ReleaseBuffer(map);
+            }
+            u32::from(status) & pg_sys::VISIBILITYMAP_ALL_FROZEN != 0
+        }
+    }
+
     /// The row under `key` that `snap` sees.
     pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
         self.scan(key.id, key.seq, key.seq, snap, false, |_, row| ControlFlow::Break(row.to_row()))
@@ -191,7 +267,7 @@ impl Toast {
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
     ) -> Option<T> {
-        if place.block >= self.rel.heap_blocks() {
+        if !self.has_block(place.block) {
             return None;
         }
         // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
@@ -252,7 +328,7 @@ impl Toast {
                 pg_sys::ForkNumber::MAIN_FORKNUM,
                 place.block,
                 pg_sys::ReadBufferMode::RBM_NORMAL,
-                std::ptr::null_mut(),
+                self.ring.get(),
             );
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
             let page = pg_sys::BufferGetPage(buffer);
@@ -529,6 +605,29 @@ impl Toast {
         }
     }
 
+    /// Ask the system for the chunks `from..=last` of a run whose first one is at `first`. Returns the number
+    /// after the last one asked for.
+    fn ask_for(&self, first: Tid, from: u32, last: u32) -> u32 {
+        for chunk in from..=last {
+            let block = first.block.wrapping_add(chunk);
+            if block < self.blocks.get() {
+                // SAFETY: the block exists; a hint, which pins nothing.
+                unsafe {
+                    pg_sys::PrefetchBuffer(self.raw(), pg_sys::ForkNumber::MAIN_FORKNUM, block)
+                };
+            }
+        }
+        from.max(last.saturating_add(1))
+    }
+
+    /// Bytes `[offset, offset + len)` of a run of chunks will be read soon.
+    pub fn read_soon(&self, offset: u64, len: usize, hint: &std::cell::Cell<Option<Tid>>) {
+        let (Some(first), 1..) = (hint.get(), self.ahead.get()) else { return };
+        let from = (offset / CHUNK_BYTES as u64) as u32;
+        let last = ((offset + len as u64).saturating_sub(1) / CHUNK_BYTES as u64) as u32;
+        self.ask_for(first, from, last.min(from + self.ahead.get() - 1));
+    }
+
     /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
     /// (see `directory::chunks`). `hint` remembers where the run's first chunk was found; wrong or
     /// missing hints cost an index look-up. False when a chunk is missing.
@@ -543,7 +642,8 @@ impl Toast {
     ) -> bool {
         let end = offset + len as u64;
         let mut at = offset;
-        let blocks = self.rel.heap_blocks();
+        let last = (end.saturating_sub(1) / CHUNK_BYTES as u64) as u32;
+        let mut asked = 0;
         while at < end {
             super::xact::check_for_interrupts();
             let chunk = (at / CHUNK_BYTES as u64) as u32;
@@ -558,9 +658,11 @@ impl Toast {
             };
             let mut done = false;
             if let Some(first) = hint.get() {
+                asked =
+                    self.ask_for(first, asked.max(chunk + 1), last.min(chunk + self.ahead.get()));
                 // Chunks fill one page each, so a run usually occupies consecutive blocks.
                 let place = Tid { block: first.block.wrapping_add(chunk), offset: first.offset };
-                done = place.block < blocks && self.chunk_at(place, key, &mut take);
+                done = self.has_block(place.block) && self.chunk_at(place, key, &mut take);
             }
             if !done {
                 let row = self.scan(key.id, key.seq, key.seq, Snap::any(), false, |_, row| {
@@ -592,6 +694,9 @@ impl Drop for Toast {
             if !self.slot.get().is_null() {
                 pg_sys::ExecDropSingleTupleTableSlot(self.slot.get());
             }
+            if !self.ring.get().is_null() {
+                pg_sys::FreeAccessStrategy(self.ring.get());
+            }
             ext::toast_close_indexes(self.indexes, self.index_count, 0);
         }
     }
@@ -619,6 +724,10 @@ pub struct RowView {
 }
 
 impl RowView {
+    /// The caller keeps the tuple's page pinned.
+    pub(super) fn of(tuple: pg_sys::HeapTuple) -> RowView {
+        RowView { tuple }
+    }
     fn user_data(&self) -> (&[u8], usize) {
         // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.
         unsafe {
@@ -708,7 +817,12 @@ impl BulkInsert {
     }
 }
 
-unsafe fn fill_keys(keys: &mut [pg_sys::ScanKeyData; 3], id: u32, low: i32, high: i32) -> i32 {
+pub(super) unsafe fn fill_keys(
+    keys: &mut [pg_sys::ScanKeyData; 3],
+    id: u32,
+    low: i32,
+    high: i32,
+) -> i32 {
     let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
         pg_sys::ScanKeyInit(
             &mut keys[n],
@@ -730,7 +844,5 @@ unsafe fn fill_keys(keys: &mut [pg_sys::ScanKeyData; 3], id: u32, low: i32, high
 }
 
 pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    if let Some(f) = (*(*slot).tts_ops).clear {
-        f(slot)
-    }
+    ext::guarded(|| ext::direct::ExecClearTuple(slot))
 }

@@ -42,6 +42,19 @@ pub fn xid() -> u32 {
     unsafe { pg_sys::GetCurrentTransactionId().into_inner() }
 }
 
+/// This transaction has written something, or is about to.
+pub fn has_xid() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetTopTransactionIdIfAny().into_inner() != 0 }
+}
+
+/// Serializable isolation wants to know what this transaction reads: not of one whose snapshot is known
+/// to be safe.
+pub fn reports_reads() -> bool {
+    // SAFETY: plain call, which gives a pointer away and changes nothing.
+    is_serializable() && unsafe { !super::ext::ShareSerializableXact().is_null() }
+}
+
 /// `xid` is this transaction or one of its live subtransactions.
 pub fn is_ours(xid: u32) -> bool {
     // SAFETY: plain call.
@@ -113,6 +126,61 @@ pub fn is_serializable() -> bool {
 pub fn oldest_visible(table: Rel) -> u32 {
     // SAFETY: plain call.
     unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.raw()).into_inner() }
+}
+
+/// The id of a transaction that has begun, or of the next one, as one that does not wrap around. Right for ids less than 2^32
+/// transactions old; that of an older one is too great.
+pub fn full(xid: u32) -> u64 {
+    // SAFETY: plain call.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId() }.value;
+    let same_epoch = next & !u64::from(u32::MAX) | u64::from(xid);
+    if same_epoch <= next {
+        same_epoch
+    } else {
+        same_epoch.saturating_sub(1 << 32)
+    }
+}
+
+/// So few transaction ids are left that PostgreSQL warns of it or refuses to give out more.
+pub fn ids_are_scarce() -> bool {
+    // SAFETY: shared memory that is set up at start; a stale value does no harm.
+    unsafe {
+        let next = pg_sys::ReadNextFullTransactionId().value as u32;
+        let limit = (*pg_sys::ShmemVariableCache).xidWarnLimit.into_inner();
+        limit != 0 && !precedes(next, limit)
+    }
+}
+
+/// Serve requests, and sleep when VACUUM has done as much as it may in a while.
+pub fn delay_vacuum() {
+    // SAFETY: plain call.
+    unsafe { pg_sys::vacuum_delay_point() }
+}
+
+/// VACUUM's transaction is ignored by other sessions: they neither keep rows for it nor wait for what it writes.
+/// From here on it is a transaction like any other and may write. It must not have an id yet.
+pub fn leave_vacuum() {
+    /// Number of ProcArrayLock among PostgreSQL's own locks, the same in 15 to 18.
+    const PROC_ARRAY_LOCK: usize = 4;
+    // SAFETY: VACUUM has pushed one snapshot; it is replaced by one taken when nobody ignores us, as what an
+    // ignored one saw may have been removed. The flags are changed as PostgreSQL does it, under its lock.
+    unsafe {
+        let flag = pg_sys::PROC_IN_VACUUM as u8;
+        if (*pg_sys::MyProc).statusFlags & flag == 0 {
+            return;
+        }
+        if pg_sys::ActiveSnapshotSet() {
+            pg_sys::PopActiveSnapshot();
+        }
+        pg_sys::InvalidateCatalogSnapshot();
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(PROC_ARRAY_LOCK)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        (*pg_sys::MyProc).statusFlags &= !flag;
+        let all = (*pg_sys::ProcGlobal).statusFlags;
+        *all.add((*pg_sys::MyProc).pgxactoff as usize) = (*pg_sys::MyProc).statusFlags;
+        pg_sys::LWLockRelease(lock);
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+    }
 }
 
 /// `a` is older than `b` (modulo 2^31 arithmetic; permanent ids are older than all).

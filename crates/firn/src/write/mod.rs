@@ -22,7 +22,8 @@ pub fn init() {
         }
         Event::Ended => {
             hooks::forget_copy();
-            pending::discard_all()
+            pending::discard_all();
+            crate::am::moved::forget();
         }
     });
 }

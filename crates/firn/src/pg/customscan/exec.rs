@@ -14,7 +14,7 @@ use super::super::{error, memory, xact, Kind, Rel};
 use super::conditions::condition_of;
 use super::{columns_of, explain, list_items, table_columns, Shared};
 use crate::pg::datum::Datum;
-use crate::plan::{Condition, Counters, FirnScan};
+use crate::plan::{Bound, Condition, Counters, FirnScan};
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -225,13 +225,13 @@ unsafe extern "C-unwind" fn exec(
 /// An empty result.
 unsafe fn finished(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
     let slot = (*node).ss.ss_ScanTupleSlot;
-    super::super::toast::clear(slot);
+    direct::ExecClearTuple(slot);
     let projection = (*node).ss.ps.ps_ProjInfo;
     if projection.is_null() {
         return slot;
     }
     let result = (*projection).pi_state.resultslot;
-    super::super::toast::clear(result);
+    direct::ExecClearTuple(result);
     result
 }
 
@@ -277,7 +277,7 @@ unsafe fn checked(
     }
     let state = &raw mut (*projection).pi_state;
     let result = (*state).resultslot;
-    super::super::toast::clear(result);
+    direct::ExecClearTuple(result);
     let mut null = false;
     evaluate(state, (*projection).pi_exprContext, &mut null);
     full(result);
@@ -357,16 +357,8 @@ unsafe fn next_in_row_store(
     if deform > i32::from((*from).tts_nvalid) {
         direct::slot_getsomeattrs_int(from, deform);
     }
+    // Expressions are compiled for a virtual scan slot, whose columns are there without deforming a tuple.
     let slot = (*node).ss.ss_ScanTupleSlot;
-    if !(*node).ss.ps.ps_ProjInfo.is_null() {
-        if (*run).needs_tid {
-            (*slot).tts_tid = (*from).tts_tid;
-            (*slot).tts_tableOid = (*from).tts_tableOid;
-            full(slot);
-        }
-        return checked(node, from, (*node).ss.ps.qual);
-    }
-    // The result is the scan slot itself: a virtual one.
     for i in &(*run).wanted {
         *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
         *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);
@@ -437,15 +429,19 @@ unsafe fn next_unwritten(node: *mut pg_sys::CustomScanState, run: &mut Run) -> b
 
 unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap: Snap) {
     let econtext = (*node).ss.ps.ps_ExprContext;
+    let per_tuple = (*econtext).ecxt_per_tuple_memory;
     let mut conditions = Vec::new();
     for (condition, state) in &run.conditions {
         let mut null = false;
-        // Values by reference must last as long as the scan: the current context is the query's.
-        let value = match (**state).evalfunc {
-            Some(f) => guarded(|| f(*state, econtext, &mut null)),
-            None => continue,
-        };
-        conditions.push((*condition, (!null).then(|| value.value())));
+        let is_null = &raw mut null;
+        let Some(f) = (**state).evalfunc else { continue };
+        // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
+        // again and again would fill.
+        memory::within(per_tuple, || {
+            let value = guarded(|| f(*state, econtext, is_null));
+            conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+        });
+        pg_sys::MemoryContextReset(per_tuple);
     }
     let rel = Rel::of((*node).ss.ss_currentRelation);
     let shared = run.parallel;

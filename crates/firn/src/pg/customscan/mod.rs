@@ -1,6 +1,6 @@
 //! Custom nodes inside PostgreSQL: paths for the planner, plan nodes, the executor's callbacks.
 //! `path` offers the scan, `conditions` translates quals for it, `exec` runs it, `explain` shows what
-//! it did; `count` answers `count(*)` without rows. What a scan does with stripes is
+//! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks. What a scan does with stripes is
 //! [`crate::plan::FirnScan`].
 
 mod conditions;
@@ -8,6 +8,7 @@ mod count;
 mod exec;
 mod explain;
 mod path;
+pub(super) mod recheck;
 
 use pgrx::pg_sys;
 
