@@ -101,6 +101,7 @@ def stacks(cluster, seed):
             width = rng.choice([5, 5, 20_000])
             c.execute(f"SET firn.bulk_threshold = {rng.choice([0, 0, 3])}; SET firn.stripe_rows = {rng.choice([1, 3, 10, 10_000])}")
             steps = [f"SELECT run('@', {rng.randint(1, 10**6)}, 2, {width})" for _ in range(rng.randint(1, 4))]
+            c.execute(f"SET force_parallel_mode = {rng.choice(['on', 'off', 'off'])}")
             block = rng.random() < 0.7
             try:
                 if not block:
@@ -225,20 +226,22 @@ def own_work(cluster):
     with fresh(cluster, "own") as c:
         for t, am in zip(TWINS, ("heap", "firn")):
             c.execute(f"CREATE TABLE {t} (id int PRIMARY KEY, n bigint, x xid) USING {am}")
-            c.execute(f"""CREATE FUNCTION count_{t}(i int) RETURNS bigint LANGUAGE plpgsql AS $$ DECLARE n bigint; BEGIN
-                UPDATE {t} SET n = n + 1 WHERE id = i - 1;
+            c.execute(f"""CREATE FUNCTION count_{t}(i int) RETURNS bigint LANGUAGE plpgsql AS $$ #variable_conflict use_column
+                DECLARE n bigint; BEGIN
+                EXECUTE 'SELECT count(*) * 1000 FROM {t} WHERE id > 0' INTO n;
+                UPDATE {t} SET n = {t}.n + 1 WHERE id = i - 1;
                 IF i % 3 = 0 THEN DELETE FROM {t} WHERE id = i - 2; END IF;
                 BEGIN
-                    SELECT count(*) INTO n FROM {t} WHERE xmin::text::bigint % 1 = 0;
+                    n := n + (SELECT count(*) FROM {t} WHERE xmin::text::bigint % 1 = 0);
                 EXCEPTION WHEN raise_exception THEN NULL; END;
                 RETURN n; END $$""")
         for parallel in ("off", "on"):
             c.execute(f"SET force_parallel_mode = {parallel}; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; "
-                      "SET min_parallel_table_scan_size = 0; SET min_parallel_index_scan_size = 0")
-            both(c, "INSERT INTO @ SELECT i, count_@(i) FROM generate_series(1, 200) i RETURNING id, n")
+                      "SET min_parallel_table_scan_size = 0; SET min_parallel_index_scan_size = 0; SET max_parallel_workers_per_gather = 2")
+            both(c, "INSERT INTO @ SELECT i, count_@(i) FROM generate_series(1, 24) i RETURNING id, n")
             both(c, "SELECT id, n FROM @ ORDER BY id")
             c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
-            both(c, "INSERT INTO @ SELECT i, count_@(i) FROM generate_series(201, 300) i RETURNING id, n")
+            both(c, "INSERT INTO @ SELECT i, count_@(i) FROM generate_series(201, 216) i RETURNING id, n")
             both(c, "SELECT id, n FROM @ ORDER BY id")
             c.execute("RESET enable_seqscan; RESET firn.enable_scan")
             both(c, "DELETE FROM @")

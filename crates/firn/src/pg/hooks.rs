@@ -126,8 +126,13 @@ unsafe extern "C-unwind" fn executor_run(
     count: u64,
     execute_once: bool,
 ) {
-    // A query that may be run on later is run without workers.
-    let once = execute_once && !crate::write::any_pending();
+    // A query that has been run before goes on without workers; up to 15.8 that is an error for one that is said
+    // to be run once.
+    let alone = crate::write::any_pending();
+    if alone {
+        (*query).already_executed = true;
+    }
+    let once = execute_once && !alone;
     match PREVIOUS_RUN {
         Some(f) => f(query, direction, count, once),
         None => direct::standard_ExecutorRun(query, direction, count, once),
