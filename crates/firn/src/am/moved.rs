@@ -18,12 +18,15 @@ const REMEMBERED: usize = 16;
 /// Bytes of memory that they may take, the last one apart.
 const REMEMBERED_BYTES: usize = 4 << 20;
 
+/// Moves of a table by a transaction.
+type Named = ((StorageId, u32), Rc<RefCell<Moves>>);
+
 /// What the running transaction knows; forgotten at its end.
 #[derive(Default)]
 struct Own {
     /// Tables of which it has deleted or updated stripe rows.
     changed: HashSet<u32>,
-    moves: Vec<((StorageId, u32), Rc<RefCell<Moves>>)>,
+    moves: Vec<Named>,
 }
 
 thread_local! {

@@ -53,6 +53,7 @@ mod tableam_toast;
 pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;
+mod toast_read;
 pub mod utility;
 pub mod wal;
 pub mod wanted;
