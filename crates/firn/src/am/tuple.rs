@@ -2,7 +2,7 @@
 //! new version in the row store.
 
 use super::fetch::Fetcher;
-use super::moved::sees;
+use super::moved::{note_change, sees};
 use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
 use crate::directory::{forward, tombstones, Directory};
 use crate::mover::refuse_published;
@@ -51,6 +51,7 @@ pub fn delete(
     changing_partition: bool,
 ) -> (Outcome, Failure) {
     refuse_published(table, "delete stripe rows of");
+    note_change(table);
     let directory = open(table);
     let mode = RowLock::Exclusive;
     let locked = lock_row(&directory, tid, cid, mode, wait_mode(wait), Unanchored::Bare);
@@ -90,6 +91,7 @@ pub fn update(
     wait: bool,
 ) -> (Outcome, Failure, RowLock) {
     refuse_published(table, "update stripe rows of");
+    note_change(table);
     let directory = open(table);
     let same_key = has_same_key(table, tid, slot);
     // Whoever wants to share the key while this update runs must find an anchor to lock.

@@ -69,6 +69,7 @@ postgres_functions! {
         tid: *mut pg_sys::ItemPointerData,
         blkno: pg_sys::BlockNumber,
     );
+    fn ShareSerializableXact() -> *mut core::ffi::c_void;
     fn datum_image_eq(
         value1: pg_sys::Datum,
         value2: pg_sys::Datum,

@@ -42,6 +42,19 @@ pub fn xid() -> u32 {
     unsafe { pg_sys::GetCurrentTransactionId().into_inner() }
 }
 
+/// This transaction has written something, or is about to.
+pub fn has_xid() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetTopTransactionIdIfAny().into_inner() != 0 }
+}
+
+/// Serializable isolation wants to know what this transaction reads: not of one whose snapshot is known
+/// to be safe.
+pub fn reports_reads() -> bool {
+    // SAFETY: plain call, which gives a pointer away and changes nothing.
+    is_serializable() && unsafe { !super::ext::ShareSerializableXact().is_null() }
+}
+
 /// `xid` is this transaction or one of its live subtransactions.
 pub fn is_ours(xid: u32) -> bool {
     // SAFETY: plain call.

@@ -17,6 +17,9 @@ pub fn init() {
         Event::BeforeCommit => flush_all(),
         Event::BeforeSubCommit { sub } => flush::flush_subtransaction(sub),
         Event::SubAbort { sub } => pending::discard_subtransaction(sub),
-        Event::Ended => pending::discard_all(),
+        Event::Ended => {
+            pending::discard_all();
+            crate::am::moved::forget();
+        }
     });
 }
