@@ -7,6 +7,7 @@ pub mod counted;
 mod entries;
 pub mod forward;
 pub mod keys;
+mod seen;
 pub mod tombstones;
 
 pub use entries::{Directory, Found};

@@ -26,7 +26,7 @@ pub fn stripe_rows() -> u32 {
 pub fn write_memory() -> usize {
     unsafe { (WRITE_MEMORY_MB as usize) << 20 }
 }
-/// Bytes of decoded stripe metadata and dictionaries kept by this backend.
+/// Bytes of decoded directory rows, stripe metadata and dictionaries kept by this backend.
 pub fn metadata_cache() -> usize {
     unsafe { (METADATA_CACHE_MB as usize) << 20 }
 }
