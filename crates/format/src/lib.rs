@@ -20,7 +20,7 @@ pub use address::{blocks_for, Slot, Tid, ROWS_PER_BLOCK, VIRTUAL_BASE};
 pub use column::{ByteColumn, Column, Dictionary, Value, Values};
 pub use entry::{DirectoryEntry, EntryState, Location};
 pub use error::{Error, ErrorKind, Result};
-pub use filter::{CompareOp, Constant, Filter, Selection};
+pub use filter::{CompareOp, Constant, Filter, Selection, Set};
 pub use read::{Decoder, PageLocation, StripeMeta};
 pub use schema::{ColumnKind, ColumnSpec, Physical};
 pub use tombstone::{DeleteVector, Tombstone, TombstoneState};

@@ -14,7 +14,7 @@ use super::super::{error, memory, xact, Kind, Rel};
 use super::conditions::condition_of;
 use super::{columns_of, explain, list_items, table_columns, Shared};
 use crate::pg::datum::Datum;
-use crate::plan::{Condition, Counters, FirnScan};
+use crate::plan::{Bound, Condition, Counters, FirnScan};
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -437,15 +437,18 @@ unsafe fn next_unwritten(node: *mut pg_sys::CustomScanState, run: &mut Run) -> b
 
 unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap: Snap) {
     let econtext = (*node).ss.ps.ps_ExprContext;
+    let per_tuple = (*econtext).ecxt_per_tuple_memory;
     let mut conditions = Vec::new();
     for (condition, state) in &run.conditions {
         let mut null = false;
-        // Values by reference must last as long as the scan: the current context is the query's.
-        let value = match (**state).evalfunc {
-            Some(f) => guarded(|| f(*state, econtext, &mut null)),
-            None => continue,
-        };
-        conditions.push((*condition, (!null).then(|| value.value())));
+        let Some(f) = (**state).evalfunc else { continue };
+        // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
+        // again and again would fill.
+        memory::within(per_tuple, || {
+            let value = guarded(|| f(*state, econtext, &mut null));
+            conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+        });
+        pg_sys::MemoryContextReset(per_tuple);
     }
     let rel = Rel::of((*node).ss.ss_currentRelation);
     let shared = run.parallel;
