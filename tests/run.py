@@ -16,6 +16,7 @@ import docs  # noqa: E402
 import isolation  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
+import reading  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
@@ -48,6 +49,7 @@ SUITES = {
     "contention": contention.run,
     "differential": differential.run,
     "pairs": pairs.run,
+    "reading": reading.run,
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,

@@ -66,28 +66,25 @@ impl Scan {
                 let shared = self.shared;
                 Box::new(move || f(shared)) as Claim
             });
-            self.rows = Some(StripeRows::all(self.table, self.snap, claim));
+            let rows = StripeRows::all(self.table, self.snap, claim);
+            self.rows = Some(match self.range {
+                Some((low, high)) => rows.between(low, high),
+                None => rows,
+            });
         }
         let Some(rows) = &mut self.rows else { return false };
         if !forward && rows.is_before_first() && rows.never_stepped() {
             rows.go_to_end();
         }
-        loop {
-            if !rows.next_into(forward, slot) {
-                if !forward {
-                    self.in_stripes = false;
-                }
-                slot.clear();
-                return false;
-            }
-            match self.range {
-                Some((low, high)) if slot.tid() < low || slot.tid() > high => continue,
-                _ => {
-                    self.table.count_reads(1);
-                    return true;
-                }
-            }
+        if rows.next_into(forward, slot) {
+            self.table.count_reads(1);
+            return true;
         }
+        if !forward {
+            self.in_stripes = false;
+        }
+        slot.clear();
+        false
     }
 
     /// Begin a virtual block of a bitmap scan: the listed offsets, or all rows of it.

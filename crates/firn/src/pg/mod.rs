@@ -36,6 +36,7 @@ pub mod tableam_scan;
 pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;
+mod toast_read;
 pub mod utility;
 pub mod wal;
 pub mod wanted;

@@ -43,6 +43,12 @@ pub struct Toast {
     index_count: i32,
     valid: usize,
     slot: std::cell::Cell<*mut pg_sys::TupleTableSlot>,
+    /// Blocks the relation had when it was asked last. While it is open its lock keeps it from shrinking.
+    pub(super) blocks: std::cell::Cell<u32>,
+    /// The ring of buffers that chunks are read into; null for buffers as any.
+    pub(super) ring: std::cell::Cell<pg_sys::BufferAccessStrategy>,
+    /// How many chunks to ask the system for ahead of reading them.
+    pub(super) ahead: std::cell::Cell<u32>,
 }
 
 /// A physical position from a heap TID.
@@ -87,7 +93,18 @@ impl Toast {
             index_count,
             valid: valid.max(0) as usize,
             slot: std::cell::Cell::new(std::ptr::null_mut()),
+            blocks: std::cell::Cell::new(0),
+            ring: std::cell::Cell::new(std::ptr::null_mut()),
+            ahead: std::cell::Cell::new(0),
         }
+    }
+
+    /// The relation has this block.
+    pub(super) fn has_block(&self, block: u32) -> bool {
+        if block >= self.blocks.get() {
+            self.blocks.set(self.rel.heap_blocks());
+        }
+        block < self.blocks.get()
     }
 
     pub fn rel(&self) -> Rel {
@@ -187,7 +204,7 @@ impl Toast {
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
     ) -> Option<T> {
-        if place.block >= self.rel.heap_blocks() {
+        if !self.has_block(place.block) {
             return None;
         }
         // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
@@ -216,40 +233,6 @@ impl Toast {
         pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
         visible
-    }
-
-    /// Read the chunk at `place` without asking for its visibility, if it holds `key`: chunk
-    /// addresses are never used twice, so a chunk that is there is the right one.
-    pub fn chunk_at(&self, place: Tid, key: ChunkKey, visit: impl FnOnce(&[u8])) -> bool {
-        // SAFETY: the page is read under a share lock and pin; item bounds come from the page's own
-        // line pointers, as heapam trusts them.
-        unsafe {
-            let buffer = pg_sys::ReadBufferExtended(
-                self.raw(),
-                pg_sys::ForkNumber::MAIN_FORKNUM,
-                place.block,
-                pg_sys::ReadBufferMode::RBM_NORMAL,
-                std::ptr::null_mut(),
-            );
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-            let page = pg_sys::BufferGetPage(buffer);
-            let mut found = false;
-            if place.offset <= pg_sys::PageGetMaxOffsetNumber(page) {
-                let item = pg_sys::PageGetItemId(page, place.offset);
-                if (*item).lp_flags() == pg_sys::LP_NORMAL {
-                    let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-                    tuple.t_data = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
-                    tuple.t_len = (*item).lp_len();
-                    let view = RowView { tuple: &mut tuple };
-                    if view.key() == key {
-                        visit(view.data());
-                        found = true;
-                    }
-                }
-            }
-            pg_sys::UnlockReleaseBuffer(buffer);
-            found
-        }
     }
 
     pub(super) fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
@@ -455,57 +438,6 @@ impl Toast {
             pg_sys::heap_freetuple(tuple);
         }
     }
-
-    /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
-    /// (see `directory::chunks`). `hint` remembers where the run's first chunk was found; wrong or
-    /// missing hints cost an index look-up. False when a chunk is missing.
-    pub fn read_run(
-        &self,
-        id: u32,
-        first_seq: u32,
-        offset: u64,
-        out: &mut Vec<u8>,
-        len: usize,
-        hint: &std::cell::Cell<Option<Tid>>,
-    ) -> bool {
-        let end = offset + len as u64;
-        let mut at = offset;
-        let blocks = self.rel.heap_blocks();
-        while at < end {
-            super::xact::check_for_interrupts();
-            let chunk = (at / CHUNK_BYTES as u64) as u32;
-            let within = (at % CHUNK_BYTES as u64) as usize;
-            let want = ((end - at) as usize).min(CHUNK_BYTES - within);
-            let key = ChunkKey { id, seq: seq_of(first_seq + chunk) };
-            let before = out.len();
-            let mut take = |data: &[u8]| {
-                if let Some(part) = data.get(within..within + want) {
-                    out.extend_from_slice(part);
-                }
-            };
-            let mut done = false;
-            if let Some(first) = hint.get() {
-                // Chunks fill one page each, so a run usually occupies consecutive blocks.
-                let place = Tid { block: first.block.wrapping_add(chunk), offset: first.offset };
-                done = place.block < blocks && self.chunk_at(place, key, &mut take);
-            }
-            if !done {
-                let row = self.scan(key.id, key.seq, key.seq, Snap::any(), false, |_, row| {
-                    take(row.data());
-                    ControlFlow::Break(row.place())
-                });
-                let Some(place) = row else { return false };
-                if place.block >= chunk {
-                    hint.set(Some(Tid { block: place.block - chunk, offset: place.offset }));
-                }
-            }
-            if out.len() != before + want {
-                return false;
-            }
-            at += want as u64;
-        }
-        true
-    }
 }
 
 impl Drop for Toast {
@@ -518,6 +450,9 @@ impl Drop for Toast {
         unsafe {
             if !self.slot.get().is_null() {
                 pg_sys::ExecDropSingleTupleTableSlot(self.slot.get());
+            }
+            if !self.ring.get().is_null() {
+                pg_sys::FreeAccessStrategy(self.ring.get());
             }
             ext::toast_close_indexes(self.indexes, self.index_count, 0);
         }
@@ -536,7 +471,7 @@ pub fn unsigned_of(seq: i32) -> u32 {
 
 /// A row while its page is pinned.
 pub struct RowView {
-    tuple: pg_sys::HeapTuple,
+    pub(super) tuple: pg_sys::HeapTuple,
 }
 
 impl RowView {

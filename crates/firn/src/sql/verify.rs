@@ -14,6 +14,7 @@ pub fn check_table(oid: u32, progress: &Progress, report: Report<'_>) {
     let opened = OpenRel::open(oid, LockMode::AccessShare);
     let table = opened.rel();
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
+    directory.toast.read_in_bulk();
     let snap = Snap::self_snap();
     let stripes = directory.list(snap);
     progress.set(Count::StripesTotal, stripes.len() as u64);

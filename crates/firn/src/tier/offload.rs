@@ -13,7 +13,9 @@ use firn_lake::plan::{self, State, Step, Stripe, Table};
 use std::collections::HashMap;
 
 fn open_directory(table: Rel) -> Option<Directory> {
-    Directory::open(table, LockMode::RowExclusive).filter(|d| !d.toast.is_empty())
+    Directory::open(table, LockMode::RowExclusive)
+        .filter(|d| !d.toast.is_empty())
+        .inspect(|d| d.toast.read_in_bulk())
 }
 
 fn identity(table: Rel) -> Table {
