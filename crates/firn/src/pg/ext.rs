@@ -195,6 +195,12 @@ pub mod direct {
             params: pg_sys::ParamListInfo,
         ) -> *mut pg_sys::PlannedStmt;
         pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: core::ffi::c_int);
+        pub fn standard_ExecutorRun(
+            query: *mut pg_sys::QueryDesc,
+            direction: pg_sys::ScanDirection::Type,
+            count: u64,
+            once: bool,
+        );
         pub fn standard_ExecutorFinish(query: *mut pg_sys::QueryDesc);
         pub fn planstate_tree_walker(
             state: *mut pg_sys::PlanState,

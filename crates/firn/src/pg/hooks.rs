@@ -5,6 +5,7 @@ use super::wanted;
 use pgrx::pg_sys;
 
 static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
+static mut PREVIOUS_RUN: pg_sys::ExecutorRun_hook_type = None;
 static mut PREVIOUS_FINISH: pg_sys::ExecutorFinish_hook_type = None;
 
 /// Install all hooks. Called once at library load.
@@ -13,6 +14,8 @@ pub fn install() {
     unsafe {
         PREVIOUS_START = pg_sys::ExecutorStart_hook;
         pg_sys::ExecutorStart_hook = Some(executor_start);
+        PREVIOUS_RUN = pg_sys::ExecutorRun_hook;
+        pg_sys::ExecutorRun_hook = Some(executor_run);
         PREVIOUS_FINISH = pg_sys::ExecutorFinish_hook;
         pg_sys::ExecutorFinish_hook = Some(executor_finish);
     }
@@ -27,6 +30,26 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
     if !state.is_null() {
         let mut reads = wanted::only_reads(query);
         prepare(state, (&raw mut reads).cast());
+    }
+}
+
+/// A query that a function runs within a bulk statement sees the rows collected so far. They are in this
+/// session's memory, where no worker sees them, and not every parallel plan is carried out by its leader,
+/// too: such a query runs without workers.
+unsafe extern "C-unwind" fn executor_run(
+    query: *mut pg_sys::QueryDesc,
+    direction: pg_sys::ScanDirection::Type,
+    count: u64,
+    once: bool,
+) {
+    let parallel = (*(*query).plannedstmt).parallelModeNeeded;
+    let alone = parallel && callback(crate::write::is_collecting);
+    // A plan that is gone on with has no workers; which of both says so depends on the minor version.
+    (*query).already_executed |= alone;
+    let once = once && !alone;
+    match PREVIOUS_RUN {
+        Some(f) => f(query, direction, count, once),
+        None => direct::standard_ExecutorRun(query, direction, count, once),
     }
 }
 

@@ -6,7 +6,7 @@ mod pending;
 
 pub(crate) use flush::{encode_now, store, store_bytes};
 pub use flush::{flush_all, flush_table};
-pub use pending::{insert, insert_many, pending_at, pending_of, PendingRef};
+pub use pending::{insert, insert_many, is_collecting, pending_at, pending_of, PendingRef};
 pub(crate) use pending::{push_row, write_options};
 
 use crate::pg::xact::{self, Event};

@@ -53,6 +53,11 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::default();
 }
 
+/// This session holds rows that it has not written yet, of whatever table.
+pub fn is_collecting() -> bool {
+    STATE.with_borrow(|state| !state.pending.is_empty())
+}
+
 /// Count `rows` more rows of the running statement; true when it is past the threshold and the
 /// table can take stripes.
 fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
