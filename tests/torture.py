@@ -64,6 +64,22 @@ class Rack:
     def start_of_server(self):
         return self.watch.execute("SELECT min(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer'").fetchone()
 
+    def wait_for_recovery(self):
+        """A process was killed: wait until all others are new. (For a moment the server takes connections as if nothing had been.)"""
+        end = time.time() + 60
+        while True:
+            try:
+                self.watch = self.cluster.connect()
+                now = self.start_of_server()
+                if now not in (self.started, (None,)):
+                    break
+            except psycopg.Error:
+                pass
+            assert time.time() < end, "the server does not come back"
+            time.sleep(0.1)
+        self.started = now
+        self.complaints()
+
     def connect(self):
         if self.conn is not None:
             self.conn.close()
@@ -182,11 +198,8 @@ class Rack:
             # A caller may handle the error (VACUUM FULL of a list goes on); then nothing may have changed either.
             self.cluster.wait_ready()
             raise Torn("\n".join([f"{at}: ended with {state}", *self.complaints()[:5]]))
-        if mode == "kill":
-            self.cluster.wait_ready()
-            self.watch = self.cluster.connect()
-            self.started = self.start_of_server()
-            self.complaints()
+        if mode == "kill" and state is not None:
+            self.wait_for_recovery()
         said = self.complaints()
         if said:
             raise Torn(f"{at}: " + "\n".join(said[:5]))
