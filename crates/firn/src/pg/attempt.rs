@@ -26,32 +26,18 @@ pub fn attempt<T>(body: impl FnOnce() -> T) -> Result<T, Caught> {
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::CurrentMemoryContext = memory;
         let result = catch_unwind(AssertUnwindSafe(body));
-        let caught = match &result {
-            Ok(_) => None,
-            Err(panic) => match about_data(panic.as_ref()) {
-                Some(caught) => Some(caught),
-                None => return resume(result),
-            },
-        };
         pg_sys::CurrentMemoryContext = memory;
-        match caught {
-            None => pg_sys::ReleaseCurrentSubTransaction(),
-            Some(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        // Also when the error goes on: at the top it would find a subtransaction that only the client could end.
+        match result {
+            Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
+            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
         }
         pg_sys::CurrentMemoryContext = memory;
         pg_sys::CurrentResourceOwner = owner;
-        match caught {
-            None => resume(result),
+        result.or_else(|panic| match about_data(panic.as_ref()) {
             Some(caught) => Err(caught),
-        }
-    }
-}
-
-fn resume<T>(result: std::thread::Result<T>) -> Result<T, Caught> {
-    match result {
-        Ok(value) => Ok(value),
-        // Who handles it rolls the subtransaction back with all else.
-        Err(panic) => resume_unwind(panic),
+            None => resume_unwind(panic),
+        })
     }
 }
 

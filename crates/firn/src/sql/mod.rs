@@ -52,7 +52,9 @@ fn targets(oid: u32, doing: Doing) -> Vec<Target> {
     if !doing.is_allowed(oid) {
         refuse(&opened.rel().name())
     }
-    let tree = catalog::inheritance_tree(oid, LockMode::None);
+    let ours = catalog::access_method();
+    let mut tree = catalog::inheritance_tree(oid, LockMode::None);
+    tree.retain(|oid| ours.is_some() && catalog::access_method_of(*oid) == ours);
     tree.into_iter().map(|oid| Target { oid, named: false }).collect()
 }
 

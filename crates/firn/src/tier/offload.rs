@@ -50,6 +50,7 @@ pub fn offload_table(table: Rel, server: &str, progress: &Progress) -> i64 {
     }
     let Some(directory) = open_directory(table) else { return 0 };
     let store = stores::open(server, table.owner());
+    progress.phase(Phase::Uploading);
     stores::confirm_to_write(&store);
     let stripes: HashMap<u32, Found> =
         directory.list(Snap::self_snap()).into_iter().map(|f| (f.slot.0, f)).collect();
