@@ -16,6 +16,7 @@ POINTS = [
     ("offload-freed", "SELECT firn.offload('f', 'cold')"),
     *((point, statement) for point in ("row-unindexed", "row-indexed") for statement in (
         "SELECT firn.offload('f', 'cold')", "SELECT * FROM f WHERE id = 303 FOR UPDATE", "INSERT INTO g TABLE f")),
+    ("vacuum-cleaned", "VACUUM (INDEX_CLEANUP on) f"),
     ("load-object-read", "SELECT firn.load('f')"), ("load-flipped", "SELECT firn.load('f')"),
 ]
 

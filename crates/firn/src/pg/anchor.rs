@@ -1,5 +1,6 @@
 //! Anchors on a page: which of them nobody holds, and their removal.
 
+use super::page::{self, AllVisible, Page};
 use super::rowlock::{self, Held};
 use super::toast::RowView;
 use super::{ChunkKey, Rel};
@@ -18,7 +19,14 @@ pub fn unheld(rel: Rel, block: u32) -> Vec<(u16, ChunkKey)> {
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let page = pg_sys::BufferGetPage(buffer);
         for offset in 1..=pg_sys::PageGetMaxOffsetNumber(page) {
-            if let Some(key) = unheld_at(page, offset) {
+            let item = pg_sys::PageGetItemId(page, offset);
+            if (*item).lp_flags() != NORMAL {
+                continue;
+            }
+            let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+            tuple.t_data = page.add((*item).lp_off() as usize).cast();
+            tuple.t_len = (*item).lp_len();
+            if let Some(key) = unheld_anchor(&mut tuple) {
                 list.push((offset, key));
             }
         }
@@ -27,19 +35,12 @@ pub fn unheld(rel: Rel, block: u32) -> Vec<(u16, ChunkKey)> {
     list
 }
 
-/// The key of the anchor at `offset`, if there is one that nobody holds.
+/// The key of the anchor that the tuple is, if nobody holds it.
 ///
 /// # Safety
-/// Under the page's lock.
-unsafe fn unheld_at(page: pg_sys::Page, offset: u16) -> Option<ChunkKey> {
-    let item = pg_sys::PageGetItemId(page, offset);
-    if (*item).lp_flags() != NORMAL {
-        return None;
-    }
-    let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-    tuple.t_data = page.add((*item).lp_off() as usize).cast();
-    tuple.t_len = (*item).lp_len();
-    let view = RowView::of(&mut tuple);
+/// A tuple under its page's lock.
+unsafe fn unheld_anchor(tuple: &mut pg_sys::HeapTupleData) -> Option<ChunkKey> {
+    let view = RowView::of(tuple);
     let key = view.key();
     let is_anchor = crate::directory::is_pinned_tombstone(key, view.data());
     // One that is not frozen belongs to a transaction (see `frozen.rs`), or is removed already.
@@ -50,59 +51,24 @@ unsafe fn unheld_at(page: pg_sys::Page, offset: u16) -> Option<ChunkKey> {
 /// Remove the anchors at `offsets` of a page, as far as nobody holds them now. The caller has the short locks of
 /// their rows.
 ///
-/// From then on they are tuples whose inserter has aborted. The page and, if it says something of it, the
-/// visibility map's are logged whole: no record of heapam's takes a frozen tuple away.
+/// From then on they are tuples whose inserter has aborted. The page is logged whole: no record of heapam's takes a
+/// frozen tuple away.
 pub fn remove(rel: Rel, block: u32, offsets: &[u16]) {
     if offsets.is_empty() {
         return;
     }
-    // SAFETY: as above, with the page's exclusive lock; the map's page is pinned before that lock is taken. Nothing
-    // between the first change and the log records can fail but by a PANIC.
-    unsafe {
-        let mut map: pg_sys::Buffer = 0;
-        pg_sys::visibilitymap_pin(rel.raw(), block, &mut map);
-        let buffer = pg_sys::ReadBuffer(rel.raw(), block);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_EXCLUSIVE as i32);
-        let page = pg_sys::BufferGetPage(buffer);
-        let mut free = [0u16; firn_format::ROWS_PER_BLOCK as usize];
-        let mut count = 0;
-        for offset in offsets {
-            if unheld_at(page, *offset).is_some() && count < free.len() {
-                free[count] = *offset;
-                count += 1;
+    page::edit_page(rel, block, AllVisible::Ends, |page| {
+        // SAFETY: the tuples are looked at under the page's lock.
+        let free = |offset: &u16| unsafe { unheld_anchor(&mut page.tuple(*offset)?) };
+        let free: Vec<u16> = offsets.iter().copied().filter(|o| free(o).is_some()).collect();
+        (!free.is_empty()).then_some(move |page: &Page| {
+            for tuple in free.iter().filter_map(|offset| page.tuple(*offset)) {
+                // SAFETY: as above; the lock is exclusive now.
+                let mask = unsafe { &mut (*tuple.t_data).t_infomask };
+                *mask = *mask & !(pg_sys::HEAP_XMIN_FROZEN as u16) | pg_sys::HEAP_XMIN_INVALID as u16;
             }
-        }
-        if count > 0 {
-            let needs_wal = rel.needs_wal();
-            pg_sys::CritSectionCount += 1;
-            let head = page as pg_sys::PageHeader;
-            if u32::from((*head).pd_flags) & pg_sys::PD_ALL_VISIBLE != 0 {
-                (*head).pd_flags &= !(pg_sys::PD_ALL_VISIBLE as u16);
-                let all = pg_sys::VISIBILITYMAP_VALID_BITS as u8;
-                pg_sys::visibilitymap_clear(rel.raw(), block, map, all);
-                if needs_wal {
-                    pg_sys::LockBuffer(map, pg_sys::BUFFER_LOCK_EXCLUSIVE as i32);
-                    pg_sys::log_newpage_buffer(map, false);
-                    pg_sys::LockBuffer(map, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-                }
-            }
-            for offset in &free[..count] {
-                let item = pg_sys::PageGetItemId(page, *offset);
-                let header = page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader;
-                let rest = (*header).t_infomask & !(pg_sys::HEAP_XMIN_FROZEN as u16);
-                (*header).t_infomask = rest | pg_sys::HEAP_XMIN_INVALID as u16;
-            }
-            pg_sys::MarkBufferDirty(buffer);
-            if needs_wal {
-                pg_sys::log_newpage_buffer(buffer, true);
-            }
-            pg_sys::CritSectionCount -= 1;
-        }
-        pg_sys::UnlockReleaseBuffer(buffer);
-        if map != 0 {
-            pg_sys::ReleaseBuffer(map);
-        }
-    }
+        })
+    });
 }
 
 /// A page kept pinned: VACUUM clears nothing on it away.

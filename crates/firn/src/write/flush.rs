@@ -91,7 +91,11 @@ pub(super) fn write(table: Rel, mut p: Pending) {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else {
         error(Kind::Internal, "a firn table lost its TOAST relation").raise()
     };
-    let entry = store(&directory, &stripe, p.owner.cid);
+    // It keeps the blocks that were reserved for it: what nobody has is somebody's who was rolled back.
+    let entry = DirectoryEntry {
+        blocks: blocks_for(p.capacity),
+        ..store(&directory, &stripe, p.owner.cid)
+    };
     guc::crash_point("load-chunks");
     directory.publish(p.slot, p.place, &entry);
     guc::crash_point("load-directory");
