@@ -27,6 +27,14 @@ class Case:
         self.more = more
 
 
+# An inner transaction that fails is undone and done again, so that what is around it must end as if nothing had been.
+RETRY = """
+CREATE OR REPLACE FUNCTION retry(sql text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    BEGIN EXECUTE sql; EXCEPTION WHEN SQLSTATE 'FT001' THEN EXECUTE sql; END;
+    RETURN 1;
+END $$;
+"""
 NOTHING = "SELECT 1"
 CASES = [
     Case("compact", "SELECT firn.compact('t') > 0", NOTHING),
@@ -101,6 +109,19 @@ CASES = [
     Case("serializable", "SELECT sum(n) FROM t WHERE id < 120; UPDATE t SET n = 0 WHERE id = 3;"
          " INSERT INTO t SELECT i, i, 'n' FROM generate_series(1001, 1030) i",
          settings=BULK + "; SET default_transaction_isolation = serializable"),
+    Case("insert around inner transactions",
+         "INSERT INTO t SELECT i, retry('INSERT INTO t VALUES (' || i + 5000 || ', 0, ''inner'')'), 'outer'"
+         " FROM generate_series(1001, 1040) i", settings=BULK, make=MAKE + RETRY),
+    Case("update around inner transactions",
+         "UPDATE t SET n = retry('DELETE FROM t WHERE id = ' || id + 100) WHERE id IN (3, 98, 101)", make=MAKE + RETRY),
+    Case("scan around inner transactions",
+         "SELECT id, retry('SELECT sum(n) FROM t WHERE id > ' || id) FROM t WHERE id % 20 = 0 ORDER BY id", make=MAKE + RETRY),
+    Case("cursor around inner transactions", "DECLARE c CURSOR FOR SELECT * FROM t ORDER BY id; FETCH 5 FROM c;"
+         " SELECT retry('UPDATE t SET n = n + 1 WHERE id < 200'); FETCH 100 FROM c;"
+         " SELECT retry('INSERT INTO t SELECT i, i, ''n'' FROM generate_series(1001, 1080) i'); FETCH ALL FROM c; CLOSE c",
+         settings=BULK + "; " + INDEX, make=MAKE + RETRY),
+    Case("compact around inner transactions", "SELECT retry('SELECT firn.compact(''t'')') FROM generate_series(1, 2)",
+         "SELECT retry('SELECT 1') FROM generate_series(1, 2)", make=MAKE + RETRY),
     Case("prepared transaction", "INSERT INTO t SELECT i, i, 'n' FROM generate_series(1001, 1030) i; UPDATE t SET n = 0 WHERE id = 3;"
          " PREPARE TRANSACTION 'x'; ROLLBACK PREPARED 'x'", settings=BULK, alone=True),
 ]
