@@ -19,7 +19,8 @@ use std::ops::ControlFlow;
 /// Three sorts live at a time, and CLUSTER's own beside them.
 const SHARE: i32 = 4;
 /// Tombstones lie under the ids from [`keys::TOMBSTONES`] up to the last row's.
-const LAST_TOMBSTONES: u32 = keys::TOMBSTONES + ((1u64 << 31) * 291 >> 32) as u32;
+const LAST_TOMBSTONES: u32 =
+    keys::TOMBSTONES + (((1u64 << 31) * firn_format::ROWS_PER_BLOCK as u64) >> 32) as u32;
 
 fn packed(tid: Tid) -> [u8; 6] {
     let mut out = [0; 6];

@@ -7,7 +7,7 @@
 //! tells which tables have got new files; when the statement is over, and its lock is still held, they are
 //! looked at.
 
-use super::ext;
+use super::ext::{self, callback};
 use super::Rel;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -47,14 +47,17 @@ unsafe extern "C-unwind" fn object_access(
         _ => false,
     };
     if changes && class == pg_sys::RelationRelationId {
-        // No look at the catalogs here: the statement is in the midst of changing them.
-        let oid = object.to_u32();
-        CHANGED.with_borrow_mut(|changed| {
-            if changed.last() != Some(&oid) {
-                changed.push(oid)
-            }
-        });
+        callback(|| note(object.to_u32()))
     }
+}
+
+/// A relation is being changed. No look at the catalogs here, which are being changed, too.
+fn note(oid: u32) {
+    CHANGED.with_borrow_mut(|changed| {
+        if changed.last() != Some(&oid) {
+            changed.push(oid)
+        }
+    })
 }
 
 /// A statement is over: give the tables that it has changed what they lack.

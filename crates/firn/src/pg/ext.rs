@@ -193,14 +193,6 @@ pub mod direct {
             value: pg_sys::Datum,
             null: bool,
         );
-        pub fn tuplesort_getdatum(
-            state: *mut pg_sys::Tuplesortstate,
-            forward: bool,
-            value: *mut pg_sys::Datum,
-            null: *mut bool,
-            abbreviation: *mut pg_sys::Datum,
-        ) -> bool;
-        pub fn pfree(pointer: *mut core::ffi::c_void);
         pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, count: core::ffi::c_int);
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn standard_ProcessUtility(

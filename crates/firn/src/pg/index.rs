@@ -55,8 +55,7 @@ impl Builder {
         // SAFETY: the index is open.
         unsafe {
             let index = self.request.index;
-            (*index).rd_createSubid != 0
-                && !(*(*index).rd_rel).relispartition
+            (*index).rd_createSubid != 0 && !(*(*index).rd_rel).relispartition
         }
     }
     /// Address of the shared state of a parallel build.

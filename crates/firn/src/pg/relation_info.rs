@@ -54,7 +54,10 @@ unsafe extern "C-unwind" fn check_permissions(tables: *mut pg_sys::List, may_rai
             callback(|| swapped::refuse_oid(oid.to_u32()));
         }
     }
-    PREVIOUS_PERMISSIONS.is_none_or(|f| f(tables, may_raise))
+    match PREVIOUS_PERMISSIONS {
+        Some(f) => f(tables, may_raise),
+        None => true,
+    }
 }
 
 /// A BRIN index of a firn table, which it has for the sake of a partitioned table above it, knows no row of a

@@ -71,11 +71,7 @@ pub(super) unsafe fn copy(request: &Request, moves: Option<&mut Moves>) -> Found
         values: vec![pg_sys::Datum::from(0usize); attributes.len()],
         nulls: vec![true; attributes.len()],
         dropped: (0..attributes.len()).filter(|i| attributes[*i].dropped).collect(),
-        trace: moves.map(|moves| Trace {
-            moves,
-            waiting: HashMap::new(),
-            written: HashSet::new(),
-        }),
+        trace: moves.map(|moves| Trace { moves, waiting: HashMap::new(), written: HashSet::new() }),
     };
     let found = copy.all();
     copy.left_over();
@@ -310,17 +306,22 @@ impl Source {
             let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
             let none = std::ptr::null_mut();
             // heapam's scan by itself: through the access method it would go on with the stripes.
-            table =
-                pg_sys::heap_beginscan(request.old, Snap::any().0, 0, none, none.cast(), flags);
+            table = pg_sys::heap_beginscan(request.old, Snap::any().0, 0, none, none.cast(), flags);
             let blocks = (*(table as pg_sys::HeapScanDesc)).rs_nblocks;
             progress(&[
-                (pg_sys::PROGRESS_CLUSTER_PHASE, pg_sys::PROGRESS_CLUSTER_PHASE_SEQ_SCAN_HEAP.into()),
+                (
+                    pg_sys::PROGRESS_CLUSTER_PHASE,
+                    pg_sys::PROGRESS_CLUSTER_PHASE_SEQ_SCAN_HEAP.into(),
+                ),
                 (pg_sys::PROGRESS_CLUSTER_TOTAL_HEAP_BLKS, blocks.into()),
             ]);
         } else {
             let oid = (*request.index).rd_id.to_u32();
             progress(&[
-                (pg_sys::PROGRESS_CLUSTER_PHASE, pg_sys::PROGRESS_CLUSTER_PHASE_INDEX_SCAN_HEAP.into()),
+                (
+                    pg_sys::PROGRESS_CLUSTER_PHASE,
+                    pg_sys::PROGRESS_CLUSTER_PHASE_INDEX_SCAN_HEAP.into(),
+                ),
                 (pg_sys::PROGRESS_CLUSTER_INDEX_RELID, oid.into()),
             ]);
             index = pg_sys::index_beginscan(request.old, request.index, Snap::any().0, 0, 0);

@@ -48,18 +48,15 @@ impl Sorter {
     pub fn next(&mut self) -> Option<Item> {
         // SAFETY: the datum is a copy of sixteen bytes in the current memory context, freed at once.
         unsafe {
-            ext::guarded(|| {
-                let (mut value, mut null) = (pg_sys::Datum::from(0usize), false);
-                let none = std::ptr::null_mut();
-                let found =
-                    ext::direct::tuplesort_getdatum(self.0, true, &mut value, &mut null, none);
-                found.then(|| {
-                    let at = value.cast_mut_ptr::<Item>();
-                    let item = *at;
-                    ext::direct::pfree(at.cast());
-                    item
-                })
-            })
+            let (mut value, mut null) = (pg_sys::Datum::from(0usize), false);
+            let none = std::ptr::null_mut();
+            if !pg_sys::tuplesort_getdatum(self.0, true, &mut value, &mut null, none) {
+                return None;
+            }
+            let at = value.cast_mut_ptr::<Item>();
+            let item = *at;
+            pg_sys::pfree(at.cast());
+            Some(item)
         }
     }
 }

@@ -6,8 +6,8 @@ mod pending;
 
 pub(crate) use flush::{encode_now, store, store_bytes};
 pub use flush::{flush_all, flush_table};
-pub use pending::{insert, insert_many, pending_at, pending_of, PendingRef};
 pub(crate) use pending::{discard_table, push_row, write_options};
+pub use pending::{insert, insert_many, pending_at, pending_of, PendingRef};
 
 use crate::pg::xact::{self, Event};
 
