@@ -44,7 +44,7 @@ impl Store {
             Ok(()) => Ok(id),
             // Another session was faster: its marker counts.
             Err(e) if e.kind == ErrorKind::AlreadyExists => {
-                self.marker(cancelled)?.ok_or_else(|| Error { kind: ErrorKind::Other, ..e })
+                self.marker(cancelled)?.ok_or(Error { kind: ErrorKind::Other, ..e })
             }
             Err(e) => Err(e),
         }
