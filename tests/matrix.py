@@ -4,8 +4,8 @@ Every transaction changes both twins alike, so in any one snapshot they are equa
 the time; sessions compare what single statements tell them. Each cell of the matrix (a session's doing, a maintenance
 that ran at some time during it) is counted when the session's transaction has ended; the table of visits is printed.
 
-FIRN_MATRIX_STEPS transactions in all (default 2,500; `make torture` takes more), FIRN_KILLS how often a backend or the
-whole server is killed meanwhile (default 6), FIRN_SEED; FIRN_MATRIX_ONLY names the only maintenance, for looking into a difference."""
+FIRN_MATRIX_STEPS transactions in all (default 1,200; `make torture` takes more), FIRN_KILLS how often a backend or the
+whole server is killed meanwhile (default 4), FIRN_SEED; FIRN_MATRIX_ONLY names the only maintenance, for looking into a difference."""
 import os
 import random
 import signal
@@ -18,8 +18,8 @@ import psycopg
 
 from harness.cluster import Cluster
 
-STEPS = int(os.environ.get("FIRN_MATRIX_STEPS", "2500"))
-KILLS = int(os.environ.get("FIRN_KILLS", "6"))
+STEPS = int(os.environ.get("FIRN_MATRIX_STEPS", "1200"))
+KILLS = int(os.environ.get("FIRN_KILLS", "4"))
 SEED = int(os.environ.get("FIRN_SEED", random.randrange(1 << 30)))
 SESSIONS = 4
 # What ends a transaction and may be tried again: conflicts, deadlocks, timeouts, the server going down.

@@ -228,8 +228,9 @@ mod tests {
 
     #[test]
     fn translated_parts_do_not_ascend_and_are_found_all_the_same() {
-        let places: Vec<(usize, Tid)> =
-            [(0, 9, 1), (2, 3, 7), (3, 3, 2)].map(|(at, block, offset)| (at, Tid { block, offset })).to_vec();
+        let places: Vec<(usize, Tid)> = [(0, 9, 1), (2, 3, 7), (3, 3, 2)]
+            .map(|(at, block, offset)| (at, Tid { block, offset }))
+            .to_vec();
         for places in [&places[..], &places[1..]] {
             let part = translated(&[0; 4 * ENTRY], places);
             assert_eq!(part.len(), 4 * ENTRY);

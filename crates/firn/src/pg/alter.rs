@@ -99,7 +99,7 @@ pub(super) fn is_creating_toast() -> bool {
 }
 
 /// Give a firn table a TOAST relation. Its ACCESS EXCLUSIVE lock is held.
-pub(super) fn create_toast(table: u32) {
+pub fn create_toast(table: u32) {
     struct Creating;
     impl Drop for Creating {
         fn drop(&mut self) {

@@ -65,7 +65,8 @@ pub fn remove(rel: Rel, block: u32, offsets: &[u16]) {
             for tuple in free.iter().filter_map(|offset| page.tuple(*offset)) {
                 // SAFETY: as above; the lock is exclusive now.
                 let mask = unsafe { &mut (*tuple.t_data).t_infomask };
-                *mask = *mask & !(pg_sys::HEAP_XMIN_FROZEN as u16) | pg_sys::HEAP_XMIN_INVALID as u16;
+                *mask =
+                    *mask & !(pg_sys::HEAP_XMIN_FROZEN as u16) | pg_sys::HEAP_XMIN_INVALID as u16;
             }
         })
     });

@@ -215,18 +215,6 @@ pub fn server(name: &str, role: u32) -> Option<Server> {
     }
 }
 
-/// Give a table its TOAST relation. Nobody else uses the table.
-pub fn create_toast(table: u32) {
-    // SAFETY: plain call; it locks and looks itself.
-    unsafe {
-        super::ext::AlterTableCreateToastTable(
-            pg_sys::Oid::from(table),
-            pg_sys::Datum::from(0usize),
-            pg_sys::AccessExclusiveLock as i32,
-        )
-    }
-}
-
 /// Drop an index that nothing depends on.
 pub fn drop_index(oid: u32) {
     let index = pg_sys::ObjectAddress {

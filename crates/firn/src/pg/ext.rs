@@ -100,11 +100,6 @@ postgres_functions! {
         tuple: pg_sys::HeapTuple,
         is_speculative: bool,
     );
-    fn AlterTableCreateToastTable(
-        relation: pg_sys::Oid,
-        options: pg_sys::Datum,
-        lock: pg_sys::LOCKMODE,
-    );
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,

@@ -37,13 +37,35 @@ struct Page {
     buffer: pg_sys::Buffer,
 }
 
+/// The few buffers that a survey reads pages into, so that it does not drive out what others use.
+pub struct Ring(pg_sys::BufferAccessStrategy);
+
+impl Ring {
+    /// In the current memory context, which outlives it.
+    pub fn new() -> Ring {
+        // SAFETY: plain call.
+        Ring(unsafe { pg_sys::GetAccessStrategy(pg_sys::BufferAccessStrategyType::BAS_BULKREAD) })
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // While an error unwinds, it goes with its memory context.
+        if !super::memory::resources_are_released() {
+            // SAFETY: made in new().
+            unsafe { pg_sys::FreeAccessStrategy(self.0) }
+        }
+    }
+}
+
 /// A TOAST relation, open; its index may be in any state.
 #[derive(Clone, Copy)]
-pub struct Rows(pub Rel);
+pub struct Rows<'a>(pub Rel, pub &'a Ring);
 
-impl Rows {
+impl Rows<'_> {
     unsafe fn page(&self, block: u32) -> Page {
-        let buffer = pg_sys::ReadBuffer(self.0.raw(), block);
+        let (fork, mode) = (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
+        let buffer = pg_sys::ReadBufferExtended(self.0.raw(), fork, block, mode, self.1 .0);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         Page { buffer }
     }

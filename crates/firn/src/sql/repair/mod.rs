@@ -4,7 +4,7 @@ mod plan;
 
 use crate::pg::snapshot::Registered;
 use crate::pg::survey::delete_row;
-use crate::pg::{catalog, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
+use crate::pg::{alter, catalog, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
 use crate::sql::verify::{self, survey};
 use plan::{Facts, Step, Wasted};
 
@@ -64,7 +64,7 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
 
 fn carry_out(oid: u32, step: &Step) {
     match step {
-        Step::CreateToast => catalog::create_toast(oid),
+        Step::CreateToast => alter::create_toast(oid),
         Step::DropIndex { oid, .. } => catalog::drop_index(*oid),
         Step::RebuildIndex { oid, .. } => tableam_ddl::rebuild_index(*oid),
         Step::Remove(Wasted { class, waste, .. }) => {

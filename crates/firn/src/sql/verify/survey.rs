@@ -2,7 +2,7 @@
 //! needs no index, and once by key, through the index. Both under one snapshot, so that they must agree.
 
 use crate::directory::{chunks, keys};
-use crate::pg::survey::{indexes_of, Entry, Led, Rows, ToastIndex};
+use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
 use firn_format::{DirectoryEntry, EntryState, Location, Slot, Tid, ROWS_PER_BLOCK};
@@ -153,11 +153,12 @@ struct Part {
 
 fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
     let blocks = OpenRel::open(toast, LockMode::AccessShare).rel().heap_blocks();
+    let ring = Ring::new();
     let look = |range: Range<u32>| {
         attempt(|| {
             let opened = OpenRel::open(toast, LockMode::AccessShare);
             let mut part = Part::default();
-            Rows(opened.rel()).on_pages(range, snap, &mut |met| {
+            Rows(opened.rel(), &ring).on_pages(range, snap, &mut |met| {
                 if !met.visible {
                     return;
                 }
@@ -269,6 +270,7 @@ fn runs(stripes: &[Found]) -> Vec<(u64, u64, usize)> {
 /// Go through the rows by key. False when the index could not be read to its end.
 fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_>) -> bool {
     let runs = runs(&survey.stripes);
+    let ring = Ring::new();
     let mut after: Option<Entry> = None;
     let mut last: Option<(ChunkKey, Tid)> = None;
     loop {
@@ -276,7 +278,7 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
         let entries = attempt(|| {
             let opened = OpenRel::open(toast, LockMode::AccessShare);
             let index = OpenRel::any_kind(index, LockMode::AccessShare);
-            Rows(opened.rel()).next_entries(index.rel(), after, ENTRIES_AT_ONCE)
+            Rows(opened.rel(), &ring).next_entries(index.rel(), after, ENTRIES_AT_ONCE)
         });
         let entries = match entries {
             Ok(entries) => entries,
@@ -288,7 +290,10 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
         let follow = |entries: &[Entry]| {
             attempt(|| {
                 let opened = OpenRel::open(toast, LockMode::AccessShare);
-                entries.iter().map(|e| Rows(opened.rel()).led_to(*e, snap)).collect::<Vec<Led>>()
+                entries
+                    .iter()
+                    .map(|e| Rows(opened.rel(), &ring).led_to(*e, snap))
+                    .collect::<Vec<Led>>()
             })
         };
         let led = follow(&entries).unwrap_or_else(|_| {
