@@ -1,6 +1,7 @@
 """A streaming standby reads stripes and cold objects and takes over; dump and restore."""
 import os
 import shutil
+import threading
 import time
 
 import psycopg
@@ -81,13 +82,88 @@ def refused(c, sql):
     try:
         c.execute(sql)
     except psycopg.errors.FeatureNotSupported as e:
-        assert "published" in str(e), e
-        return
+        assert "it is published" in str(e) or "decodes it" in str(e), e
+        return e
     raise AssertionError(f"not refused: {sql}")
 
 
+def caught_up(primary, second):
+    with primary.connect() as c, second.connect() as d:
+        end = c.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
+        until = time.time() + 60
+        while not d.execute(f"SELECT pg_last_wal_replay_lsn() >= '{end}'").fetchone()[0]:
+            assert time.time() < until, "the standby does not follow"
+            time.sleep(0.1)
+
+
+def after_compaction():
+    """A standby sees each row once when it has moved, by every way there is; its pages are the primary's."""
+    primary = Cluster("mover", ["wal_consistency_checking=all", "autovacuum=off"]).create()
+    second = Cluster("moved")
+    scans = ["SET enable_seqscan = on; SET firn.enable_scan = on; SET enable_indexonlyscan = on",
+             "SET firn.enable_scan = off", "SET enable_seqscan = off; SET enable_bitmapscan = off"]
+
+    def look(c):
+        found = []
+        for settings in scans:
+            c.execute(settings)
+            found.append(c.execute("SELECT count(id), sum(id) FROM t WHERE id > 0").fetchone())
+        found.append(c.execute("SELECT sum(length(v)) FROM t").fetchone())
+        return found
+
+    try:
+        with primary.connect() as c:
+            c.execute("CREATE EXTENSION firn; SET firn.stripe_rows = 700")
+            c.execute("CREATE TABLE t (id int PRIMARY KEY, v text) USING firn; ALTER TABLE t ALTER v SET STORAGE external")
+            c.execute("INSERT INTO t SELECT i, repeat('x', CASE WHEN i % 500 = 0 THEN 20000 ELSE i % 50 END) FROM generate_series(1, 6000) i")
+            c.execute("DELETE FROM t WHERE id % 10 = 0")
+        primary.run("pg_basebackup", "-h", primary.root, "-p", str(primary.port), "-U", "postgres", "-D", second.data,
+                    "-R", "-c", "fast")
+        with open(os.path.join(second.data, "postgresql.conf"), "a") as f:
+            f.write(f"unix_socket_directories='{second.root}'\n")
+        second.start()
+        with primary.connect() as c, primary.connect() as other, second.connect() as d:
+            c.execute("SET firn.stripe_rows = 700")
+            for step in ("VACUUM (FREEZE) t",
+                         "BEGIN; SELECT firn.compact('t'); ROLLBACK",
+                         "UPDATE t SET v = v || 'u' WHERE id % 900 = 1",
+                         "VACUUM t",
+                         "SELECT firn.compact('t')",
+                         "SELECT firn.compact('t')",
+                         "VACUUM t",
+                         "DELETE FROM t WHERE id % 11 = 0; INSERT INTO t SELECT i, 'late' FROM generate_series(7001, 7500) i",
+                         "SELECT firn.compact('t')"):
+                if step.startswith("SELECT firn.compact"):
+                    # A locked row stays where it is, and its page is not all visible either.
+                    other.execute("BEGIN; SELECT id FROM t WHERE id = 17 FOR KEY SHARE")
+                for part in step.split("; "):
+                    c.execute(part)
+                other.execute("COMMIT")
+                caught_up(primary, second)
+                expected = look(c)
+                assert len(set(expected[:3])) == 1 and look(d) == expected, (step, expected, look(d))
+            assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
+        # What it has replayed stands up to a crash as well.
+        second.crash()
+        second.start()
+        primary.crash()
+        primary.start()
+        with primary.connect() as c, second.connect() as d:
+            assert look(c) == expected and look(d) == expected
+        for server in (primary, second):
+            assert not server.alarms(), server.alarms()
+            assert "inconsistent page found" not in open(server.log).read()
+    finally:
+        second.destroy()
+        primary.destroy()
+
+
+def changes_of(c, slot):
+    return [r[0] for r in c.execute(f"SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL)")]
+
+
 def logical():
-    """Stripes do not disturb logical decoding, and no change is made that subscribers would miss."""
+    """What stripes write of their own is decoded as nothing, and no change is made that somebody who decodes would miss."""
     cluster = Cluster("logical", ["wal_level=logical"]).create()
     store = os.path.join(cluster.root, "store")
     os.mkdir(store)
@@ -100,20 +176,26 @@ def logical():
             c.execute("CREATE TABLE f (id int PRIMARY KEY, v text) USING firn")
             c.execute("CREATE TABLE p (id int PRIMARY KEY, v text) USING firn")
             c.execute("ALTER TABLE p REPLICA IDENTITY FULL")
-            c.execute("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+            # The slot of a subscription follows publications. Another plugin reads the same log later.
+            c.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
             # Everything that writes into the TOAST relation of a table that is not published.
             c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 500")
             c.execute("INSERT INTO f SELECT i, repeat('x', i % 100) FROM generate_series(1, 3000) i")
-            c.execute("SELECT firn.compact('f')")
+            big = "SELECT string_agg(md5(i::text), '') FROM generate_series(1, 5000) i"
+            c.execute(f"INSERT INTO f VALUES (-1, ({big})), (-2, 'small')")
+            assert c.execute("SELECT firn.compact('f')").fetchone() == (12,)
+            c.execute("VACUUM f")
+            c.execute("INSERT INTO f VALUES (-3, 'small'), (-4, 'small')")
+            c.execute("VACUUM f")
+            assert c.execute("SELECT firn.compact('f')").fetchone() == (2,)
             c.execute("UPDATE f SET v = 'u' WHERE id % 50 = 0")
             c.execute("DELETE FROM f WHERE id % 77 = 0")
             c.execute("SELECT count(*) FROM (SELECT 1 FROM f WHERE id < 100 FOR UPDATE) s")
             c.execute("SELECT firn.offload('f', 'cold')")
             c.execute("SELECT firn.load('f')")
             c.execute("VACUUM f")
-            big = "SELECT string_agg(md5(i::text), '') FROM generate_series(1, 5000) i"
-            c.execute(f"INSERT INTO f VALUES (-1, ({big}))")
             c.execute(f"INSERT INTO h VALUES (1, ({big}))")
+            c.execute("DELETE FROM h")
             # A published table: what goes through is decoded, the rest is refused.
             c.execute("INSERT INTO p SELECT i, 'early' FROM generate_series(1, 100) i")
             c.execute("CREATE PUBLICATION pp FOR TABLE p")
@@ -124,28 +206,97 @@ def logical():
             refused(c, "UPDATE p SET v = 'changed' WHERE id = 50")
             refused(c, "DELETE FROM p WHERE id = 50")
             assert c.execute("SELECT v FROM p WHERE id = 50").fetchone() == ("early",)
-            changes = [r[0] for r in c.execute("SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL)")]
+            c.execute("SELECT pg_copy_logical_replication_slot('s', 'all', true, 'test_decoding')")
+            changes = changes_of(c, "all")
             of = lambda text: sum(text in x for x in changes)  # noqa: E731
             assert of("table public.h: INSERT") == 1 and any(len(x) > 160000 for x in changes if "public.h:" in x)
+            assert of("table public.h: DELETE") == 1 and of("table public.f: DELETE") == 0, changes[-20:]
+            assert of("id[integer]:-") == 4 and of("v[text]:'u'") == 60 and of("pg_toast") == 0
             assert of("table public.p: INSERT") >= 1000, of("table public.p: INSERT")
             assert of("v[text]:'bulk'") >= 1000 and of("table public.p: DELETE") == 1
+            c.execute("SELECT pg_drop_replication_slot('all')")
             c.execute("DROP PUBLICATION pp")
             c.execute("SELECT firn.compact('p'); DELETE FROM p WHERE id = 50")
-            assert not c.execute("SELECT * FROM firn.check('p')").fetchall()
+            for t in ("f", "p"):
+                assert not c.execute(f"SELECT * FROM firn.check('{t}')").fetchall()
         assert not cluster.alarms(), cluster.alarms()
     finally:
         cluster.destroy()
 
 
-def run(tally, _pattern):
+def slots():
+    """A slot that does not go by publications decodes all tables of its database that are logged."""
+    cluster = Cluster("slots", ["wal_level=logical"]).create()
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+            c.execute("CREATE DATABASE other")
+            c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 500")
+            made = "INSERT INTO {} SELECT i, 'bulk' FROM generate_series(1, 1000) i"
+            for kind in ("", "UNLOGGED", "TEMPORARY"):
+                c.execute(f"CREATE {kind} TABLE t{kind} (id int PRIMARY KEY, v text) USING firn")
+                c.execute(made.format(f"t{kind}"))
+            stripes = "SELECT count(*) FROM firn.stripes('{}')"
+            assert c.execute(stripes.format("t")).fetchone() == (2,)
+            # A transaction that is at work when the slot is made: it is over before the slot begins to decode.
+            c.execute("CREATE TABLE early (id int, v text) USING firn; BEGIN")
+            c.execute(made.format("early"))
+            with cluster.connect() as making:
+                done = threading.Thread(target=lambda: making.execute(
+                    "SELECT pg_create_logical_replication_slot('mine', 'test_decoding')"))
+                done.start()
+                time.sleep(0.5)
+                assert done.is_alive()
+                c.execute("COMMIT")
+                done.join(60)
+            assert c.execute(stripes.format("early")).fetchone() == (2,)
+            # From now on bulk rows are decoded, and what would not be is refused by the slot's name.
+            c.execute("CREATE TABLE late (id int PRIMARY KEY, v text) USING firn")
+            c.execute(made.format("late"))
+            c.execute("CREATE TABLE filled USING firn AS TABLE late")
+            c.execute("COPY late (id, v) FROM PROGRAM 'seq 2001 3000 | sed s/$/,copied/' (FORMAT csv)")
+            assert c.execute(stripes.format("late")).fetchone() == (0,)
+            c.execute("UPDATE late SET v = 'changed' WHERE id = 5; DELETE FROM late WHERE id = 6")
+            for sql in ("SELECT firn.compact('late')", "UPDATE t SET v = 'changed' WHERE id = 500", "DELETE FROM t WHERE id = 500"):
+                error = refused(c, sql)
+                assert '"mine"' in error.diag.message_primary and '"mine"' in error.diag.message_hint, error
+                assert error.diag.message_detail, error
+            changes = changes_of(c, "mine")
+            of = lambda text: sum(text in x for x in changes)  # noqa: E731
+            assert of("public.late: INSERT") == 2000 and of("public.late: UPDATE") == 1 and of("public.late: DELETE") == 1
+            assert of("public.filled: INSERT") == 1000 and of("public.early") == 0 and of("public.t:") == 0
+            # Tables that are not logged, and other databases, are nobody's business.
+            for kind in ("UNLOGGED", "TEMPORARY"):
+                c.execute(f"UPDATE t{kind} SET v = 'changed' WHERE id = 500; SELECT firn.compact('t{kind}')")
+            with cluster.connect("other") as o:
+                o.execute("CREATE EXTENSION firn; SET firn.bulk_threshold = 10")
+                o.execute("CREATE TABLE t (id int PRIMARY KEY, v text) USING firn")
+                o.execute(made.format("t"))
+                o.execute("UPDATE t SET v = 'changed' WHERE id = 500; SELECT firn.compact('t')")
+                assert o.execute(stripes.format("t")).fetchone() == (2,)
+            c.execute("SELECT pg_drop_replication_slot('mine')")
+            c.execute("SELECT pg_create_physical_replication_slot('physical')")
+            c.execute("UPDATE t SET v = 'changed' WHERE id = 500; SELECT firn.compact('late')")
+            assert c.execute(stripes.format("late")).fetchone() == (4,)
+            for t in ("t", "late"):
+                assert not c.execute(f"SELECT * FROM firn.check('{t}')").fetchall()
+        assert not cluster.alarms(), cluster.alarms()
+    finally:
+        cluster.destroy()
+
+
+def run(tally, pattern):
     cluster = Cluster("primary").create()
     store = os.path.join(cluster.root, "store")
     os.mkdir(store)
     os.chmod(store, 0o777)
     try:
-        tally.case("standby reads and takes over", lambda: standby(cluster, store))
-        tally.case("dump and restore", lambda: dump(cluster))
-        tally.case("logical decoding beside stripes", logical)
+        cases = {"standby reads and takes over": lambda: standby(cluster, store), "dump and restore": lambda: dump(cluster),
+                 "a standby after compactions": after_compaction, "logical decoding beside stripes": logical,
+                 "slots without publications": slots}
+        for name, case in cases.items():
+            if pattern in name:
+                tally.case(name, case)
     finally:
         cluster.destroy()
         shutil.rmtree(store, ignore_errors=True)

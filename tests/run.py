@@ -15,13 +15,18 @@ import differential  # noqa: E402
 import docs  # noqa: E402
 import frames  # noqa: E402
 import isolation  # noqa: E402
+import matrix  # noqa: E402
+import nesting  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
+import reading  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
+import rewrites  # noqa: E402
 import torture  # noqa: E402
 import trouble  # noqa: E402
+import vacuum  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -50,14 +55,19 @@ SUITES = {
     "frames": frames.run,
     "contention": contention.run,
     "differential": differential.run,
+    "nesting": nesting.run,
     "pairs": pairs.run,
+    "reading": reading.run,
     "crash": crash.run,
     "cold": cold.run,
     "replica": replica.run,
     "torture": torture.run,
     "trouble": trouble.run,
+    "vacuum": vacuum.run,
+    "rewrites": rewrites.run,
     "backup": backup.run,
     "isolation": isolation.run,
+    "matrix": matrix.run,
     "regress": regress.run,
     "restore": restore.run,
 }

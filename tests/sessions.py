@@ -367,9 +367,32 @@ def run(tally, pattern):
             for name, steps in specs.items():
                 if pattern in name:
                     tally.case(f"sessions {name}", lambda: same(cluster, steps, placement))
+        if pattern in "a move in a pivot":
+            tally.case("sessions a move in a pivot", lambda: move_in_pivot(cluster))
         tally.case("sessions server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()
+
+
+def move_in_pivot(cluster):
+    """A move that SERIALIZABLE cannot allow is an error like any other, and changes nothing."""
+    with cluster.connect() as a, cluster.connect() as b, cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS t, o CASCADE; CREATE TABLE o (n int); INSERT INTO o VALUES (1)")
+        c.execute("CREATE TABLE t (id int PRIMARY KEY, n int) USING firn; INSERT INTO t SELECT i, i FROM generate_series(1, 100) i")
+        for s in (a, b, c):
+            s.execute("SET default_transaction_isolation = serializable")
+        a.execute("BEGIN; TABLE o")
+        b.execute("BEGIN; SELECT count(id) FROM t")
+        c.execute("UPDATE o SET n = 2")
+        try:
+            a.execute("SELECT firn.compact('t')")
+            raise AssertionError("not refused")
+        except psycopg.errors.SerializationFailure:
+            a.execute("ROLLBACK")
+        b.execute("COMMIT")
+        assert c.execute("SELECT count(*), sum(n) FROM t").fetchone() == (100, 5050)
+        assert c.execute("SELECT firn.compact('t')").fetchone() == (100,)
+        assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
 
 
 def quiet(cluster):

@@ -63,3 +63,18 @@ SELECT tableoid::regclass, count(*), sum(id) FROM parts GROUP BY 1 ORDER BY 1;
 ALTER TABLE parts DETACH PARTITION parts_1;
 SELECT count(*) FROM parts_1;
 DROP TABLE parts;
+-- tables whose columns need no TOAST relation, under weaker locks
+CREATE TABLE z (id int PRIMARY KEY, v int) USING heap; INSERT INTO z SELECT i, i FROM generate_series(1, 60) i;
+ALTER TABLE z SET ACCESS METHOD firn; INSERT INTO z SELECT i, i FROM generate_series(61, 99) i; SELECT settle('z');
+ALTER TABLE z ALTER v SET STATISTICS 10; ALTER TABLE z SET (fillfactor = 80); ALTER TABLE z ADD CONSTRAINT c CHECK (v > 0) NOT VALID; ALTER TABLE z VALIDATE CONSTRAINT c;
+SELECT count(*), sum(v) FROM z; UPDATE z SET v = v + 1 WHERE id > 90; DELETE FROM z WHERE id < 5; SELECT count(*), sum(v) FROM z WHERE id > 0;
+BEGIN; LOCK z IN ACCESS EXCLUSIVE MODE; ALTER TABLE z ALTER v SET STATISTICS 20; COMMIT;
+-- BRIN of a partitioned table, of one that was heap
+CREATE TABLE br (id int, v text) PARTITION BY RANGE (id); CREATE INDEX br_id ON br USING brin (id);
+CREATE TABLE br_1 PARTITION OF br FOR VALUES FROM (1) TO (100); CREATE TABLE br_2 (id int, v text); ALTER TABLE br ATTACH PARTITION br_2 FOR VALUES FROM (100) TO (200);
+INSERT INTO br SELECT i, 'b' || i FROM generate_series(1, 180) i; SELECT settle('br_1'), settle('br_2'); INSERT INTO br SELECT i, 'b' || i FROM generate_series(181, 199) i;
+SET enable_seqscan = off; SELECT count(*), sum(id) FROM br WHERE id > 90; SELECT * FROM br WHERE id = 150; RESET enable_seqscan;
+VACUUM br; TRUNCATE br_1; REINDEX TABLE br_1; INSERT INTO br SELECT i, 'c' FROM generate_series(1, 20) i; ALTER TABLE br DETACH PARTITION br_2; TRUNCATE br_2; INSERT INTO br_2 SELECT i, 'd' FROM generate_series(1, 30) i; VACUUM FULL br_2;
+SET enable_seqscan = off; SELECT count(*), sum(id) FROM br WHERE id > 3; SELECT count(*), sum(id) FROM br_2 WHERE id > 3; RESET enable_seqscan;
+CREATE TABLE was_heap (id int, v text) USING heap; INSERT INTO was_heap SELECT i, 'h' FROM generate_series(1, 60) i; CREATE INDEX ON was_heap USING brin (id); ALTER TABLE was_heap SET ACCESS METHOD firn; INSERT INTO was_heap SELECT i, 'f' FROM generate_series(61, 99) i;
+SET enable_seqscan = off; SELECT count(*), sum(id) FROM was_heap WHERE id > 50; ALTER TABLE was_heap SET ACCESS METHOD heap; SELECT count(*), sum(id) FROM was_heap WHERE id > 50; RESET enable_seqscan;

@@ -121,3 +121,12 @@ INSERT INTO e SELECT i FROM generate_series(5, 30) i;
 REINDEX TABLE e; VACUUM FULL e; VACUUM FULL r;
 SELECT count(*), sum(id) FROM e WHERE id < 7; SELECT id FROM e WHERE id = 12;
 SELECT id, v FROM r WHERE id > 26 ORDER BY id;
+-- moved and written anew in one transaction
+CREATE TABLE x (id int PRIMARY KEY, k int, v text);
+INSERT INTO x SELECT i, -i, 'x' || i FROM generate_series(1, 60) i; DELETE FROM x WHERE id % 4 = 0; CREATE INDEX x_k ON x (k);
+BEGIN; SELECT settle('x'); UPDATE x SET v = 'u' WHERE id IN (1, 2, 3); CLUSTER x USING x_k; UPDATE x SET v = v || 'w' WHERE id < 8; DELETE FROM x WHERE id = 9; SELECT settle('x'); CLUSTER x USING x_pkey; SELECT count(*), sum(id), count(*) FILTER (WHERE v LIKE '%w') FROM x; ROLLBACK;
+SELECT count(*), sum(id) FROM x;
+BEGIN; SELECT settle('x'); UPDATE x SET v = 'u' WHERE id IN (1, 2, 3); SAVEPOINT s; CLUSTER x USING x_k; DELETE FROM x; ROLLBACK TO s; CLUSTER x; UPDATE x SET v = v || 'w' WHERE id < 8; COMMIT;
+SELECT id, v FROM x WHERE id < 10 ORDER BY id; SELECT count(*), sum(id) FROM x WHERE k < 0; VACUUM FULL x; SELECT count(*), sum(id) FROM x WHERE k < 0;
+ALTER TABLE x DROP v; CLUSTER x; SELECT * FROM x WHERE id < 4 ORDER BY id; ALTER TABLE x ADD v text DEFAULT 'd'; VACUUM FULL x; SELECT * FROM x WHERE id < 4 ORDER BY id;
+CREATE INDEX x_g ON x USING gist (point(id, k)); CLUSTER x USING x_g; SELECT count(*), sum(id) FROM x; INSERT INTO x VALUES (1, 1), (4, 4); SELECT count(*), sum(id) FROM x WHERE k < 0;

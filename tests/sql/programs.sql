@@ -149,3 +149,18 @@ BEGIN
 END $$;
 SELECT mark();
 SELECT id, v FROM pos WHERE v LIKE 'marked%' ORDER BY id;
+-- What a function reads within a bulk statement, by parallel plans, too.
+CREATE TABLE collected (id int);
+CREATE FUNCTION so_far() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE n bigint; BEGIN EXECUTE 'SELECT sum(id) FROM collected' INTO n; RETURN n; END $$;
+CREATE FUNCTION so_far_within() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE n bigint; BEGIN BEGIN EXECUTE 'SELECT sum(id) FROM collected' INTO n; EXCEPTION WHEN division_by_zero THEN NULL; END; RETURN n; END $$;
+SET firn.bulk_threshold = 3;
+SET force_parallel_mode = on;
+INSERT INTO collected SELECT i FROM generate_series(1, 9) i RETURNING id, so_far();
+INSERT INTO collected SELECT i FROM generate_series(11, 19) i RETURNING id, so_far_within();
+RESET force_parallel_mode;
+SET parallel_leader_participation = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+INSERT INTO collected SELECT i FROM generate_series(21, 29) i RETURNING id, so_far();
+RESET parallel_leader_participation; RESET parallel_setup_cost; RESET parallel_tuple_cost; RESET min_parallel_table_scan_size;
+RESET firn.bulk_threshold;

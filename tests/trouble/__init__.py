@@ -3,7 +3,7 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import cancel, full, privileges, progress
+from trouble import cancel, damage, full, privileges, progress, stores, vanish
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
 CASES = {
@@ -17,6 +17,18 @@ CASES = {
     "rights of foreign code": privileges.foreign_code,
     "row-level security": privileges.policies,
     "stores in folders": privileges.folders,
+    "row store without blocks": full.no_blocks,
+    "intents of dead offloads": damage.intents,
+    "check of every stripe": damage.every_stripe,
+    "repair": damage.repairs,
+    "check of index entries": damage.index_entries,
+    "store not mounted": stores.unmounted,
+    "store moved": stores.moved,
+    "copies of a database and their stores": stores.copies,
+    "unneeded objects": stores.unneeded_of_running,
+    "tables that vanish while waited for": vanish.waits,
+    "tables that come and go": vanish.tables,
+    "check of damaged pages": damage.damaged_pages,
 }
 # Those that mount a small file system.
 DISK_CASES = {

@@ -295,3 +295,43 @@ def store(cluster):
         intact(c)
         c.execute("DROP TABLE f")
         c.execute("DROP SERVER tight")
+
+
+def no_blocks(cluster):
+    """Beyond half of all block numbers are those of stripe rows: a row store that comes near them takes no more rows, and
+    gives nobody's index entry to another row. The file is a sparse one, of 16 TB."""
+    segments = (2**31 - 2**22) // 131072
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f, h")
+        c.execute("CREATE TABLE f (id int PRIMARY KEY, v int) USING firn WITH (autovacuum_enabled = off)")
+        c.execute("SET firn.bulk_threshold = 0; INSERT INTO f SELECT i, i FROM generate_series(1, 1000) i")
+        c.execute("SET firn.bulk_threshold = 1000; INSERT INTO f VALUES (1001, 1001); CHECKPOINT")
+        path = os.path.join(cluster.data, c.execute("SELECT pg_relation_filepath('f')").fetchone()[0])
+    owner = os.stat(path)
+    try:
+        for n in range(segments):
+            name = f"{path}.{n}" if n else path
+            with open(name, "ab") as f:
+                f.truncate(131072 * 8192)
+            os.chown(name, owner.st_uid, owner.st_gid)
+        with cluster.connect() as c:
+            c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+            for sql in ("INSERT INTO f VALUES (1, 1) ON CONFLICT DO NOTHING", "UPDATE f SET v = 0 WHERE id = 1001",
+                        "UPDATE f SET v = 0 WHERE id = 500", "INSERT INTO f VALUES (2000, 1)",
+                        "INSERT INTO f SELECT i, i FROM generate_series(3000, 3100) i",
+                        "COPY f FROM PROGRAM 'echo 4000,1' (FORMAT csv)"):
+                if "CONFLICT" in sql:
+                    c.execute(sql)
+                    sql = sql.replace("(1, 1)", "(4000, 1)")
+                e = expect(c, sql, "54000")
+                assert "row store" in str(e) and e.diag.message_hint, e
+            c.execute("DELETE FROM f WHERE id = 7")
+            c.execute("SET firn.bulk_threshold = 0; INSERT INTO f SELECT i, i FROM generate_series(5001, 5100) i")
+            assert c.execute("SELECT count(*), sum(v) FROM f WHERE id > 0").fetchone() == (1100, 501501 - 7 + 505050)
+    finally:
+        for n in range(1, segments):
+            os.unlink(f"{path}.{n}")
+    with cluster.connect() as c:
+        c.execute("UPDATE f SET v = 0 WHERE id IN (500, 1001)")
+        assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
+        c.execute("DROP TABLE f")

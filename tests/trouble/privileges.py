@@ -14,6 +14,8 @@ CALLS = {
     "firn.offload('f', 'cold')": (True, False, False, False),
     "firn.load('f')": (True, False, False, False),
     "firn.unneeded('f')": (True, False, False, False),
+    "firn.repair('f')": (True, False, False, False),
+    "firn.repair('f', false)": (True, False, False, False),
     "firn.stripes('f')": (True, False, True, False),
     "firn.table_info('f')": (True, False, True, False),
     "firn.stripe_file('f', 0)": (False, False, False, False),

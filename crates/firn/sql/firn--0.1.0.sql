@@ -6,6 +6,11 @@ CREATE FUNCTION firn.handler(internal) RETURNS table_am_handler
 CREATE ACCESS METHOD firn TYPE TABLE HANDLER firn.handler;
 COMMENT ON ACCESS METHOD firn IS 'row store, columnar stripes and cold objects in one table';
 
+CREATE FUNCTION firn.toast_handler(internal) RETURNS table_am_handler
+    AS 'MODULE_PATHNAME', 'firn_toast_handler' LANGUAGE C STRICT;
+CREATE ACCESS METHOD firn_toast TYPE TABLE HANDLER firn.toast_handler;
+COMMENT ON ACCESS METHOD firn_toast IS 'of the TOAST relations of firn tables; not for tables';
+
 CREATE FUNCTION firn.fdw_validator(text[], oid) RETURNS void
     AS 'MODULE_PATHNAME', 'firn_fdw_validator' LANGUAGE C STRICT;
 CREATE FOREIGN DATA WRAPPER firn NO HANDLER VALIDATOR firn.fdw_validator;
@@ -21,6 +26,12 @@ CREATE FUNCTION firn.check(relation regclass,
 COMMENT ON FUNCTION firn.check(regclass) IS
     'verify chunks, checksums, counts, tombstones and index entries; no row means no problem';
 
+CREATE FUNCTION firn.repair(relation regclass, dry_run boolean DEFAULT true,
+        OUT object text, OUT action text, OUT done boolean) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'firn_repair' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION firn.repair(regclass, boolean) IS
+    'mend what firn.check has found where that needs no guessing; says what it would do, or does it';
+
 CREATE FUNCTION firn.stripes(relation regclass,
         OUT slot bigint, OUT rows bigint, OUT deleted bigint, OUT bytes bigint, OUT raw_bytes bigint,
         OUT location text, OUT object_key text, OUT created_at timestamptz, OUT zone_maps json)
@@ -28,7 +39,7 @@ CREATE FUNCTION firn.stripes(relation regclass,
     AS 'MODULE_PATHNAME', 'firn_stripes' LANGUAGE C STRICT STABLE PARALLEL UNSAFE;
 COMMENT ON FUNCTION firn.stripes(regclass) IS 'the stripes of a firn table';
 
-CREATE FUNCTION firn.table_info(relation regclass,
+CREATE FUNCTION firn.table_info(relation regclass, missing_ok boolean DEFAULT false,
         OUT row_store_bytes bigint, OUT stripes bigint, OUT stripe_rows bigint, OUT deleted_rows bigint,
         OUT local_bytes bigint, OUT cold_bytes bigint) RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'firn_table_info' LANGUAGE C STRICT STABLE PARALLEL UNSAFE;
@@ -47,6 +58,15 @@ CREATE FUNCTION firn.load(relation regclass) RETURNS bigint
 COMMENT ON FUNCTION firn.load(regclass) IS
     'bring cold stripes of a table and its partitions back; returns their number';
 
+-- Which store was behind a foreign server when it was used last. Not dumped: rows of a dump are local.
+CREATE TABLE firn.stores (server oid NOT NULL, id text NOT NULL) USING heap;
+COMMENT ON TABLE firn.stores IS 'markers of the stores that this database has used';
+
+CREATE FUNCTION firn.accept_store(server name) RETURNS text
+    AS 'MODULE_PATHNAME', 'firn_accept_store' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION firn.accept_store(name) IS
+    'take the store that is behind a server now for the right one; returns the id in its marker';
+
 CREATE FUNCTION firn.unneeded(relation regclass, OUT server text, OUT object_key text, OUT reason text)
         RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'firn_unneeded' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
@@ -56,7 +76,7 @@ COMMENT ON FUNCTION firn.unneeded(regclass) IS
 CREATE VIEW firn.tables AS
     SELECT c.oid::regclass AS relation, nullif(c.reltuples, -1)::bigint AS rows, i.row_store_bytes, i.stripes, i.stripe_rows, i.deleted_rows,
            i.local_bytes, i.cold_bytes
-    FROM pg_class c JOIN pg_am a ON a.oid = c.relam, firn.table_info(c.oid::regclass) i
+    FROM pg_class c JOIN pg_am a ON a.oid = c.relam, firn.table_info(c.oid::regclass, true) i
     WHERE a.amname = 'firn' AND c.relkind IN ('r', 'm')
       AND has_table_privilege(c.oid, 'SELECT');
 
@@ -83,4 +103,4 @@ COMMENT ON VIEW firn.activity IS 'sessions that compact, offload, load or check,
 
 REVOKE ALL ON FUNCTION firn.stripe_file(regclass, bigint) FROM PUBLIC;
 GRANT USAGE ON SCHEMA firn TO PUBLIC;
-GRANT SELECT ON firn.tables, firn.activity TO PUBLIC;
+GRANT SELECT ON firn.tables, firn.activity, firn.stores TO PUBLIC;

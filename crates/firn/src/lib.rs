@@ -26,6 +26,8 @@ pub extern "C-unwind" fn _PG_init() {
         pg::guc::define();
         pg::hooks::install();
         pg::utility::install();
+        pg::alter::install();
+        pg::relation_info::install();
         write::init();
         plan::init();
     });

@@ -143,6 +143,9 @@ impl<'a> Reader<'a> {
 
 const FLAG_NAN: u8 = 1;
 const FLAG_EXACT: u8 = 2;
+/// Five bits of the flags: the code of the kind, 0 when it was not noted.
+const KIND_SHIFT: u32 = 2;
+const KIND_BITS: u8 = 31;
 
 impl DirectoryEntry {
     /// The entry of a stripe that is still to be written.
@@ -203,7 +206,9 @@ impl DirectoryEntry {
             w.u32(*field_id as u32);
             w.u32(zone.nulls);
             w.u32(zone.rows);
-            w.u8(if zone.has_nan { FLAG_NAN } else { 0 } | if zone.exact { FLAG_EXACT } else { 0 });
+            let kind = (zone.kind.unwrap_or(0) & KIND_BITS) << KIND_SHIFT;
+            let exact = if zone.exact { FLAG_EXACT } else { 0 };
+            w.u8(if zone.has_nan { FLAG_NAN } else { 0 } | exact | kind);
             w.bound(&zone.min);
             w.bound(&zone.max);
             if w.0.len() + 4 > max_bytes || count == u16::MAX {
@@ -266,6 +271,7 @@ impl DirectoryEntry {
                     rows,
                     has_nan: flags & FLAG_NAN != 0,
                     exact: flags & FLAG_EXACT != 0,
+                    kind: Some(flags >> KIND_SHIFT & KIND_BITS).filter(|code| *code != 0),
                 },
             ));
         }
@@ -335,7 +341,8 @@ mod tests {
             old: bool, tail: u32,
             generation: u32, live: bool, address: u64, object in prop::option::of("[a-z0-9/]{1,80}"),
             zones in prop::collection::vec(
-                (any::<i32>(), bound(), bound(), any::<u32>(), any::<bool>(), any::<bool>()), 0..40),
+                (any::<i32>(), bound(), bound(), any::<u32>(), any::<bool>(), any::<bool>(), prop::option::of(1u8..32)),
+                0..40),
         ) -> DirectoryEntry {
             DirectoryEntry {
                 version: if old { 1 } else { ENTRY_VERSION },
@@ -346,8 +353,8 @@ mod tests {
                     Some(key) => Location::Object { server: "cold".into(), key },
                     None => Location::Chunks { address, chunk_bytes: 8_100 },
                 },
-                zones: zones.into_iter().map(|(id, min, max, nulls, has_nan, exact)| {
-                    (id, ZoneMap { min, max, nulls, rows, has_nan, exact })
+                zones: zones.into_iter().map(|(id, min, max, nulls, has_nan, exact, kind)| {
+                    (id, ZoneMap { min, max, nulls, rows, has_nan, exact, kind })
                 }).collect(),
                 ..DirectoryEntry::reserved(rows / 291)
             }

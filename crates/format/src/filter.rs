@@ -1,5 +1,8 @@
 //! Filters: conditions on columns that prune by zone maps and select rows of decoded columns.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+
 mod evaluate;
 mod prune;
 #[cfg(test)]
@@ -30,6 +33,47 @@ pub enum Constant {
     Bytes(Vec<u8>),
 }
 
+impl Constant {
+    /// The order of constants of one kind, which is that of the values compared with them; None for two
+    /// of different kinds.
+    fn order(&self, other: &Constant) -> Option<Ordering> {
+        match (self, other) {
+            (Constant::I64(a), Constant::I64(b)) => Some(a.cmp(b)),
+            (Constant::I128(a), Constant::I128(b)) => Some(a.cmp(b)),
+            (Constant::F64(a), Constant::F64(b)) => Some(float_key(*a).cmp(&float_key(*b))),
+            (Constant::Bytes(a), Constant::Bytes(b)) => Some(a.cmp(b)),
+            _ => None,
+        }
+    }
+}
+
+/// Constants of which a value may equal any.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Set {
+    values: Vec<Constant>,
+    /// All are of one kind, ascending and distinct.
+    is_sorted: bool,
+}
+
+impl Set {
+    pub fn new(mut values: Vec<Constant>) -> Set {
+        let is_sorted = match values.first() {
+            Some(first) => values.iter().all(|v| v.order(first).is_some()),
+            None => true,
+        };
+        if is_sorted {
+            values.sort_unstable_by(|a, b| a.order(b).unwrap_or(Ordering::Equal));
+            values.dedup_by(|a, b| a.order(b) == Some(Ordering::Equal));
+        }
+        Set { values, is_sorted }
+    }
+
+    /// Its constants; each of them once if they are of one kind.
+    pub fn values(&self) -> &[Constant] {
+        &self.values
+    }
+}
+
 /// A condition on a row. Columns are numbered as the caller likes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Filter {
@@ -37,7 +81,7 @@ pub enum Filter {
     And(Vec<Filter>),
     Or(Vec<Filter>),
     Compare { column: usize, op: CompareOp, value: Constant },
-    In { column: usize, values: Vec<Constant> },
+    In { column: usize, values: Arc<Set> },
     IsNull(usize),
     IsNotNull(usize),
 }

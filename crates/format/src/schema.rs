@@ -78,6 +78,31 @@ pub struct ColumnSpec {
 }
 
 impl ColumnKind {
+    /// The kind's number in zone maps, from 1 to 31; precision and scale are no part of it.
+    pub fn code(self) -> u8 {
+        use ColumnKind as K;
+        match self {
+            K::Bool => 1,
+            K::Int8 => 2,
+            K::Int16 => 3,
+            K::Int32 => 4,
+            K::Int64 => 5,
+            K::UInt32 => 6,
+            K::Float32 => 7,
+            K::Float64 => 8,
+            K::Decimal { .. } => 9,
+            K::Date => 10,
+            K::Timestamp => 11,
+            K::TimestampTz => 12,
+            K::Time => 13,
+            K::Uuid => 14,
+            K::Text => 15,
+            K::Json => 16,
+            K::Bytes => 17,
+            K::Opaque => 18,
+        }
+    }
+
     /// The kind's stable name in a stripe's key-value metadata.
     pub fn to_text(self) -> String {
         use ColumnKind as K;

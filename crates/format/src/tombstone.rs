@@ -120,6 +120,10 @@ impl DeleteVector {
     pub fn count(&self) -> u32 {
         self.count
     }
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        self.words.len() * 8
+    }
     /// Marked rows in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.rows).filter(|r| self.contains(*r))

@@ -25,6 +25,9 @@ pub struct ZoneMap {
     pub has_nan: bool,
     /// The bounds occur among the values (they were not shortened).
     pub exact: bool,
+    /// What kind of values this is about ([`ColumnKind::code`](crate::ColumnKind::code)), where that is noted:
+    /// in directory entries, which are read without the stripe, but not in those of older versions.
+    pub kind: Option<u8>,
 }
 
 impl ZoneMap {

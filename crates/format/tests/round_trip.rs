@@ -5,8 +5,8 @@ mod common;
 
 use common::{cases, meta_of, same, seed, Case, Cell, Random};
 use firn_format::{
-    Column, ColumnKind, CompareOp, Constant, Decoder, Dictionary, DirectoryEntry, Filter, Stripe,
-    StripeMeta, Value, ZoneMap,
+    Column, ColumnKind, CompareOp, Constant, Decoder, Dictionary, DirectoryEntry, Filter, Set,
+    Stripe, StripeMeta, Value, ZoneMap,
 };
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
@@ -235,7 +235,7 @@ fn zone_allows(zone: &ZoneMap, run: &[Cell], kind: ColumnKind, constants: &[&Cel
                 "{kind:?}: {op:?} {c:?} is ruled out by {zone:?}"
             );
         }
-        let filter = Filter::In { column: 0, values: vec![constant(c, kind)] };
+        let filter = Filter::In { column: 0, values: Set::new(vec![constant(c, kind)]).into() };
         let matches = run.iter().any(|v| order(v, c, kind) == Some(Ordering::Equal));
         assert!(!matches || filter.may_match(&known), "{kind:?}: in {c:?}, {zone:?}");
     }

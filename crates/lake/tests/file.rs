@@ -136,3 +136,22 @@ fn keys_do_not_leave_the_folder() {
     store.put("a/b", Bytes::from_static(b"x"), &go_on).unwrap();
     assert_eq!(store.head("a", &go_on).unwrap_err().kind, ErrorKind::NotFound);
 }
+
+#[test]
+fn a_store_is_known_by_its_marker() {
+    let (folder, other) = (Folder::new("marker"), Folder::new("marker-other"));
+    let store = open(&folder);
+    assert_eq!(store.marker(&go_on).unwrap(), None);
+    let id = store.mark(&go_on).unwrap();
+    assert_eq!(store.marker(&go_on).unwrap(), Some(id.clone()));
+    assert_eq!(store.mark(&go_on).unwrap(), id, "a second session makes no second marker");
+    assert_ne!(open(&other).mark(&go_on).unwrap(), id);
+    assert!(store.list("firn/7/", &go_on).unwrap().is_empty());
+    for damage in ["", "firn store ", "something of the right length, but no marker"] {
+        std::fs::write(folder.path().join(firn_lake::MARKER), damage).unwrap();
+        assert_eq!(store.marker(&go_on).unwrap_err().kind, ErrorKind::Corrupt, "{damage:?}");
+        assert_eq!(store.mark(&go_on).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    assert_eq!(store.marker(&go_on).unwrap_err().kind, ErrorKind::Unreachable);
+}

@@ -63,7 +63,8 @@ impl Durable {
             Step::RecordIntent { slot, generation, key } => {
                 let intent =
                     Intent { slot: *slot, generation: *generation, key: key.clone(), live: false };
-                assert!(self.intents.insert(*slot, intent).is_none());
+                // In place of a dead run's, if there is one.
+                self.intents.insert(*slot, intent);
             }
             Step::Upload { slot, key, .. } => {
                 let bytes = Bytes::from(self.chunks[slot].clone());
@@ -176,6 +177,31 @@ fn killed_at_every_step_nothing_is_lost() {
     }
 }
 
+/// What a database keeps of a run: intents are recorded at once, all else with the transaction.
+#[test]
+fn rolled_back_runs_leave_one_intent_for_a_slot() {
+    let folder = Folder::new("plan-rolled-back");
+    let store = open(&folder);
+    let whole = contents(&mut Random::new("rolled_back_runs"), 3);
+    let mut d = Durable::with(&whole);
+    for steps in (0..=15).chain([usize::MAX, usize::MAX]) {
+        let mut run = d.clone();
+        let before = d.intents();
+        let plan = plan_offload(&TABLE, &d.stripes(), &before, None, &mut random_nonce).unwrap();
+        for step in plan.steps.iter().take(steps) {
+            // Only where nothing was may a run take an intent away before it is at its flip.
+            assert!(!matches!(step, Step::DropIntent { .. }), "{step}");
+            run.carry_out(step, &store);
+            if let Step::RecordIntent { slot, .. } = step {
+                d.intents.insert(*slot, run.intents[slot].clone());
+            }
+        }
+        assert!(d.intents().len() <= whole.len());
+    }
+    d.offload(&store, usize::MAX);
+    assert!(d.intents.is_empty());
+}
+
 #[test]
 fn back_and_forth_with_kills_at_random() {
     let mut random = Random::new("back_and_forth");
@@ -224,12 +250,13 @@ fn the_plan_as_a_dry_run_prints_it() {
         stripe(0x8000_0040, 50, State::Local),
     ];
     let intent = |slot, live| Intent { slot, generation: 1, key: format!("old-{slot:08x}"), live };
-    let intents = [intent(0x8000_0000, false), intent(0x8000_0040, true)];
+    let intents =
+        [intent(0x8000_0000, false), intent(0x8000_0030, false), intent(0x8000_0040, true)];
     let plan = plan_offload(&TABLE, &stripes, &intents, Some(450), &mut || 0xab).unwrap();
     assert_eq!(
         plan.to_string(),
         "upload 1 stripes of 100 bytes, free 300 bytes, leave 3 stripes alone\n\
-         stripe 80000000: drop the unfinished intent to use old-80000000\n\
+         stripe 80000030: drop the unfinished intent to use old-80000030\n\
          stripe 80000000: record the intent to use firn/7/00000001/5/16384/80000000-2-00000000000000ab.parquet\n\
          stripe 80000000: upload 100 bytes to firn/7/00000001/5/16384/80000000-2-00000000000000ab.parquet\n\
          stripe 80000000: read firn/7/00000001/5/16384/80000000-2-00000000000000ab.parquet back and compare\n\

@@ -100,6 +100,7 @@ impl Sampler {
             Some(directory) if told.stripes > 0 => directory.list(Snap::self_snap()),
             _ => Vec::new(),
         };
+        directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         let mut random = Random::new();
         let plan = plan(table, &told, &stripes, &mut random);
         let mut sampler = Sampler {

@@ -79,11 +79,16 @@ struct Remembered {
     token: u64,
     toast_blocks: u32,
     at: Instant,
+    /// How long it took to find them.
+    took: Duration,
 }
 
 /// For how long totals may be told from memory: another session may have committed a stripe that was
 /// there before, or filled space that was free.
 const MEMORY: Duration = Duration::from_secs(1);
+/// The same as a multiple of the time that it takes to find them, so that planning never spends more than
+/// a hundredth of a session's time on walks through a large directory.
+const REST: u32 = 100;
 
 thread_local! {
     static TOTALS: RefCell<HashMap<StorageId, Remembered>> = RefCell::default();
@@ -102,19 +107,28 @@ pub fn stripe_totals(table: Rel) -> StripeTotals {
         let r = map.get(&storage)?;
         let slack = if r.totals.stripes > 1_000.0 { r.toast_blocks / 100 } else { 0 };
         let grown = toast_blocks.checked_sub(r.toast_blocks)?;
-        (grown <= slack && r.token == token && r.at.elapsed() < MEMORY).then_some(r.totals)
+        let fresh = r.at.elapsed() < MEMORY.max(r.took * REST);
+        (grown <= slack && r.token == token && fresh).then_some(r.totals)
     });
     if let Some(totals) = known {
         return totals;
     }
+    let before = Instant::now();
     let totals = StripeTotals::of(&directory);
+    let at = Instant::now();
+    let took = at - before;
     TOTALS.with_borrow_mut(|map| {
         if map.len() > 4_096 {
             map.clear();
         }
-        map.insert(storage, Remembered { totals, token, toast_blocks, at: Instant::now() })
+        map.insert(storage, Remembered { totals, token, toast_blocks, at, took })
     });
     totals
+}
+
+/// The storage was emptied.
+pub(super) fn forget(storage: StorageId) {
+    TOTALS.with_borrow_mut(|map| map.remove(&storage));
 }
 
 /// What the table's stripes hold just now.

@@ -36,7 +36,8 @@ pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
             if kind == SnapKind::Dirty {
                 snap.set_dirty(0, 0);
             }
-            RowAt { place: Place::Pending(p), row, xmin: crate::pg::xact::xid() }
+            let xmin = p.xid;
+            RowAt { place: Place::Pending(p), row, xmin }
         }
         None => match kind {
             SnapKind::Dirty => written(directory, tid, snap)?,
@@ -117,9 +118,6 @@ impl Fetcher {
 
     /// Put the row at `tid` into `slot` if `snap` sees it.
     pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
-        if super::scan::is_row_store_only() {
-            return false;
-        }
         let Some(directory) = &self.directory else { return false };
         if snap.is_serializable() {
             lock::predicate_lock_row(self.table, tid, snap);

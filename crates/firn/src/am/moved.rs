@@ -4,53 +4,102 @@
 
 use super::fetch::Fetcher;
 use super::tuple::{moved_to, successor};
-use crate::directory::{forward, tombstones, Directory};
+use crate::directory::forward::{self, Moves};
+use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
 use crate::pg::{heap, lock, xact, LockMode, Rel, Snap};
 use firn_format::{Tid, TombstoneState};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::rc::Rc;
 
-type Moves = Rc<HashMap<Tid, Tid>>;
-
-/// Transactions remembered, moves or not.
+/// Moves remembered within a transaction, whether the deletions looked up were moves or not.
 const REMEMBERED: usize = 16;
+/// Bytes of memory that they may take, the last one apart.
+const REMEMBERED_BYTES: usize = 4 << 20;
 
-thread_local! {
-    static KNOWN: RefCell<Vec<((StorageId, u32), Moves)>> = RefCell::default();
+/// Moves of a table by a transaction.
+type Named = ((StorageId, u32), Rc<RefCell<Moves>>);
+
+/// What the running transaction knows; forgotten at its end.
+#[derive(Default)]
+struct Own {
+    /// Tables of which it has deleted or updated stripe rows.
+    changed: HashSet<u32>,
+    moves: Vec<Named>,
 }
 
-/// Old to new TIDs of the rows that transaction `mover` has moved.
-fn moves_of(directory: &Directory, mover: u32) -> Moves {
+thread_local! {
+    static OWN: RefCell<Own> = RefCell::default();
+}
+
+/// This transaction is about to delete or update a stripe row of the table.
+pub fn note_change(table: Rel) {
+    OWN.with_borrow_mut(|own| own.changed.insert(table.oid()));
+}
+
+/// The transaction is over.
+pub fn forget() {
+    OWN.take();
+}
+
+/// This transaction may have deleted or updated a stripe row of the table, be it in a subtransaction that is
+/// rolled back.
+fn may_have_changed(table: Rel) -> bool {
+    // What the leader of a parallel query has changed is known to have an xid only.
+    xact::has_xid()
+        && (xact::is_parallel_worker() || OWN.with_borrow(|own| own.changed.contains(&table.oid())))
+}
+
+/// Old and new TIDs of the rows that transaction `mover` has moved.
+fn moves_of(directory: &Directory, mover: u32) -> Rc<RefCell<Moves>> {
     let name = (directory.toast.storage(), mover);
-    let known = KNOWN.with_borrow(|k| k.iter().find(|(n, _)| *n == name).map(|(_, m)| m.clone()));
+    let known = OWN.with_borrow(|own| {
+        own.moves.iter().find(|(n, _)| *n == name).map(|(_, moves)| moves.clone())
+    });
     if let Some(moves) = known {
         return moves;
     }
     // A running move may write more of them.
     let running = xact::is_in_progress(mover);
-    let moves = Rc::new(forward::all(&directory.toast, mover, directory));
+    let moves = Rc::new(RefCell::new(Moves::of(&directory.toast, mover)));
     if !running {
-        KNOWN.with_borrow_mut(|known| {
-            if known.len() >= REMEMBERED {
-                known.remove(0);
+        OWN.with_borrow_mut(|own| {
+            let bytes = |own: &Own| -> usize {
+                own.moves.iter().map(|(_, m)| m.borrow().memory_bytes()).sum()
+            };
+            while own.moves.len() >= REMEMBERED
+                || (bytes(own) > REMEMBERED_BYTES && !own.moves.is_empty())
+            {
+                own.moves.remove(0);
             }
-            known.push((name, moves.clone()));
+            own.moves.push((name, moves.clone()));
         });
     }
     moves
+}
+
+/// The storage was emptied.
+pub(super) fn forget_storage(storage: StorageId) {
+    OWN.with_borrow_mut(|own| own.moves.retain(|((of, _), _)| *of != storage));
 }
 
 /// `snap` sees the row-store row at `origin`, which `deleter` has deleted meanwhile. Was that a move,
 /// and has this transaction itself deleted or updated the row at its new place? Then it is gone. What
 /// others do to it there is made known to serializable isolation.
 pub fn hides(table: Rel, origin: Tid, deleter: u32, snap: Snap) -> bool {
+    // Who has changed no stripe row has nothing to hide, and only serializable isolation wants to know
+    // what others change.
+    if !xact::reports_reads() && !may_have_changed(table) {
+        return false;
+    }
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return false };
     if directory.toast.is_empty() {
         return false;
     }
-    let Some(home) = moves_of(&directory, deleter).get(&origin).copied() else { return false };
+    let moves = moves_of(&directory, deleter);
+    let home = moves.borrow_mut().home(&directory, origin);
+    let Some(home) = home else { return false };
     if snap.is_serializable() {
         lock::predicate_lock_row(table, home, snap);
     }

@@ -4,6 +4,7 @@
 
 use super::tuple::moved_to;
 use crate::directory::{tombstones, Directory};
+use crate::pg::anchor::{self, Pin};
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::{self, Wait};
 use crate::pg::rowlock::{self, Step};
@@ -103,10 +104,18 @@ pub fn lock_row(
                 place
             }
         };
+        // VACUUM may remove the anchor from here on, but leaves it where it is.
+        let pin = Pin::take(toast.rel(), place);
         lock::unlock_row(table, tid);
         let (outcome, failure) =
             heap::lock_tuple(toast.rel(), place, cid, mode, quietly(wait), false);
+        // It may have done so while we waited for the last holder: heapam does not look again then whether the
+        // tuple is still there. From when we hold it, it stays.
+        let removed = matches!(outcome, Outcome::Ok | Outcome::Invisible)
+            && !anchor::is_there(toast.rel(), place, tombstones::key_of(tid));
+        drop(pin);
         match outcome {
+            _ if removed => continue,
             Outcome::Ok if mode == RowLock::KeyShare => {}
             Outcome::Ok => return Locked::Anchor(place),
             Outcome::WouldBlock => return would_block(table, wait),

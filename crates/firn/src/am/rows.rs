@@ -26,7 +26,9 @@ struct Current {
     rows: u32,
     xmin: u32,
     deleted: Option<DeleteVector>,
-    /// Row last returned; -1 before the first.
+    /// The rows asked for.
+    within: std::ops::Range<i64>,
+    /// Row last returned, or the one before the first asked for, or the one after the last.
     row: i64,
     batch: Option<(Batch, Vec<Datums>)>,
 }
@@ -44,6 +46,8 @@ pub struct StripeRows {
     at: i64,
     stepped: bool,
     deleted_too: bool,
+    /// First and last TID asked for.
+    range: Option<(Tid, Tid)>,
     /// Values of columns that stripes lack, where the slot's definition is not the table's.
     missing: Vec<(Datum, bool)>,
     claim: Option<Claim>,
@@ -61,6 +65,7 @@ impl StripeRows {
         }
         let directory = Directory::open(table, LockMode::AccessShare);
         let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
+        directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         // Parallel workers cannot see what their leader has in memory; the leader reads it.
         let pending =
             if xact::is_parallel_worker() { Vec::new() } else { visible_pending(table, snap) };
@@ -75,6 +80,7 @@ impl StripeRows {
             at: -1,
             stepped: false,
             deleted_too: false,
+            range: None,
             missing: Vec::new(),
             claim,
             current: None,
@@ -129,7 +135,7 @@ impl StripeRows {
                 (Source::Stripe(reader), found.slot, found.entry.rows, found.xmin)
             }
             None => match self.pending.get(number - self.list.len()) {
-                Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, xact::xid()),
+                Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, p.xid),
                 None => return,
             },
         };
@@ -138,8 +144,10 @@ impl StripeRows {
             _ if self.deleted_too => None,
             _ => tombstones::deleted(&directory.toast, slot, rows, self.snap),
         };
-        let row = if forward { -1 } else { i64::from(rows) };
-        self.current = Some(Current { source, slot, rows, xmin, deleted, row, batch: None });
+        let within = rows_within(self.range, slot, rows);
+        let row = if forward { within.start - 1 } else { within.end };
+        self.current =
+            Some(Current { source, slot, rows, xmin, deleted, within, row, batch: None });
     }
 
     fn load(&mut self, row: u32) {
@@ -211,6 +219,16 @@ impl StripeRows {
         self
     }
 
+    /// Return no rows but those with TIDs from `low` to `high`, and look into no other stripes. To be called
+    /// before the first step of a scan that claims nothing.
+    pub fn between(mut self, low: Tid, high: Tid) -> StripeRows {
+        let range = Some((low, high));
+        self.list.retain(|found| !rows_within(range, found.slot, found.entry.rows).is_empty());
+        self.pending.retain(|p| !rows_within(range, p.slot, p.rows).is_empty());
+        self.range = range;
+        self
+    }
+
     /// The stripe of the current row.
     pub fn slot(&self) -> Option<firn_format::Slot> {
         self.current.as_ref().map(|c| c.slot)
@@ -235,10 +253,32 @@ impl StripeRows {
 impl Current {
     fn advance(&mut self, forward: bool) -> Option<u32> {
         self.row += if forward { 1 } else { -1 };
-        let inside = self.row >= 0 && self.row < i64::from(self.rows);
-        self.row = self.row.clamp(-1, i64::from(self.rows));
+        let inside = self.within.contains(&self.row);
+        self.row = self.row.clamp(self.within.start - 1, self.within.end);
         inside.then_some(self.row as u32)
     }
+}
+
+/// Which rows of a stripe have TIDs in `range`.
+fn rows_within(
+    range: Option<(Tid, Tid)>,
+    slot: firn_format::Slot,
+    rows: u32,
+) -> std::ops::Range<i64> {
+    let Some((low, high)) = range else { return 0..i64::from(rows) };
+    let before = |limit: &dyn Fn(Tid) -> bool| {
+        // TIDs ascend with the rows.
+        let (mut from, mut to) = (0, rows);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match limit(Tid::of(slot, middle)) {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        i64::from(from)
+    };
+    before(&|tid| tid < low)..before(&|tid| tid <= high)
 }
 
 /// Pending stripes whose rows `snap` sees.

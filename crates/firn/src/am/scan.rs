@@ -56,38 +56,31 @@ impl Scan {
     /// Next row of the stripes; false when there is none (then a backward scan goes on in the row
     /// store).
     pub fn next_in_stripes(&mut self, forward: bool, slot: TupleSlot) -> bool {
-        if is_row_store_only() {
-            slot.clear();
-            return false;
-        }
         self.in_stripes = true;
         if self.rows.is_none() {
             let claim = self.claim.map(|f| {
                 let shared = self.shared;
                 Box::new(move || f(shared)) as Claim
             });
-            self.rows = Some(StripeRows::all(self.table, self.snap, claim));
+            let rows = StripeRows::all(self.table, self.snap, claim);
+            self.rows = Some(match self.range {
+                Some((low, high)) => rows.between(low, high),
+                None => rows,
+            });
         }
         let Some(rows) = &mut self.rows else { return false };
         if !forward && rows.is_before_first() && rows.never_stepped() {
             rows.go_to_end();
         }
-        loop {
-            if !rows.next_into(forward, slot) {
-                if !forward {
-                    self.in_stripes = false;
-                }
-                slot.clear();
-                return false;
-            }
-            match self.range {
-                Some((low, high)) if slot.tid() < low || slot.tid() > high => continue,
-                _ => {
-                    self.table.count_reads(1);
-                    return true;
-                }
-            }
+        if rows.next_into(forward, slot) {
+            self.table.count_reads(1);
+            return true;
         }
+        if !forward {
+            self.in_stripes = false;
+        }
+        slot.clear();
+        false
     }
 
     /// Begin a virtual block of a bitmap scan: the listed offsets, or all rows of it.
@@ -118,19 +111,4 @@ impl Scan {
         slot.clear();
         Some(false)
     }
-}
-
-thread_local! {
-    static ROW_STORE_ONLY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-/// While set, scans and index fetches of this session see the row store only: heapam's copy of a
-/// table (VACUUM FULL, CLUSTER) must not be given stripe rows.
-pub fn row_store_only(on: bool) {
-    ROW_STORE_ONLY.set(on)
-}
-
-/// See [`row_store_only`].
-pub fn is_row_store_only() -> bool {
-    ROW_STORE_ONLY.get()
 }

@@ -2,10 +2,10 @@
 //! new version in the row store.
 
 use super::fetch::Fetcher;
-use super::moved::sees;
+use super::moved::{note_change, sees};
 use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
 use crate::directory::{forward, tombstones, Directory};
-use crate::mover::refuse_published;
+use crate::mover::refuse_decoded;
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::Wait;
 use crate::pg::rowlock::{self, Newest, OTHER_PARTITION};
@@ -50,7 +50,8 @@ pub fn delete(
     wait: bool,
     changing_partition: bool,
 ) -> (Outcome, Failure) {
-    refuse_published(table, "delete stripe rows of");
+    refuse_decoded(table, "delete stripe rows of");
+    note_change(table);
     let directory = open(table);
     let mode = RowLock::Exclusive;
     let locked = lock_row(&directory, tid, cid, mode, wait_mode(wait), Unanchored::Bare);
@@ -89,7 +90,8 @@ pub fn update(
     crosscheck: Option<Snap>,
     wait: bool,
 ) -> (Outcome, Failure, RowLock) {
-    refuse_published(table, "update stripe rows of");
+    refuse_decoded(table, "update stripe rows of");
+    note_change(table);
     let directory = open(table);
     let same_key = has_same_key(table, tid, slot);
     // Whoever wants to share the key while this update runs must find an anchor to lock.

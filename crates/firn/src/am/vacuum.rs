@@ -3,9 +3,10 @@
 
 use super::counts;
 use crate::directory::Directory;
+use crate::pg::index_clean::Wish;
 use crate::pg::statistics::add_live_rows;
 use crate::pg::tableam_ddl::{index_oids, row_count, set_row_count};
-use crate::pg::{LockMode, OpenRel, Rel};
+use crate::pg::{xact, LockMode, OpenRel, Rel};
 
 /// What heapam shall take for the table's `pg_class.reltuples` = `whole`. VACUUM counts the pages it
 /// reads and takes the others to be as full as all were before.
@@ -13,9 +14,23 @@ pub fn row_store_tuples(table: Rel, whole: f32) -> f32 {
     counts::stripe_totals_now(table).row_store_part(whole).unwrap_or(-1.0)
 }
 
-/// Add the stripes' rows to the table's and its indexes' counts. Done by overwriting in place, as
-/// VACUUM's transaction must not write otherwise.
-pub fn correct_statistics(table: Rel) {
+/// What comes before heapam's VACUUM.
+pub fn before(table: Rel, wish: &Wish) {
+    super::clean_indexes::clean(table, wish);
+}
+
+/// What comes after it.
+pub fn after(table: Rel) {
+    // Near the end of transaction ids VACUUM must do without one.
+    if !xact::ids_are_scarce() {
+        xact::leave_vacuum();
+        crate::mover::tidy(table);
+    }
+    correct_statistics(table);
+}
+
+/// Add the stripes' rows to the table's and its indexes' counts, by overwriting in place as VACUUM does it.
+fn correct_statistics(table: Rel) {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return };
     let (rows, live) = counts::count_stripe_rows(&directory);
     if rows == 0 {

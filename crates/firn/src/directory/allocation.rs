@@ -5,8 +5,8 @@
 use super::{chunks, keys, Directory};
 use crate::pg::lock::AllocationLock;
 use crate::pg::tableam_ddl::index_oids;
-use crate::pg::{error, ChunkKey, Kind, LockMode, OpenRel, Snap, Toast};
-use firn_format::{blocks_for, Slot};
+use crate::pg::{error, xact, ChunkKey, Kind, LockMode, OpenRel, Snap, Toast};
+use firn_format::{blocks_for, Slot, Tid};
 
 const KEY: ChunkKey = ChunkKey { id: keys::ALLOCATION, seq: 0 };
 const VERSION: u8 = 1;
@@ -37,15 +37,21 @@ impl State {
     }
 }
 
-fn update<T>(toast: &Toast, change: impl FnOnce(&mut State) -> T) -> T {
+/// Change the allocation row; then do `next` with what `change` gave, before anybody else can look at it.
+fn update<T, U>(
+    toast: &Toast,
+    change: impl FnOnce(&mut State) -> T,
+    next: impl FnOnce(T) -> U,
+) -> U {
     let _lock = AllocationLock::take(toast.rel());
     let Some(row) = toast.find(KEY, Snap::self_snap()) else {
         let mut state = State { next_block: 0, next_address: 0 };
         let result = change(&mut state);
         // Frozen: it must outlive this transaction's rollback.
-        toast.insert(KEY, &state.encode(), crate::pg::xact::command_id(true), true);
+        toast.insert(KEY, &state.encode(), xact::command_id(true), true);
         super::counted::prepare(toast);
-        return result;
+        super::cleaned::prepare(toast);
+        return next(result);
     };
     let Some(mut state) = State::decode(&row.data) else {
         error(Kind::Corrupt, "the allocation row of a firn table is damaged")
@@ -55,7 +61,7 @@ fn update<T>(toast: &Toast, change: impl FnOnce(&mut State) -> T) -> T {
     };
     let result = change(&mut state);
     toast.overwrite(row.place, KEY, &state.encode());
-    result
+    next(result)
 }
 
 /// The first slot of a table is given out. After a REINDEX of the TOAST relation in the same transaction a
@@ -74,11 +80,22 @@ fn refuse_to_be_forgotten(directory: &Directory) {
     }
 }
 
-/// A range of virtual blocks for up to `rows` rows. Returns its slot.
-pub fn slot_for(directory: &Directory, rows: u32) -> Slot {
+/// The next virtual block to be given out; None when there is no allocation row that can be read.
+pub fn next_block(toast: &Toast) -> Option<u64> {
+    let row = toast.find(KEY, Snap::self_snap())?;
+    State::decode(&row.data).map(|state| state.next_block)
+}
+
+/// Hand out a range of virtual blocks for up to `rows` rows and reserve its directory row, both in one:
+/// whoever holds the allocation lock finds a directory row, dead or alive, of every slot before the next
+/// block that index entries may ever point to. Returns the slot and where the directory row is.
+pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
     let blocks = u64::from(blocks_for(rows));
     refuse_to_be_forgotten(directory);
-    update(&directory.toast, |state| {
+    directory.expect_stripe();
+    // What takes locks of its own comes before the allocation lock.
+    xact::xid();
+    let hand_out = |state: &mut State| {
         let first = state.next_block;
         if first + blocks > BLOCKS {
             error(Kind::Limit, "no virtual row addresses are left in a firn table")
@@ -88,12 +105,22 @@ pub fn slot_for(directory: &Directory, rows: u32) -> Slot {
         }
         state.next_block = first + blocks;
         Slot(first as u32)
-    })
+    };
+    update(&directory.toast, hand_out, |slot| (slot, directory.reserve(slot, rows, cid)))
+}
+
+/// The first virtual block that is not handed out, and what `look` finds while nothing is: every block before it
+/// belongs to a directory row, running or committed, or to nobody for ever.
+pub fn handed_out<T>(toast: &Toast, look: impl FnOnce() -> T) -> (u32, T) {
+    let _lock = AllocationLock::take(toast.rel());
+    let row = toast.find(KEY, Snap::self_snap());
+    let state = row.and_then(|row| State::decode(&row.data));
+    (state.map_or(0, |s| s.next_block.min(BLOCKS) as u32), look())
 }
 
 /// `count` consecutive chunk addresses. Returns the first.
 pub fn addresses(toast: &Toast, count: u64) -> u64 {
-    update(toast, |state| {
+    let hand_out = |state: &mut State| {
         let mut first = state.next_address;
         // A run stays within one chunk id, so that its sequence numbers are consecutive.
         if first % chunks::PER_ID + count > chunks::PER_ID {
@@ -106,7 +133,8 @@ pub fn addresses(toast: &Toast, count: u64) -> u64 {
         }
         state.next_address = first + count;
         first
-    })
+    };
+    update(toast, hand_out, |first| first)
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
 //! Directory rows: reserved when a stripe's slot is handed out, published when its bytes are
 //! written, found by the virtual block of any of its rows.
 
+use super::seen::{self, Print};
 use super::{chunks, keys, tombstones};
-use crate::pg::rel::StorageId;
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, Toast};
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, VIRTUAL_BASE};
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -26,17 +24,6 @@ pub struct Found {
 pub struct Directory {
     pub table: Rel,
     pub toast: Toast,
-}
-
-struct Remembered {
-    found: Found,
-    bytes: Vec<u8>,
-}
-
-thread_local! {
-    /// Directory rows seen before, by storage and slot. What is remembered is checked against the
-    /// row itself at each use; the gain is not to search the index and not to decode.
-    static SEEN: RefCell<HashMap<(StorageId, u32), Rc<Remembered>>> = RefCell::default();
 }
 
 fn key(slot: Slot) -> ChunkKey {
@@ -69,25 +56,17 @@ impl Directory {
     }
 
     fn remember(&self, slot: Slot, place: Tid, xmin: u32, data: &[u8]) -> Found {
-        let id = (self.toast.storage(), slot.0);
-        let known = SEEN.with_borrow(|seen| {
-            seen.get(&id).filter(|r| r.bytes == data).map(|r| Found {
-                place,
-                xmin,
-                ..r.found.clone()
-            })
-        });
-        if let Some(found) = known {
-            return found;
+        let print = Print::of(data);
+        let known = seen::at(self.toast.storage(), slot.0).filter(|r| r.print == print);
+        if let Some(known) = known.as_ref().filter(|r| r.found.place == place) {
+            return Found { xmin, ..known.found.clone() };
         }
-        let entry = Rc::new(self.decode(slot, data));
+        let entry = match known {
+            Some(moved) => moved.found.entry.clone(),
+            None => Rc::new(self.decode(slot, data)),
+        };
         let found = Found { slot, entry, place, xmin };
-        SEEN.with_borrow_mut(|seen| {
-            if seen.len() > 16_384 {
-                seen.clear();
-            }
-            seen.insert(id, Rc::new(Remembered { found: found.clone(), bytes: data.to_vec() }));
-        });
+        seen::remember(self.toast.storage(), &found, print);
         found
     }
 
@@ -108,16 +87,25 @@ impl Directory {
         list
     }
 
+    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order.
+    pub fn each_row(&self, snap: Snap, mut visit: impl FnMut(Slot, &DirectoryEntry)) {
+        self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
+            let slot = Slot(key.seq as u32);
+            visit(slot, &self.decode(slot, row.data()));
+            ControlFlow::Continue(())
+        });
+    }
+
     /// The stripe (live or only reserved) whose range of virtual blocks holds `tid`.
     pub fn find(&self, tid: Tid, snap: Snap) -> Option<Found> {
         let block = tid.block.checked_sub(VIRTUAL_BASE)?;
         let covers = |slot: Slot, blocks: u32| block >= slot.0 && block - slot.0 < blocks;
         // Most look-ups hit a stripe seen before: ask its row directly. The candidate is the known
         // stripe that covers the block.
-        if let Some(seen) = self.candidate(block) {
+        if let Some(seen) = seen::covering(self.toast.storage(), block) {
             let f = &seen.found;
             let hit = self.toast.at(f.place, key(f.slot), snap, |row| {
-                (row.data() == seen.bytes).then(|| row.xmin())
+                (Print::of(row.data()) == seen.print).then(|| row.xmin())
             });
             if let Some(Some(xmin)) = hit {
                 return Some(Found { xmin, ..f.clone() });
@@ -129,29 +117,22 @@ impl Directory {
         let upto = ChunkKey { id: keys::DIRECTORY, seq: block as i32 };
         let row = self.toast.find_at_or_before(upto, snap)?;
         let found = self.remember(Slot(row.key.seq as u32), row.place, row.xmin, &row.data);
-        remember_blocks(self.toast.storage(), found.slot, found.entry.blocks);
         covers(found.slot, found.entry.blocks).then_some(found)
     }
 
-    fn candidate(&self, block: u32) -> Option<Rc<Remembered>> {
-        let storage = self.toast.storage();
-        let slot = BLOCKS.with_borrow(|map| {
-            let ranges = map.get(&storage)?;
-            let (slot, blocks) = ranges.range(..=block).next_back()?;
-            (block - slot < *blocks).then_some(*slot)
-        })?;
-        SEEN.with_borrow(|seen| seen.get(&(storage, slot)).cloned())
-    }
-
-    /// Reserve the directory row of a new stripe before the first index entry points into it, so
-    /// that other sessions' uniqueness checks find whom to wait for.
-    pub fn reserve(&self, slot: Slot, rows: u32, cid: u32) -> Tid {
-        let entry = DirectoryEntry::reserved(blocks_for(rows));
-        let bytes = frame(&entry, reserved_bytes(self.table.column_count()));
-        // Plans made for a table without stripes do not scan any fast.
+    /// The table is about to get a stripe. Plans made for a table without stripes do not scan any fast.
+    pub(super) fn expect_stripe(&self) {
         if crate::am::counts::stripe_totals(self.table).stripes == 0.0 {
             self.table.invalidate();
         }
+    }
+
+    /// Reserve the directory row of a new stripe before the first index entry points into it, so
+    /// that other sessions' uniqueness checks find whom to wait for. For `allocation::slot_for`, which
+    /// hands out the slot.
+    pub(super) fn reserve(&self, slot: Slot, rows: u32, cid: u32) -> Tid {
+        let entry = DirectoryEntry::reserved(blocks_for(rows));
+        let bytes = frame(&entry, reserved_bytes(self.table.column_count()));
         self.toast.insert(key(slot), &bytes, cid, false)
     }
 
@@ -199,21 +180,6 @@ impl Directory {
         let bytes = frame(entry, reserved_bytes(self.table.column_count()));
         self.toast.update(found.place, key(found.slot), &bytes, cid)
     }
-}
-
-thread_local! {
-    /// Ranges of virtual blocks seen, per table: slot to number of blocks.
-    static BLOCKS: RefCell<HashMap<StorageId, std::collections::BTreeMap<u32, u32>>> =
-        RefCell::default();
-}
-
-fn remember_blocks(storage: StorageId, slot: Slot, blocks: u32) {
-    BLOCKS.with_borrow_mut(|map| {
-        if map.len() > 4_096 {
-            map.clear();
-        }
-        map.entry(storage).or_default().insert(slot.0, blocks);
-    })
 }
 
 /// An entry with its length before it, padded so that it can be overwritten in place later.

@@ -14,7 +14,17 @@ pub const INTENT: u32 = 4;
 pub const MISSING: u32 = 5;
 /// The stripes' part of `pg_class.reltuples`, one row.
 pub const COUNTED: u32 = 6;
+/// How far the table's indexes are rid of entries of rows that nobody sees, one row.
+pub const CLEANED: u32 = 7;
 /// First id of the number line of chunk addresses.
 pub const CHUNKS: u32 = 100;
 /// First id of tombstones.
 pub const TOMBSTONES: u32 = 12_000;
+/// Last id that is ours.
+pub const LAST: u32 = 16_383;
+
+/// Rows under this id are overwritten in place: who reads one that may be another transaction's work under
+/// way copies it under its page's lock.
+pub fn is_overwritten(id: u32) -> bool {
+    matches!(id, DIRECTORY | ALLOCATION | COUNTED | CLEANED)
+}

@@ -28,6 +28,12 @@ pub fn key_of(tid: Tid) -> ChunkKey {
     key_of_linear(tid.linear())
 }
 
+/// Inverse of [`key_of`].
+pub fn tid_of(key: ChunkKey) -> Option<Tid> {
+    let high = u64::from(key.id.checked_sub(keys::TOMBSTONES)?);
+    Tid::from_linear(high << 32 | u64::from(unsigned_of(key.seq)))
+}
+
 /// The tombstone or anchor of `tid` that `snap` sees. Under a dirty snapshot, transactions in
 /// progress are reported through it.
 pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
@@ -66,6 +72,11 @@ pub fn made_by(toast: &Toast, tid: Tid, place: Tid, updater: u32) -> Option<Tomb
     let stone = toast.at(place, key_of(tid), Snap::any(), decode)??;
     let is_it = stone.raw_xmin == updater && stone.tombstone.state == TombstoneState::Deleted;
     is_it.then_some(stone.tombstone)
+}
+
+/// The data of a row under a tombstone's key are those of an anchor.
+pub fn is_anchor(data: &[u8]) -> bool {
+    Tombstone::decode(data).is_ok_and(|t| t.state == TombstoneState::Anchor)
 }
 
 fn decode(row: &RowView) -> Option<Stone> {

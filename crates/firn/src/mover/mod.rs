@@ -3,16 +3,18 @@
 
 mod tidy;
 
-pub use tidy::tidy;
+pub use tidy::{shrink, tidy};
 
 use crate::directory::{allocation, forward, Directory};
-use crate::pg::heap::{Outcome, RowStoreScan};
+use crate::pg::heap::RowStoreScan;
 use crate::pg::index::Indexes;
+use crate::pg::mark_moved::Marker;
+use crate::pg::rel::Decoder;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
-use crate::pg::tableam_tuple::delete_row_store;
 use crate::pg::{
     error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
+    TupleSlot,
 };
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{push_row, store, write_options};
@@ -29,7 +31,7 @@ pub fn compact(oid: u32, progress: &Progress) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
-    refuse_published(table, "compact");
+    refuse_decoded(table, "compact");
     // A moved row has a new TID: an outer statement or a cursor that has read the old one could not
     // change the row any more.
     table.check_not_in_use(c"compact");
@@ -40,54 +42,98 @@ pub fn compact(oid: u32, progress: &Progress) -> i64 {
     forward::prune(&directory.toast, xact::oldest_visible(directory.toast.rel()));
     let mut scan = RowStoreScan::begin(table, snapshot.snap());
     let slot = OwnedSlot::for_table(table);
-    let mut batch = Batch::new(table);
-    let mut moved = 0;
     let cid = xact::command_id(true);
+    let mut moving = Moving {
+        directory: &directory,
+        progress,
+        cid,
+        marker: Marker::new(table, cid),
+        slot: OwnedSlot::for_table(table),
+        batch: Batch::new(table),
+        moved: 0,
+    };
+    // The settled rows of the page that the scan is at.
+    let (mut block, mut offsets) = (0, Vec::new());
     let bytes_before = |block: u32| u64::from(block) * BLOCK_BYTES;
     progress.set(Count::BytesTotal, bytes_before(table.heap_blocks()));
     progress.phase(Phase::ReadingRowStore);
     while scan.next(slot.slot()) {
         xact::check_for_interrupts();
         let row = slot.slot();
-        progress.set(Count::BytesDone, bytes_before(row.tid().block));
+        let tid = row.tid();
+        if tid.block != block {
+            moving.take(block, &offsets);
+            (block, offsets) = (tid.block, Vec::new());
+            progress.set(Count::BytesDone, bytes_before(block));
+        }
         // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
         // and nobody gets an error that heap would not give.
-        let settled = row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest));
-        if !settled {
-            continue;
-        }
-        let tid = row.tid();
-        batch.push(row);
-        // Locked or just changed rows are skipped, not waited for.
-        if delete_row_store(table, tid, cid).0 != Outcome::Ok {
-            batch.forget_last();
-            continue;
-        }
-        batch.keep(tid);
-        if batch.is_full() {
-            moved += batch.write(&directory, cid, progress);
-            progress.phase(Phase::ReadingRowStore);
-            batch = Batch::new(table);
+        if row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest)) {
+            offsets.push(tid.offset);
         }
     }
-    moved += batch.write(&directory, cid, progress);
-    count_moved(table, moved as u64);
+    moving.take(block, &offsets);
+    moving.write();
+    count_moved(table, moving.moved as u64);
     guc::crash_point("compact-deleted");
-    moved
+    moving.moved
 }
 
-/// Logical decoding takes a move for a deletion and does not see what happens to stripe rows at all:
-/// rather no change than one that subscribers miss.
-pub fn refuse_published(table: Rel, what: &str) {
-    if table.is_published() {
-        error(
-            Kind::Unsupported,
-            format!("cannot {what} table \"{}\" because it is published", table.name()),
-        )
-        .detail("Logical decoding sees changes of rows in the row store only.")
-        .hint("Remove the table from its publications, or change its access method to heap.")
-        .raise()
+/// A move at work.
+struct Moving<'a> {
+    directory: &'a Directory,
+    progress: &'a Progress,
+    cid: u32,
+    marker: Marker,
+    slot: OwnedSlot,
+    batch: Batch,
+    moved: i64,
+}
+
+impl Moving<'_> {
+    /// Take the rows at these offsets of a page; locked or just changed ones stay, and are not waited for.
+    fn take(&mut self, block: u32, offsets: &[u16]) {
+        if offsets.is_empty() {
+            return;
+        }
+        let taken = self.marker.take(block, offsets);
+        let slot = self.slot.slot();
+        taken.each(slot, |row| {
+            self.batch.push(row);
+            if self.batch.is_full() {
+                self.write();
+            }
+        });
     }
+
+    /// Write the stripe collected so far.
+    fn write(&mut self) {
+        let batch = std::mem::replace(&mut self.batch, Batch::new(self.directory.table));
+        self.moved += batch.write(self.directory, self.cid, self.progress);
+        self.progress.phase(Phase::ReadingRowStore);
+    }
+}
+
+/// Logical decoding does not see what happens to stripe rows: rather no change than one that is missed.
+pub fn refuse_decoded(table: Rel, what: &str) {
+    let Some(decoder) = table.decoded_by() else { return };
+    let (why, hint) = match decoder {
+        Decoder::Publication => (
+            "it is published".to_owned(),
+            "Remove the table from its publications, or change its access method to heap."
+                .to_owned(),
+        ),
+        Decoder::Slot(name) => (
+            format!("replication slot \"{name}\" decodes it"),
+            format!(
+                "Drop replication slot \"{name}\", or change the table's access method to heap."
+            ),
+        ),
+    };
+    error(Kind::Unsupported, format!("cannot {what} table \"{}\" because {why}", table.name()))
+        .detail("Logical decoding sees changes of rows in the row store only.")
+        .hint(hint)
+        .raise()
 }
 
 /// Rows on their way into one stripe.
@@ -97,8 +143,6 @@ struct Batch {
     writer: StripeWriter,
     /// Where each row of the stripe came from.
     origins: Vec<Tid>,
-    /// The row pushed last, until its deletion has succeeded.
-    undecided: Option<(Vec<usize>, Vec<bool>)>,
 }
 
 impl Batch {
@@ -106,24 +150,13 @@ impl Batch {
         let layout = layout(table);
         let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
         let writer = StripeWriter::new(specs, write_options(table));
-        Batch { table, layout, writer, origins: Vec::new(), undecided: None }
+        Batch { table, layout, writer, origins: Vec::new() }
     }
 
-    /// Look at a row; its values live in the slot until [`Batch::keep`] or [`Batch::forget_last`].
-    fn push(&mut self, row: crate::pg::TupleSlot) {
+    fn push(&mut self, row: TupleSlot) {
         let (values, nulls) = row.values();
-        self.undecided = Some((values.to_vec(), nulls.to_vec()));
-    }
-
-    fn forget_last(&mut self) {
-        self.undecided = None;
-    }
-
-    fn keep(&mut self, origin: Tid) {
-        if let Some((values, nulls)) = self.undecided.take() {
-            push_row(&mut self.writer, &self.layout, &values, &nulls);
-            self.origins.push(origin);
-        }
+        push_row(&mut self.writer, &self.layout, values, nulls);
+        self.origins.push(row.tid());
     }
 
     fn is_full(&self) -> bool {
@@ -136,8 +169,7 @@ impl Batch {
         if rows == 0 {
             return 0;
         }
-        let slot = allocation::slot_for(directory, rows);
-        let place = directory.reserve(slot, rows, cid);
+        let (slot, place) = allocation::slot_for(directory, rows, cid);
         progress.phase(Phase::Encoding);
         let (writer, stripe) = crate::write::encode_now(self.writer);
         progress.phase(Phase::WritingChunks);

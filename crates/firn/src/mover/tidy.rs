@@ -3,33 +3,42 @@
 //! long as directory rows lie at its end, where their new versions were put because no page before it
 //! had room then.
 
-use crate::directory::{forward, tombstones, Directory};
+use crate::directory::{cleaned, forward, tombstones, Directory};
 use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
-use crate::pg::{xact, LockMode, OpenRel, Snap};
+use crate::pg::{xact, LockMode, OpenRel, Rel, Snap};
 use firn_format::{Location, TombstoneState};
 
 /// Pages below which a file is not worth the work.
 const SMALL: u64 = 64;
 
-/// Tidy a table up in this transaction; returns its TOAST relation when VACUUM has something to do
-/// there then. Nothing is done while somebody else vacuums or moves.
-pub fn tidy(oid: u32) -> Option<u32> {
+/// Delete what no snapshot needs any more of a table that is being vacuumed: forwarding lists, and stripes whose
+/// rows are all deleted. In a transaction that may write.
+pub fn tidy(table: Rel) {
+    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return };
+    if directory.toast.is_empty() {
+        return;
+    }
+    let oldest = xact::oldest_visible(directory.toast.rel());
+    forward::prune(&directory.toast, oldest);
+    remove_dead_stripes(&directory, oldest);
+}
+
+/// Move directory rows to the front of a file that is mostly unused, in this transaction; returns the TOAST relation
+/// when VACUUM can shrink it then. Nothing is done while somebody else vacuums or moves.
+pub fn shrink(oid: u32) -> Option<u32> {
     let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
     let directory = Directory::open(opened.rel(), LockMode::RowExclusive)?;
     if u64::from(directory.toast.rel().heap_blocks()) < SMALL {
         return None;
     }
-    let oldest = xact::oldest_visible(directory.toast.rel());
-    let pruned = forward::prune(&directory.toast, oldest);
-    let removed = remove_dead_stripes(&directory, oldest);
     let moved = move_directory_rows(&directory);
-    (pruned + removed + moved > 0).then(|| directory.toast.rel().oid())
+    (moved > 0).then(|| directory.toast.rel().oid())
 }
 
-/// Remove the stripes without a row that some snapshot sees. Their index entries lead nowhere from
-/// then on, as their slots are never used again. Returns how many were removed.
-fn remove_dead_stripes(directory: &Directory, oldest: u32) -> usize {
-    let mut removed = 0;
+/// Remove the stripes without a row that some snapshot sees. Their index entries, if they still have any, lead
+/// nowhere from then on, as their slots are never used again.
+fn remove_dead_stripes(directory: &Directory, oldest: u32) {
+    let mut first = None;
     for found in directory.list(Snap::self_snap()) {
         xact::check_for_interrupts();
         let (rows, mut dead) = (found.entry.rows, 0);
@@ -40,10 +49,14 @@ fn remove_dead_stripes(directory: &Directory, oldest: u32) -> usize {
         });
         if dead == rows {
             directory.remove(&found, xact::command_id(true));
-            removed += 1;
+            first = first.or(Some(found.slot.0));
         }
     }
-    removed
+    // Index entries that this VACUUM has left are the next one's to find.
+    let clean = cleaned::read(&directory.toast);
+    if let Some(slot) = first.filter(|slot| *slot < clean.blocks) {
+        cleaned::write(&directory.toast, cleaned::Cleaned { blocks: slot, ..clean });
+    }
 }
 
 /// When less than half of the file is in use, move directory rows from its end to free pages at its

@@ -1,12 +1,20 @@
 //! Look-ups in the system catalogs.
 
 use pgrx::pg_sys;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 
 /// OID of the firn access method; None while the extension is not installed here.
 pub fn access_method() -> Option<u32> {
     // SAFETY: plain look-up, missing_ok.
     let oid = unsafe { pg_sys::get_table_am_oid(c"firn".as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+}
+
+/// OID of the access method of firn tables' TOAST relations; None while there is none here.
+pub fn toast_access_method() -> Option<u32> {
+    // SAFETY: plain look-up, missing_ok.
+    let oid = unsafe { pg_sys::get_table_am_oid(c"firn_toast".as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
 }
 
@@ -30,6 +38,36 @@ pub fn access_method_of(oid: u32) -> Option<u32> {
 
 /// OIDs of all relations of an access method.
 pub fn tables_of(method: u32) -> Vec<u32> {
+    relations(|form| form.relam.to_u32() == method)
+}
+
+/// OIDs of all relations whose TOAST relations are of an access method.
+pub fn tables_with_toast_of(method: u32) -> Vec<u32> {
+    let mut all = relations(|form| form.reltoastrelid != pg_sys::InvalidOid);
+    let toasts: BTreeSet<u32> = tables_of(method).into_iter().collect();
+    all.retain(|oid| toast_of(*oid).is_some_and(|toast| toasts.contains(&toast)));
+    all
+}
+
+/// OID of a relation's TOAST relation; None when it has none or is gone.
+fn toast_of(oid: u32) -> Option<u32> {
+    // SAFETY: the tuple is pinned while we look at it.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(oid)),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_class;
+        let toast = (*form).reltoastrelid.to_u32();
+        pg_sys::ReleaseSysCache(tuple);
+        (toast != 0).then_some(toast)
+    }
+}
+
+fn relations(wanted: impl Fn(&pg_sys::FormData_pg_class) -> bool) -> Vec<u32> {
     let mut found = Vec::new();
     // SAFETY: a catalog scan under its own snapshot; tuples are looked at while the scan holds them.
     unsafe {
@@ -43,7 +81,7 @@ pub fn tables_of(method: u32) -> Vec<u32> {
                 break;
             }
             let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_class;
-            if (*form).relam.to_u32() == method {
+            if wanted(&*form) {
                 found.push((*form).oid.to_u32());
             }
         }
@@ -177,6 +215,29 @@ pub fn server(name: &str, role: u32) -> Option<Server> {
     }
 }
 
+/// Give a table its TOAST relation. Nobody else uses the table.
+pub fn create_toast(table: u32) {
+    // SAFETY: plain call; it locks and looks itself.
+    unsafe {
+        super::ext::AlterTableCreateToastTable(
+            pg_sys::Oid::from(table),
+            pg_sys::Datum::from(0usize),
+            pg_sys::AccessExclusiveLock as i32,
+        )
+    }
+}
+
+/// Drop an index that nothing depends on.
+pub fn drop_index(oid: u32) {
+    let index = pg_sys::ObjectAddress {
+        classId: pg_sys::RelationRelationId,
+        objectId: pg_sys::Oid::from(oid),
+        objectSubId: 0,
+    };
+    // SAFETY: the address is copied.
+    unsafe { pg_sys::performDeletion(&index, pg_sys::DropBehavior::DROP_RESTRICT, 0) }
+}
+
 /// The current role may use the server.
 pub fn may_use_server(oid: u32) -> bool {
     // SAFETY: plain look-up.
@@ -187,6 +248,18 @@ pub fn may_use_server(oid: u32) -> bool {
             pg_sys::ACL_USAGE as u64 as _,
         ) == pg_sys::AclResult::ACLCHECK_OK
     }
+}
+
+/// The current role may act as owner of the server.
+pub fn owns_server(oid: u32) -> bool {
+    // SAFETY: plain look-up.
+    unsafe { pg_sys::pg_foreign_server_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
+}
+
+/// The current role.
+pub fn current_role() -> u32 {
+    // SAFETY: plain call.
+    unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// Make the table depend on the server, so that DROP SERVER refuses while stripes are there.
@@ -240,16 +313,15 @@ struct DependRow {
 /// OID of its index on the depending object.
 const DEPENDENCIES_BY_DEPENDER: u32 = 2673;
 
-/// Names of the foreign servers that a table depends on.
-pub fn servers_of(table: u32) -> Vec<String> {
-    let mut names = Vec::new();
-    // SAFETY: a catalog scan with keys on the stack; results are copied.
+/// Visit what a relation depends on: class, object.
+fn each_dependency(relation: u32, mut visit: impl FnMut(u32, u32)) {
+    // SAFETY: a catalog scan with keys on the stack.
     unsafe {
         let depend =
             pg_sys::table_open(pg_sys::Oid::from(DEPENDENCIES), pg_sys::AccessShareLock as i32);
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
         for (i, (column, value)) in
-            [(1, u32::from(pg_sys::RelationRelationId)), (2, table)].into_iter().enumerate()
+            [(1, u32::from(pg_sys::RelationRelationId)), (2, relation)].into_iter().enumerate()
         {
             pg_sys::ScanKeyInit(
                 &mut keys[i],
@@ -274,15 +346,37 @@ pub fn servers_of(table: u32) -> Vec<String> {
             }
             let header = (*tuple).t_data;
             let form = (header as *const u8).add(usize::from((*header).t_hoff)) as *const DependRow;
-            if (*form).referenced_class == u32::from(pg_sys::ForeignServerRelationId) {
-                let server = pg_sys::GetForeignServer(pg_sys::Oid::from((*form).referenced_object));
-                names.push(CStr::from_ptr((*server).servername).to_string_lossy().into_owned());
-            }
+            visit((*form).referenced_class, (*form).referenced_object);
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(depend, pg_sys::AccessShareLock as i32);
     }
+}
+
+/// Names of the foreign servers that a table depends on.
+pub fn servers_of(table: u32) -> Vec<String> {
+    let mut names = Vec::new();
+    each_dependency(table, |class, object| {
+        if class == u32::from(pg_sys::ForeignServerRelationId) {
+            // SAFETY: a look-up that raises when there is none; the name is copied.
+            names.push(unsafe {
+                let server = pg_sys::GetForeignServer(pg_sys::Oid::from(object));
+                CStr::from_ptr((*server).servername).to_string_lossy().into_owned()
+            });
+        }
+    });
     names
+}
+
+/// The table whose TOAST relation this is; None while it is being made or dropped.
+pub fn owner_of_toast(toast: u32) -> Option<u32> {
+    let mut owner = None;
+    each_dependency(toast, |class, object| {
+        if class == u32::from(pg_sys::RelationRelationId) {
+            owner = Some(object);
+        }
+    });
+    owner
 }
 
 /// OID of pg_user_mapping, as the option validator is told.

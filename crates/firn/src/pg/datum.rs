@@ -2,7 +2,7 @@
 //! stripe column). The way out needs no PostgreSQL memory and lives in `stripe::datums`.
 
 use super::rel::Attribute;
-use super::{error, Kind};
+use super::{error, memory, Kind};
 use firn_format::{ColumnBuilder, ColumnKind, ColumnSpec};
 use pgrx::pg_sys;
 
@@ -228,14 +228,13 @@ pub fn push(builder: &mut ColumnBuilder, conversion: Conversion, value: Datum, n
         Conversion::Varlena => with_varlena(value, |bytes| builder.push_bytes(bytes)),
         Conversion::Jsonb => {
             // SAFETY: a jsonb datum; jsonb_out returns a palloc'ed C string.
-            unsafe {
+            memory::scratch(|| unsafe {
                 let text = pg_sys::OidOutputFunctionCall(
                     pg_sys::Oid::from(pg_sys::F_JSONB_OUT),
                     pg_sys::Datum::from(value),
                 );
                 builder.push_bytes(std::ffi::CStr::from_ptr(text).to_bytes());
-                pg_sys::pfree(text.cast());
-            }
+            })
         }
         Conversion::Fixed(n) => {
             // SAFETY: a by-reference value of fixed length n.
@@ -278,27 +277,33 @@ pub fn text_of(type_oid: u32, value: Datum) -> String {
     }
 }
 
-/// The elements of an array that are not NULL. By-reference ones live in the current memory context.
-pub fn array_elements(array: Datum) -> Vec<Datum> {
-    // SAFETY: a live array datum; deconstruct_array fills both arrays with `count` elements.
-    unsafe {
-        let array =
-            pg_sys::pg_detoast_datum(array as *mut pg_sys::varlena) as *mut pg_sys::ArrayType;
-        let (mut length, mut by_value, mut align) = (0, false, 0);
-        pg_sys::get_typlenbyvalalign((*array).elemtype, &mut length, &mut by_value, &mut align);
-        let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-        pg_sys::deconstruct_array(
-            array,
-            (*array).elemtype,
-            i32::from(length),
-            by_value,
-            align,
-            &mut values,
-            &mut nulls,
-            &mut count,
-        );
-        (0..count as usize).filter(|i| !*nulls.add(*i)).map(|i| (*values.add(i)).value()).collect()
-    }
+/// Call `f` with the elements of an array that are not NULL.
+pub fn each_element(array: Datum, mut f: impl FnMut(Datum)) {
+    memory::scratch(|| {
+        // SAFETY: a live array datum; deconstruct_array fills both arrays with `count` elements.
+        unsafe {
+            let array =
+                pg_sys::pg_detoast_datum(array as *mut pg_sys::varlena) as *mut pg_sys::ArrayType;
+            let kind = (*array).elemtype;
+            let (mut length, mut by_value, mut align) = (0, false, 0);
+            pg_sys::get_typlenbyvalalign(kind, &mut length, &mut by_value, &mut align);
+            let (mut values, mut nulls, mut count) =
+                (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+            pg_sys::deconstruct_array(
+                array,
+                kind,
+                i32::from(length),
+                by_value,
+                align,
+                &mut values,
+                &mut nulls,
+                &mut count,
+            );
+            for i in (0..count as usize).filter(|i| !*nulls.add(*i)) {
+                f((*values.add(i)).value());
+            }
+        }
+    })
 }
 
 /// The datum of jsonb text, as bytes of a varlena (header included).
@@ -307,7 +312,7 @@ pub fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
         error(Kind::Corrupt, "a stored json value contains a zero byte").raise()
     };
     // SAFETY: jsonb_in returns a palloc'ed varlena with a 4-byte header.
-    unsafe {
+    memory::scratch(|| unsafe {
         let datum = pg_sys::OidInputFunctionCall(
             pg_sys::Oid::from(pg_sys::F_JSONB_IN),
             c_text.as_ptr() as *mut _,
@@ -316,10 +321,8 @@ pub fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
         );
         let ptr = datum.cast_mut_ptr::<u8>();
         let len = pgrx::varlena::varsize_any(ptr.cast());
-        let bytes = std::slice::from_raw_parts(ptr, len).to_vec();
-        pg_sys::pfree(ptr.cast());
-        bytes
-    }
+        std::slice::from_raw_parts(ptr, len).to_vec()
+    })
 }
 
 const NUMERIC_SPECIAL: u16 = 0xC000;

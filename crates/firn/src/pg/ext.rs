@@ -47,12 +47,8 @@ postgres_functions! {
         freeze_xid: pg_sys::TransactionId,
         cutoff_multi: pg_sys::MultiXactId,
     ) -> *mut core::ffi::c_void;
+    fn NewRelationCreateToastTable(table: pg_sys::Oid, options: pg_sys::Datum);
     fn end_heap_rewrite(state: *mut core::ffi::c_void);
-    fn rewrite_heap_tuple(
-        state: *mut core::ffi::c_void,
-        old_tuple: pg_sys::HeapTuple,
-        new_tuple: pg_sys::HeapTuple,
-    );
     fn rewrite_heap_dead_tuple(
         state: *mut core::ffi::c_void,
         old_tuple: pg_sys::HeapTuple,
@@ -70,6 +66,7 @@ postgres_functions! {
         tid: *mut pg_sys::ItemPointerData,
         blkno: pg_sys::BlockNumber,
     );
+    fn ShareSerializableXact() -> *mut core::ffi::c_void;
     fn datum_image_eq(
         value1: pg_sys::Datum,
         value2: pg_sys::Datum,
@@ -98,6 +95,16 @@ postgres_functions! {
         nowait: bool,
     ) -> *mut PgStatEntryRef;
     fn pgstat_unlock_entry(entry: *mut PgStatEntryRef);
+    fn heap_toast_delete(
+        rel: pg_sys::Relation,
+        tuple: pg_sys::HeapTuple,
+        is_speculative: bool,
+    );
+    fn AlterTableCreateToastTable(
+        relation: pg_sys::Oid,
+        options: pg_sys::Datum,
+        lock: pg_sys::LOCKMODE,
+    );
     fn find_all_inheritors(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,
@@ -185,6 +192,34 @@ pub mod direct {
             direction: pg_sys::ScanDirection::Type,
             slot: *mut pg_sys::TupleTableSlot,
         ) -> bool;
+        pub fn heap_deform_tuple(
+            tuple: pg_sys::HeapTuple,
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            nulls: *mut bool,
+        );
+        pub fn heap_form_tuple(
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            nulls: *mut bool,
+        ) -> pg_sys::HeapTuple;
+        pub fn heap_freetuple(tuple: pg_sys::HeapTuple);
+        pub fn rewrite_heap_tuple(
+            state: *mut core::ffi::c_void,
+            old_tuple: pg_sys::HeapTuple,
+            new_tuple: pg_sys::HeapTuple,
+        );
+        pub fn LockBuffer(buffer: pg_sys::Buffer, mode: core::ffi::c_int);
+        pub fn HeapTupleSatisfiesVacuum(
+            tuple: pg_sys::HeapTuple,
+            oldest_xmin: pg_sys::TransactionId,
+            buffer: pg_sys::Buffer,
+        ) -> pg_sys::HTSV_Result::Type;
+        pub fn tuplesort_putdatum(
+            state: *mut pg_sys::Tuplesortstate,
+            value: pg_sys::Datum,
+            null: bool,
+        );
         pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, count: core::ffi::c_int);
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
         pub fn standard_ProcessUtility(
@@ -199,6 +234,8 @@ pub mod direct {
         );
         /// Returns the address of a constant: it cannot fail.
         pub fn GetHeapamTableAmRoutine() -> *const pg_sys::TableAmRoutine;
+        /// Reads a variable: it cannot fail.
+        pub fn GetTopTransactionIdIfAny() -> pg_sys::TransactionId;
         pub fn make_parsestate(parent: *mut pg_sys::ParseState) -> *mut pg_sys::ParseState;
         pub fn ExecVacuum(
             state: *mut pg_sys::ParseState,
@@ -212,6 +249,12 @@ pub mod direct {
             params: pg_sys::ParamListInfo,
         ) -> *mut pg_sys::PlannedStmt;
         pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: core::ffi::c_int);
+        pub fn standard_ExecutorRun(
+            query: *mut pg_sys::QueryDesc,
+            direction: pg_sys::ScanDirection::Type,
+            count: u64,
+            execute_once: bool,
+        );
         pub fn standard_ExecutorFinish(query: *mut pg_sys::QueryDesc);
         pub fn planstate_tree_walker(
             state: *mut pg_sys::PlanState,

@@ -8,6 +8,7 @@ pub enum Out {
     Null,
     /// The result of a function that returns void.
     Void,
+    Bool(bool),
     Int4(i32),
     Int8(i64),
     Oid(u32),
@@ -29,6 +30,7 @@ unsafe fn datum(out: &Out) -> (pg_sys::Datum, bool) {
     let d = match out {
         Out::Null => return (pg_sys::Datum::from(0usize), true),
         Out::Void => pg_sys::Datum::from(0usize),
+        Out::Bool(v) => pg_sys::Datum::from(*v),
         Out::Int4(v) => pg_sys::Datum::from(*v),
         Out::Int8(v) => pg_sys::Datum::from(*v),
         Out::Oid(v) => pg_sys::Datum::from(pg_sys::Oid::from(*v)),
@@ -60,6 +62,9 @@ impl Args {
     }
     pub fn int8(self, n: usize) -> Option<i64> {
         self.raw(n).map(|d| d as i64)
+    }
+    pub fn bool(self, n: usize) -> Option<bool> {
+        self.raw(n).map(|d| d & 0xff != 0)
     }
     /// A `name` argument.
     pub fn name(self, n: usize) -> Option<String> {
@@ -112,6 +117,12 @@ fn set(info: pg_sys::FunctionCallInfo, body: SetBody) -> pg_sys::Datum {
                     values.as_mut_ptr(),
                     nulls.as_mut_ptr(),
                 );
+                // There may be many rows, and the store has a copy.
+                for (out, value) in row.iter().zip(values) {
+                    if matches!(out, Out::Text(_) | Out::Bytes(_)) {
+                        pg_sys::pfree(value.cast_mut_ptr());
+                    }
+                }
             };
             body(Args(info), &mut sink);
             (*info).isnull = true;
@@ -140,12 +151,14 @@ macro_rules! sql_functions {
 sql_functions! {
     firn_compact, pg_finfo_firn_compact, single => crate::sql::compact;
     firn_check, pg_finfo_firn_check, set => crate::sql::check;
+    firn_repair, pg_finfo_firn_repair, set => crate::sql::repair;
     firn_stripes, pg_finfo_firn_stripes, set => crate::sql::stripes;
     firn_table_info, pg_finfo_firn_table_info, set => crate::sql::table_info;
     firn_stripe_file, pg_finfo_firn_stripe_file, single => crate::sql::stripe_file;
     firn_offload, pg_finfo_firn_offload, single => crate::sql::offload;
     firn_load, pg_finfo_firn_load, single => crate::sql::load;
     firn_unneeded, pg_finfo_firn_unneeded, set => crate::sql::unneeded;
+    firn_accept_store, pg_finfo_firn_accept_store, single => crate::sql::accept_store;
     firn_activity_info, pg_finfo_firn_activity_info, set => crate::sql::activity_info;
     firn_fdw_validator, pg_finfo_firn_fdw_validator, single => crate::sql::validate_options;
 }
@@ -161,4 +174,17 @@ pub extern "C-unwind" fn pg_finfo_firn_handler() -> *const pg_sys::Pg_finfo_reco
 #[no_mangle]
 pub extern "C-unwind" fn firn_handler(_info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     pg_sys::Datum::from(super::tableam::routine() as *mut pg_sys::TableAmRoutine)
+}
+
+#[doc(hidden)]
+#[no_mangle]
+pub extern "C-unwind" fn pg_finfo_firn_toast_handler() -> *const pg_sys::Pg_finfo_record {
+    &INFO
+}
+
+/// The handler of the access method of TOAST relations.
+#[doc(hidden)]
+#[no_mangle]
+pub extern "C-unwind" fn firn_toast_handler(_info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    pg_sys::Datum::from(super::tableam_toast::routine() as *mut pg_sys::TableAmRoutine)
 }

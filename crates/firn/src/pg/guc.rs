@@ -26,7 +26,7 @@ pub fn stripe_rows() -> u32 {
 pub fn write_memory() -> usize {
     unsafe { (WRITE_MEMORY_MB as usize) << 20 }
 }
-/// Bytes of decoded stripe metadata and dictionaries kept by this backend.
+/// Bytes of decoded directory rows, stripe metadata and dictionaries kept by this backend.
 pub fn metadata_cache() -> usize {
     unsafe { (METADATA_CACHE_MB as usize) << 20 }
 }
@@ -45,6 +45,16 @@ pub fn cache_size() -> u64 {
 /// Folder of the local cache of cold stripes; relative to the data directory.
 pub fn cache_directory() -> String {
     text(unsafe { CACHE_DIRECTORY })
+}
+
+/// Bytes that VACUUM may use to remember what is dead.
+pub fn vacuum_memory() -> usize {
+    // SAFETY: as above.
+    unsafe {
+        let own = autovacuum_work_mem;
+        let auto = pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER && own != -1;
+        (if auto { own } else { pg_sys::maintenance_work_mem } as usize) << 10
+    }
 }
 
 fn text(raw: *mut core::ffi::c_char) -> String {
@@ -79,6 +89,7 @@ pub fn crash_point(name: &str) {
 }
 
 unsafe extern "C" {
+    static autovacuum_work_mem: i32;
     #[link_name = "kill"]
     fn libc_kill(pid: i32, signal: i32) -> i32;
 }

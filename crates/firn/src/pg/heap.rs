@@ -20,11 +20,50 @@ pub(super) fn am() -> &'static pg_sys::TableAmRoutine {
     }
 }
 
+/// Pages that a row store may have. Half of all block numbers are those of stripe rows; the pages left out
+/// in between are for what is inserted by sessions that have looked when there was room.
+const MOST_BLOCKS: u32 = firn_format::VIRTUAL_BASE - (1 << 22);
+
+/// The row store may have come to its end. PostgreSQL remembers where it has inserted last: only a session
+/// that is near the end, or begins, has to look at the file's length.
+#[inline]
+unsafe fn is_near_end(rel: pg_sys::Relation) -> bool {
+    let smgr = (*rel).rd_smgr;
+    // An unknown block is the greatest number.
+    smgr.is_null() || (*smgr).smgr_targblock >= MOST_BLOCKS
+}
+
+/// Raise when the row store is as large as it may be. For callbacks, before heapam's.
+///
+/// # Safety
+/// An open relation.
+#[inline]
+pub(super) unsafe fn check_room(rel: pg_sys::Relation) {
+    if is_near_end(rel) {
+        super::ext::callback(|| refuse_to_outgrow(Rel::of(rel)))
+    }
+}
+
+fn refuse_to_outgrow(table: Rel) {
+    if table.heap_blocks() >= MOST_BLOCKS {
+        super::error(
+            super::Kind::Limit,
+            format!("the row store of table \"{}\" is full", table.name()),
+        )
+        .detail(format!("It has {} blocks, of {MOST_BLOCKS}.", table.heap_blocks()))
+        .hint("Move rows into stripes with firn.compact and run VACUUM, or partition the table.")
+        .raise()
+    }
+}
+
 /// Insert the slot's row into the row store; the slot gets its TID.
 pub fn insert(table: Rel, slot: Slot, cid: u32) {
     // SAFETY: heapam always has this callback; errors unwind through the guard.
     unsafe {
         let Some(f) = am().tuple_insert else { return };
+        if is_near_end(table.raw()) {
+            refuse_to_outgrow(table);
+        }
         super::ext::guarded(|| f(table.raw(), slot.0, cid, 0, std::ptr::null_mut()))
     }
 }
@@ -266,7 +305,9 @@ pub(super) unsafe fn hidden(
     snapshot: pg_sys::Snapshot,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
+    // Most readers have written nothing, and so changed no row that moved.
     super::xact::keeps_snapshot()
+        && (super::xact::is_serializable() || super::xact::has_xid())
         && super::ext::callback(|| {
             let Some((tid, deleter)) = deleted_by(slot) else { return false };
             let snap = Snap::of(snapshot);

@@ -6,7 +6,9 @@ use super::{memory, wanted};
 use pgrx::pg_sys;
 
 static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
+static mut PREVIOUS_RUN: pg_sys::ExecutorRun_hook_type = None;
 static mut PREVIOUS_FINISH: pg_sys::ExecutorFinish_hook_type = None;
+static mut PREVIOUS_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 
 /// Install all hooks. Called once at library load.
 pub fn install() {
@@ -14,8 +16,12 @@ pub fn install() {
     unsafe {
         PREVIOUS_START = pg_sys::ExecutorStart_hook;
         pg_sys::ExecutorStart_hook = Some(executor_start);
+        PREVIOUS_RUN = pg_sys::ExecutorRun_hook;
+        pg_sys::ExecutorRun_hook = Some(executor_run);
         PREVIOUS_FINISH = pg_sys::ExecutorFinish_hook;
         pg_sys::ExecutorFinish_hook = Some(executor_finish);
+        PREVIOUS_UTILITY = pg_sys::ProcessUtility_hook;
+        pg_sys::ProcessUtility_hook = Some(process_utility);
     }
 }
 
@@ -112,13 +118,85 @@ unsafe fn no_prefetch(state: *mut pg_sys::PlanState) -> bool {
     true
 }
 
-/// The rows of a statement are complete: write its stripes before AFTER triggers run.
+/// Rows that this session has collected and not written yet are in its memory, which parallel workers cannot
+/// read: a query that a function runs meanwhile does without them.
+unsafe extern "C-unwind" fn executor_run(
+    query: *mut pg_sys::QueryDesc,
+    direction: pg_sys::ScanDirection::Type,
+    count: u64,
+    execute_once: bool,
+) {
+    // A query that has been run before goes on without workers; up to 15.8 that is an error for one that is said
+    // to be run once.
+    let alone = callback(crate::write::any_pending);
+    if alone {
+        (*query).already_executed = true;
+    }
+    let once = execute_once && !alone;
+    match PREVIOUS_RUN {
+        Some(f) => f(query, direction, count, once),
+        None => direct::standard_ExecutorRun(query, direction, count, once),
+    }
+}
+
+/// The rows of a statement are complete: write its stripes before AFTER triggers run. Those of a statement
+/// that this one is a part of are not: its rows are not complete.
 unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
-    callback(crate::write::flush_all);
+    // Only these have a command id of their own, greater than that of the statement around them.
+    let writes = (*query).operation != pg_sys::CmdType::CMD_SELECT
+        || (*(*query).plannedstmt).hasModifyingCTE;
+    let cid = (*(*query).estate).es_output_cid;
+    if writes {
+        callback(|| crate::write::end_command(cid));
+    }
     match PREVIOUS_FINISH {
         Some(f) => f(query),
         None => direct::standard_ExecutorFinish(query),
     }
-    // What AFTER triggers inserted in bulk.
-    callback(crate::write::flush_all);
+    // What CTEs that nobody has read to their end have inserted since, and what AFTER triggers have left.
+    if writes {
+        callback(|| crate::write::end_command(cid));
+    }
+}
+
+/// A COPY FROM is at work, and no other command within it.
+static mut COPYING: bool = false;
+
+/// A COPY that has many partitions open tells of one after the other that its rows are complete, to open
+/// another, and comes back to it: its stripes wait for the end of the command.
+pub fn is_copying() -> bool {
+    // SAFETY: main thread only.
+    unsafe { COPYING }
+}
+
+/// A (sub)transaction was undone, and a COPY may have been in it.
+pub fn forget_copy() {
+    // SAFETY: as above.
+    unsafe { COPYING = false }
+}
+
+/// COPY FROM has no executor to tell us when its rows are complete.
+unsafe extern "C-unwind" fn process_utility(
+    statement: *mut pg_sys::PlannedStmt,
+    source: *const core::ffi::c_char,
+    read_only: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    environment: *mut pg_sys::QueryEnvironment,
+    dest: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    // Looked at before it runs: a CALL may free it.
+    let node = (*statement).utilityStmt;
+    let copies =
+        (*node).type_ == pg_sys::NodeTag::T_CopyStmt && (*(node as *mut pg_sys::CopyStmt)).is_from;
+    let outer = COPYING;
+    COPYING = copies;
+    let cid = if copies { callback(|| pg_sys::GetCurrentCommandId(false)) } else { 0 };
+    let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
+    f(statement, source, read_only, context, params, environment, dest, completion);
+    if copies {
+        callback(|| crate::write::end_command(cid));
+    }
+    COPYING = outer;
 }

@@ -4,7 +4,7 @@
 use super::datum::Datum;
 use super::ext::callback;
 use super::scandesc::Shared;
-use super::snapshot::Snap;
+use super::snapshot::{Registered, Snap};
 use super::toast::{raw_tid, tid_of};
 use super::Rel;
 use firn_format::Tid;
@@ -29,6 +29,9 @@ pub struct Builder {
     econtext: *mut pg_sys::ExprContext,
     slot: *mut pg_sys::TupleTableSlot,
     predicate: *mut pg_sys::ExprState,
+    /// The snapshot of a concurrent build: one for both halves of the table, or a row that is deleted from
+    /// one and inserted into the other meanwhile would be indexed twice.
+    snapshot: Option<Registered>,
 }
 
 impl Builder {
@@ -40,7 +43,9 @@ impl Builder {
             let slot = pg_sys::table_slot_create(request.table, std::ptr::null_mut());
             (*econtext).ecxt_scantuple = slot;
             let predicate = pg_sys::ExecPrepareQual((*request.info).ii_Predicate, estate);
-            Builder { request, estate, econtext, slot, predicate }
+            let given = !request.scan.is_null();
+            let snapshot = (!given && (*request.info).ii_Concurrent).then(Registered::transaction);
+            Builder { request, estate, econtext, slot, predicate, snapshot }
         }
     }
 
@@ -50,6 +55,14 @@ impl Builder {
     pub fn is_brin(&self) -> bool {
         // SAFETY: the index is open.
         unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::BRIN_AM_OID }
+    }
+    /// The index is being created, not rebuilt, and not as that of a partition whose parent has one.
+    pub fn is_asked_for(&self) -> bool {
+        // SAFETY: the index is open.
+        unsafe {
+            let index = self.request.index;
+            (*index).rd_createSubid != 0 && !(*(*index).rd_rel).relispartition
+        }
     }
     /// Address of the shared state of a parallel build.
     pub fn shared(&self) -> Option<Shared> {
@@ -86,14 +99,9 @@ impl Builder {
                 let snap = Snap::of((*self.request.scan).rs_snapshot);
                 return (snap.kind() == super::SnapKind::Mvcc).then_some(snap);
             }
-            None
         }
+        self.snapshot.as_ref().map(Registered::snap)
     }
-    pub fn is_concurrent(&self) -> bool {
-        // SAFETY: live IndexInfo.
-        unsafe { (*self.request.info).ii_Concurrent }
-    }
-
     /// Hand one stripe row to the index build. `alive` is false for a row that only older
     /// snapshots see.
     pub fn offer(
@@ -146,10 +154,20 @@ impl Builder {
 
     /// Index the row store. Returns the number of rows.
     pub fn row_store(&mut self) -> f64 {
+        self.heap_rows(|_| false)
+    }
+
+    /// Index the heap's rows except those for which `skip` holds. Returns the number of rows.
+    pub(super) fn heap_rows(&mut self, skip: fn(&super::toast::RowView) -> bool) -> f64 {
         // SAFETY: scan, page and tuple handling as in heapam_index_build_range_scan.
         unsafe {
-            let (scan, own, registered) = self.begin_row_store();
-            let oldest = pg_sys::GetOldestNonRemovableTransactionId(self.request.table);
+            let (scan, own) = self.begin_row_store();
+            // PostgreSQL takes a relation made by this transaction for one that nobody else reads. The TOAST
+            // relation that VACUUM FULL fills is one, and takes the old one's place: with rows that are
+            // dead to us alone.
+            let local = (*self.request.table).rd_createSubid != 0;
+            let rel = if local { std::ptr::null_mut() } else { self.request.table };
+            let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
             let any = (*(*scan).rs_snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY;
             let mut roots = Roots::new();
             let mut rows = 0.0;
@@ -162,6 +180,9 @@ impl Builder {
                 let buffer = (*buffered).buffer;
                 let verdict = if any { self.judge(tuple, buffer, oldest) } else { Some(true) };
                 let Some(alive) = verdict else { continue };
+                if skip(&super::toast::RowView::of(tuple)) {
+                    continue;
+                }
                 if alive {
                     rows += 1.0;
                 }
@@ -173,9 +194,6 @@ impl Builder {
             }
             if own {
                 pg_sys::heap_endscan(scan);
-                if !registered.is_null() {
-                    pg_sys::UnregisterSnapshot(registered);
-                }
             }
             rows
         }
@@ -253,17 +271,11 @@ impl Builder {
         super::xact::check_for_interrupts();
     }
 
-    unsafe fn begin_row_store(&self) -> (pg_sys::TableScanDesc, bool, pg_sys::Snapshot) {
+    unsafe fn begin_row_store(&self) -> (pg_sys::TableScanDesc, bool) {
         if !self.request.scan.is_null() {
-            return (self.request.scan, false, std::ptr::null_mut());
+            return (self.request.scan, false);
         }
-        let mut registered = std::ptr::null_mut();
-        let snapshot = if self.is_concurrent() {
-            registered = pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot());
-            registered
-        } else {
-            Snap::any().0
-        };
+        let snapshot = self.snapshot.as_ref().map_or(Snap::any(), Registered::snap).0;
         let mut flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
         if self.request.allow_sync {
             flags |= pg_sys::ScanOptions::SO_ALLOW_SYNC;
@@ -276,14 +288,14 @@ impl Builder {
             std::ptr::null_mut(),
             flags,
         );
-        (scan, true, registered)
+        (scan, true)
     }
 
     /// End the scan that PostgreSQL handed in, as heapam does.
     pub fn end_scan(&mut self) {
         if !self.request.scan.is_null() {
-            // SAFETY: a live scan of ours, ended once.
-            unsafe { super::ext::guarded(|| super::tableam_scan::end(self.request.scan)) };
+            // SAFETY: a live scan, ended once by its own access method.
+            unsafe { pg_sys::table_endscan(self.request.scan) };
             self.request.scan = std::ptr::null_mut();
         }
     }
@@ -338,19 +350,7 @@ pub(super) unsafe fn validate(
     snapshot: pg_sys::Snapshot,
     state: *mut pg_sys::ValidateIndexState,
 ) {
-    let mut known: Vec<i64> = Vec::new();
-    let mut value = pg_sys::Datum::from(0usize);
-    let mut null = false;
-    while pg_sys::tuplesort_getdatum(
-        (*state).tuplesort,
-        true,
-        &mut value,
-        &mut null,
-        std::ptr::null_mut(),
-    ) {
-        known.push(value.value() as i64);
-    }
-    let mut missing = Missing { known, table, index, info, state };
+    let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };
     let request = Build {
         table,
         index,
@@ -381,8 +381,71 @@ pub(super) unsafe fn validate(
     builder.finish();
 }
 
+/// Rows that a block can have, in the row store and in stripes.
+const ON_BLOCK: usize = firn_format::ROWS_PER_BLOCK as usize;
+
+/// The index's TIDs, which come sorted, beside the table's rows, which come block by block: first the row
+/// store's, then the stripes, whose virtual blocks are above all others.
+pub(super) struct KnownTids {
+    state: *mut pg_sys::ValidateIndexState,
+    /// The index's TID read last, as one number.
+    at_hand: Option<i64>,
+    exhausted: bool,
+    /// The block of the row looked for last, and which of its rows the index was found to have: those of
+    /// one block do not come in order, as heap-only tuples are indexed under their roots.
+    block: Option<u32>,
+    on_block: [bool; ON_BLOCK],
+}
+
+impl KnownTids {
+    pub(super) fn new(state: *mut pg_sys::ValidateIndexState) -> KnownTids {
+        let on_block = [false; ON_BLOCK];
+        KnownTids { state, at_hand: None, exhausted: false, block: None, on_block }
+    }
+
+    /// The index had an entry for `tid` when the validation began.
+    ///
+    /// # Safety
+    /// While the validation runs.
+    pub(super) unsafe fn contains(&mut self, tid: Tid) -> bool {
+        let wanted = code_of(tid);
+        if self.block != Some(tid.block) {
+            self.block = Some(tid.block);
+            self.on_block = [false; ON_BLOCK];
+        }
+        while !self.exhausted && self.at_hand.is_none_or(|code| code < wanted) {
+            self.note();
+            let mut value = pg_sys::Datum::from(0usize);
+            let mut null = false;
+            let none = std::ptr::null_mut();
+            let sort = (*self.state).tuplesort;
+            self.exhausted = !pg_sys::tuplesort_getdatum(sort, true, &mut value, &mut null, none);
+            self.at_hand = (!self.exhausted).then(|| value.value() as i64);
+        }
+        let place = usize::from(tid.offset).checked_sub(1);
+        self.at_hand == Some(wanted)
+            || place.and_then(|i| self.on_block.get(i)).copied().unwrap_or(false)
+    }
+
+    /// Keep in mind the TID at hand if it is one of the block at hand.
+    fn note(&mut self) {
+        let Some(code) = self.at_hand else { return };
+        if self.block.map(i64::from) == Some(code >> 16) {
+            let place = usize::from(code as u16).checked_sub(1);
+            if let Some(known) = place.and_then(|i| self.on_block.get_mut(i)) {
+                *known = true;
+            }
+        }
+    }
+}
+
+/// A TID as the number by which PostgreSQL sorts it.
+fn code_of(tid: Tid) -> i64 {
+    (i64::from(tid.block) << 16) | i64::from(tid.offset)
+}
+
 struct Missing {
-    known: Vec<i64>,
+    known: KnownTids,
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     info: *mut pg_sys::IndexInfo,
@@ -398,10 +461,8 @@ unsafe extern "C-unwind" fn insert_missing(
     state: *mut core::ffi::c_void,
 ) {
     callback(|| {
-        let missing = &*(state as *const Missing);
-        let place = tid_of(&*tid);
-        let code = (i64::from(place.block) << 16) | i64::from(place.offset);
-        if missing.known.binary_search(&code).is_ok() {
+        let missing = &mut *(state as *mut Missing);
+        if missing.known.contains(tid_of(&*tid)) {
             return;
         }
         let check = if (*missing.info).ii_Unique {

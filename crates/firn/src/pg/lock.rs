@@ -23,6 +23,13 @@ pub fn lock_row(table: Rel, tid: Tid) {
     unsafe { pg_sys::LockTuple(table.raw(), &mut raw, EXCLUSIVE) }
 }
 
+/// Take the short lock of one row if it is free.
+pub fn try_lock_row(table: Rel, tid: Tid) -> bool {
+    let mut raw = raw_tid(tid);
+    // SAFETY: plain call on an open relation.
+    unsafe { pg_sys::ConditionalLockTuple(table.raw(), &mut raw, EXCLUSIVE) }
+}
+
 pub fn unlock_row(table: Rel, tid: Tid) {
     let mut raw = raw_tid(tid);
     // SAFETY: as above; taken by lock_row.
@@ -100,4 +107,17 @@ pub fn widen_predicate_locks(table: Rel) {
 pub fn predicate_lock_table(table: Rel, snap: super::Snap) {
     // SAFETY: plain call.
     unsafe { super::ext::PredicateLockRelation(table.raw(), snap.0) }
+}
+
+/// Whether another transaction holds a lock on the table that conflicts with `mode`, at this moment.
+pub fn is_held_by_others(table: Rel, mode: super::LockMode) -> bool {
+    let oid = pg_sys::Oid::from(table.oid());
+    // SAFETY: the lock is given back at once; one that this transaction has already is counted.
+    unsafe {
+        if !pg_sys::ConditionalLockRelationOid(oid, mode as i32) {
+            return true;
+        }
+        pg_sys::UnlockRelationOid(oid, mode as i32);
+        false
+    }
 }

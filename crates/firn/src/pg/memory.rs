@@ -32,6 +32,29 @@ pub(super) unsafe fn within<T>(context: pg_sys::MemoryContext, f: impl FnOnce() 
     result
 }
 
+/// Run `f` in a memory context of its own, which is empty afterwards: input and output functions leave
+/// behind more than their result, and PostgreSQL calls them in memory that it resets row by row. `f` must not
+/// come here again, nor give away memory of it.
+pub(super) fn scratch<T>(f: impl FnOnce() -> T) -> T {
+    static mut SCRATCH: pg_sys::MemoryContext = std::ptr::null_mut();
+    // SAFETY: main thread only; the context lives as long as the process. What an error leaves in it goes
+    // with the next use.
+    unsafe {
+        if SCRATCH.is_null() {
+            SCRATCH = pg_sys::AllocSetContextCreateInternal(
+                pg_sys::TopMemoryContext,
+                c"firn scratch".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+        }
+        let result = within(SCRATCH, f);
+        pg_sys::MemoryContextReset(SCRATCH);
+        result
+    }
+}
+
 static mut RESETTING: bool = false;
 
 /// Destructors must leave PostgreSQL's resources alone: an error is unwinding or a memory context is

@@ -17,11 +17,13 @@ pub enum Command {
     Offload,
     Load,
     Check,
+    Repair,
 }
 
 /// "fir" and a digit: far from the numbers that PostgreSQL counts up from 1.
 const FIRST_COMMAND: u32 = 0x6669_7230;
-const COMMANDS: [Command; 4] = [Command::Compact, Command::Offload, Command::Load, Command::Check];
+const COMMANDS: [Command; 5] =
+    [Command::Compact, Command::Offload, Command::Load, Command::Check, Command::Repair];
 
 impl Command {
     fn number(self) -> u32 {
@@ -39,6 +41,7 @@ impl fmt::Display for Command {
             Command::Offload => "offload",
             Command::Load => "load",
             Command::Check => "check",
+            Command::Repair => "repair",
         })
     }
 }

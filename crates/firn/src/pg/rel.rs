@@ -22,6 +22,16 @@ pub enum LockMode {
     AccessShare = 1,
     RowExclusive = 3,
     ShareUpdateExclusive = 4,
+    AccessExclusive = 8,
+}
+
+/// Who reads a table's changes by logical decoding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decoder {
+    /// The table's subscribers.
+    Publication,
+    /// A replication slot, of this name, whose plugin does not go by publications.
+    Slot(String),
 }
 
 /// One attribute of a table.
@@ -139,19 +149,30 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
-    /// Changes of the table are to be sent to subscribers by logical decoding, which reads them off the
-    /// row store's log and knows nothing of stripes.
-    pub fn is_published(self) -> bool {
+    /// Who reads the table's changes by logical decoding, if anybody does. It takes them off the row store's
+    /// log and knows nothing of stripes. Subscribers (pgoutput) get what is published; other plugins get
+    /// the changes of all tables that are logged.
+    ///
+    /// The answer holds for what this transaction writes from now on: a slot that is made later decodes only
+    /// transactions that begin after those have ended which run when it is made.
+    pub fn decoded_by(self) -> Option<Decoder> {
         // SAFETY: an open relation; the description is cached by the relcache.
         unsafe {
-            if pg_sys::wal_level < pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32 {
-                return false;
+            if pg_sys::wal_level < pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32
+                || !self.is_permanent()
+            {
+                return None;
             }
             let mut found = pg_sys::PublicationDesc::default();
             pg_sys::RelationBuildPublicationDesc(self.0, &mut found);
             let a = found.pubactions;
-            a.pubinsert || a.pubupdate || a.pubdelete
+            if a.pubinsert || a.pubupdate || a.pubdelete {
+                return Some(Decoder::Publication);
+            }
         }
+        // The transaction has to run for the above to be true.
+        super::xact::xid();
+        super::wal::decoding_slot().map(Decoder::Slot)
     }
     /// Tell all sessions, at the end of this transaction, to look at this relation anew and to make
     /// new plans of statements that read it.
@@ -257,6 +278,12 @@ impl OpenRel {
         // SAFETY: as above.
         let raw = unsafe { pg_sys::relation_open(pg_sys::Oid::from(oid), lock as i32) };
         OpenRel { rel: Rel(raw), release: LockMode::None }
+    }
+    /// Open any kind of relation, waiting for the lock; None when it is gone.
+    pub fn if_there(oid: u32, lock: LockMode) -> Option<OpenRel> {
+        // SAFETY: the relation is looked up once it is locked.
+        let raw = unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock as i32) };
+        (!raw.is_null()).then(|| OpenRel { rel: Rel(raw), release: LockMode::None })
     }
     pub fn rel(&self) -> Rel {
         self.rel

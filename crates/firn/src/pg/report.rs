@@ -32,8 +32,14 @@ pub enum Kind {
     Denied,
     /// The object is of the wrong kind.
     WrongObject,
+    /// The object is in a state in which this cannot be done.
+    NotInState,
     /// The object is not there.
     Undefined,
+    /// The table is not there (any more).
+    UndefinedTable,
+    /// This cannot be done now.
+    NotNow,
     /// Somebody else holds the lock (NOWAIT).
     LockNotAvailable,
     /// Another transaction has changed the row in a way that this one cannot follow.
@@ -58,7 +64,10 @@ impl Kind {
             Kind::Limit => C::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             Kind::Denied => C::ERRCODE_INSUFFICIENT_PRIVILEGE,
             Kind::WrongObject => C::ERRCODE_WRONG_OBJECT_TYPE,
+            Kind::NotInState => C::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Kind::Undefined => C::ERRCODE_UNDEFINED_OBJECT,
+            Kind::UndefinedTable => C::ERRCODE_UNDEFINED_TABLE,
+            Kind::NotNow => C::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Kind::LockNotAvailable => C::ERRCODE_LOCK_NOT_AVAILABLE,
             Kind::Serialization => C::ERRCODE_T_R_SERIALIZATION_FAILURE,
             Kind::Internal => C::ERRCODE_INTERNAL_ERROR,

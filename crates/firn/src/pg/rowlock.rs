@@ -26,7 +26,7 @@ const XMAX_MASK: u32 = pg_sys::HEAP_XMAX_COMMITTED
 
 /// A transaction named by a tuple's xmax.
 #[derive(Clone, Copy)]
-struct Member {
+pub(super) struct Member {
     xid: u32,
     status: Status::Type,
 }
@@ -43,9 +43,10 @@ impl Member {
 }
 
 /// A pinned and locked page with one tuple on it.
-struct Held {
+pub(super) struct Held {
     buffer: pg_sys::Buffer,
     header: pg_sys::HeapTupleHeader,
+    offset: u16,
 }
 
 impl Held {
@@ -59,7 +60,7 @@ impl Held {
         unsafe {
             let buffer = pg_sys::ReadBuffer(rel.raw(), place.block);
             pg_sys::LockBuffer(buffer, mode);
-            let mut held = Held { buffer, header: std::ptr::null_mut() };
+            let mut held = Held { buffer, header: std::ptr::null_mut(), offset: place.offset };
             let page = pg_sys::BufferGetPage(buffer);
             let head = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
             let lower = usize::from((*(page as pg_sys::PageHeader)).pd_lower);
@@ -76,11 +77,6 @@ impl Held {
         }
     }
 
-    fn masks(&self) -> (u32, u32) {
-        // SAFETY: a tuple under the page's lock.
-        unsafe { (u32::from((*self.header).t_infomask), u32::from((*self.header).t_infomask2)) }
-    }
-
     fn xmin(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.header).t_choice.t_heap.t_xmin.into_inner() }
@@ -93,47 +89,27 @@ impl Held {
 
     /// Who locks, updates or deletes the tuple and matters still.
     fn members(&self) -> Vec<Member> {
-        let (mask, mask2) = self.masks();
-        // SAFETY: as above; the members' array is palloc'ed by PostgreSQL and copied.
+        // SAFETY: a tuple under the page's lock.
+        unsafe { members(self.header) }
+    }
+
+    /// As [`Held::take`] for a look.
+    pub(super) fn take_shared(rel: Rel, place: Tid) -> Option<Held> {
+        Held::take(rel, place, SHARED)
+    }
+
+    /// It is the anchor of this key, and no one has removed it.
+    pub(super) fn is_anchor_of(&self, key: super::ChunkKey) -> bool {
+        // SAFETY: a tuple under the page's lock; its length is read from its line pointer.
         unsafe {
-            let xmax = (*self.header).t_choice.t_heap.t_xmax;
-            let lock_only = mask & pg_sys::HEAP_XMAX_LOCK_ONLY != 0;
-            let bits = mask & pg_sys::HEAP_LOCK_MASK;
-            if mask & pg_sys::HEAP_XMAX_INVALID != 0 || xmax.into_inner() == 0 {
-                return Vec::new();
-            }
-            let mut list = Vec::new();
-            if mask & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
-                // Lock-only without strength: left by a server before 9.3, long over.
-                if lock_only && bits == 0 {
-                    return list;
-                }
-                let mut raw: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
-                let multi = pg_sys::MultiXactId::from(xmax.into_inner());
-                let n = pg_sys::GetMultiXactIdMembers(multi, &mut raw, false, lock_only);
-                for i in 0..n.max(0) as usize {
-                    let m = &*raw.add(i);
-                    list.push(Member { xid: m.xid.into_inner(), status: m.status });
-                }
-                if !raw.is_null() {
-                    pg_sys::pfree(raw.cast());
-                }
-            } else {
-                let key = mask2 & pg_sys::HEAP_KEYS_UPDATED != 0;
-                let status = match (lock_only, bits) {
-                    (true, pg_sys::HEAP_XMAX_KEYSHR_LOCK) => Status::MultiXactStatusForKeyShare,
-                    (true, pg_sys::HEAP_XMAX_SHR_LOCK) => Status::MultiXactStatusForShare,
-                    (true, _) if key => Status::MultiXactStatusForUpdate,
-                    (true, _) => Status::MultiXactStatusForNoKeyUpdate,
-                    (false, _) if key => Status::MultiXactStatusUpdate,
-                    (false, _) => Status::MultiXactStatusNoKeyUpdate,
-                };
-                list.push(Member { xid: xmax.into_inner(), status });
-            }
-            list.retain(|m| {
-                xact::is_in_progress(m.xid) || m.is_update() && xact::did_commit(m.xid)
-            });
-            list
+            let page = pg_sys::BufferGetPage(self.buffer);
+            let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+            tuple.t_data = self.header;
+            tuple.t_len = (*pg_sys::PageGetItemId(page, self.offset)).lp_len();
+            let view = super::toast::RowView::of(&mut tuple);
+            let gone = u32::from((*self.header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN
+                == pg_sys::HEAP_XMIN_INVALID;
+            !gone && view.key() == key && crate::directory::is_pinned_tombstone(key, view.data())
         }
     }
 
@@ -159,6 +135,51 @@ impl Held {
             pg_sys::CritSectionCount -= 1;
         }
     }
+}
+
+/// Who locks, updates or deletes the tuple and matters still.
+///
+/// # Safety
+/// A tuple under its page's lock.
+pub(super) unsafe fn members(header: pg_sys::HeapTupleHeader) -> Vec<Member> {
+    let (mask, mask2) = (u32::from((*header).t_infomask), u32::from((*header).t_infomask2));
+    // The members' array is palloc'ed by PostgreSQL and copied.
+    let xmax = (*header).t_choice.t_heap.t_xmax;
+    let lock_only = mask & pg_sys::HEAP_XMAX_LOCK_ONLY != 0;
+    let bits = mask & pg_sys::HEAP_LOCK_MASK;
+    if mask & pg_sys::HEAP_XMAX_INVALID != 0 || xmax.into_inner() == 0 {
+        return Vec::new();
+    }
+    let mut list = Vec::new();
+    if mask & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
+        // Lock-only without strength: left by a server before 9.3, long over.
+        if lock_only && bits == 0 {
+            return list;
+        }
+        let mut raw: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
+        let multi = pg_sys::MultiXactId::from(xmax.into_inner());
+        let n = pg_sys::GetMultiXactIdMembers(multi, &mut raw, false, lock_only);
+        for i in 0..n.max(0) as usize {
+            let m = &*raw.add(i);
+            list.push(Member { xid: m.xid.into_inner(), status: m.status });
+        }
+        if !raw.is_null() {
+            pg_sys::pfree(raw.cast());
+        }
+    } else {
+        let key = mask2 & pg_sys::HEAP_KEYS_UPDATED != 0;
+        let status = match (lock_only, bits) {
+            (true, pg_sys::HEAP_XMAX_KEYSHR_LOCK) => Status::MultiXactStatusForKeyShare,
+            (true, pg_sys::HEAP_XMAX_SHR_LOCK) => Status::MultiXactStatusForShare,
+            (true, _) if key => Status::MultiXactStatusForUpdate,
+            (true, _) => Status::MultiXactStatusForNoKeyUpdate,
+            (false, _) if key => Status::MultiXactStatusUpdate,
+            (false, _) => Status::MultiXactStatusNoKeyUpdate,
+        };
+        list.push(Member { xid: xmax.into_inner(), status });
+    }
+    list.retain(|m| xact::is_in_progress(m.xid) || m.is_update() && xact::did_commit(m.xid));
+    list
 }
 
 /// The xmax that names these transactions.

@@ -123,15 +123,18 @@ pub fn add_live_rows(table: Rel, rows: u64) {
     }
 }
 
-/// `rows` rows of the row store were deleted by a move, which is no change of the table: only their
-/// remains in the row store count.
+/// `rows` rows of the row store were taken by a move, which is no change of the table: only their remains
+/// in the row store count.
 pub fn count_moved(table: Rel, rows: u64) {
-    // SAFETY: the counters belong to this process; heapam has just counted the deletions in them.
+    // SAFETY: the counters belong to this process; set up as PostgreSQL's own counting does it.
     unsafe {
-        let Some(counters) = (*table.raw()).pgstat_info.as_mut() else { return };
-        let Some(of_transaction) = counters.trans.as_mut() else { return };
-        of_transaction.tuples_deleted -= rows as i64;
-        counters.t_counts.t_delta_dead_tuples += rows as i64;
+        let rel = table.raw();
+        if (*rel).pgstat_info.is_null() && (*rel).pgstat_enabled {
+            pg_sys::pgstat_assoc_relation(rel);
+        }
+        if let Some(counters) = (*rel).pgstat_info.as_mut() {
+            counters.t_counts.t_delta_dead_tuples += rows as i64;
+        }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Callbacks of definition and maintenance: index builds, VACUUM, CLUSTER, sizes.
 
-use super::ext::{self, callback, guarded};
+use super::ext::{callback, guarded};
 use super::index::{Build, Builder};
-use super::snapshot::Snap;
+use super::rewrite_table::Request;
 use super::statistics::{size_asked, SizeAsked};
 use super::tableam_scan::heap;
 use super::Rel;
 use crate::am::{analyze, counts, index_build, vacuum as maintenance};
-use crate::directory::Directory;
 use pgrx::pg_sys;
 
 use super::heap::am as heapam;
@@ -63,12 +62,13 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
     strategy: pg_sys::BufferAccessStrategy,
 ) {
     callback(|| {
+        maintenance::before(Rel::of(rel), &super::index_clean::Wish::of(params, strategy));
         let part = maintenance::row_store_tuples(Rel::of(rel), (*(*rel).rd_rel).reltuples);
         counted_as(rel, part, || heap!(relation_vacuum(rel, params, strategy)));
         // heapam has written the catalog; the minor releases before 2024 tell the caches of such
         // writes at the end of the command only.
         pg_sys::CommandEndInvalidationMessages();
-        maintenance::correct_statistics(Rel::of(rel))
+        maintenance::after(Rel::of(rel))
     })
 }
 
@@ -90,13 +90,47 @@ pub(super) unsafe extern "C-unwind" fn size(
     heap!(relation_size(rel, fork))
 }
 
-pub(super) unsafe extern "C-unwind" fn needs_toast_table(_rel: pg_sys::Relation) -> bool {
-    true
+/// A firn table needs one, whatever its columns are. Asked when a table is made, and by every ALTER TABLE:
+/// by that only a table is met without one that has just become firn's or comes from before firn saw to
+/// that. It gets it as soon as the statement is over (see `alter.rs`), if that holds the lock that is
+/// needed; here PostgreSQL would raise an error if not.
+pub(super) unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) -> bool {
+    (*rel).rd_createSubid != 0 || super::alter::is_creating_toast()
 }
 
-/// The TOAST relation of a firn table is a heap.
+/// A new file for a table, or for a table that TRUNCATE empties.
+pub(super) unsafe extern "C-unwind" fn set_new_filenode(
+    rel: pg_sys::Relation,
+    node: *const pg_sys::RelFileNode,
+    persistence: core::ffi::c_char,
+    freeze_xid: *mut pg_sys::TransactionId,
+    minmulti: *mut pg_sys::MultiXactId,
+) {
+    // PostgreSQL will rebuild the TOAST relation's valid index only.
+    callback(|| Rel::of(rel).toast_oid().map(super::alter::drop_left_over_indexes));
+    heap!(relation_set_new_filenode(rel, node, persistence, freeze_xid, minmulti))
+}
+
+/// TRUNCATE where a rollback would take the file away anyway: it is emptied in place. PostgreSQL goes on
+/// with the indexes, and only then with the TOAST relation; but the indexes must not find the stripes any
+/// more, whose TIDs are about to be given out anew.
+pub(super) unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Relation) {
+    heap!(relation_nontransactional_truncate(rel));
+    callback(|| {
+        let table = Rel::of(rel);
+        crate::write::discard_table(table);
+        let Some(oid) = table.toast_oid() else { return };
+        let oid = pg_sys::Oid::from(oid);
+        let toast = pg_sys::table_open(oid, pg_sys::AccessExclusiveLock as i32);
+        pg_sys::heap_truncate_one_rel(toast);
+        crate::am::forget(Rel::of(toast).storage());
+        pg_sys::table_close(toast, pg_sys::NoLock as i32);
+    })
+}
+
+/// The TOAST relation of a firn table is a heap that knows of rows that are not MVCC.
 pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> pg_sys::Oid {
-    pg_sys::HEAP_TABLE_AM_OID
+    callback(|| pg_sys::get_table_am_oid(c"firn_toast".as_ptr(), false))
 }
 
 pub(super) unsafe extern "C-unwind" fn estimate_size(
@@ -139,136 +173,19 @@ pub(super) unsafe extern "C-unwind" fn copy_for_cluster(
     vacuumed: *mut f64,
     recently_dead: *mut f64,
 ) {
-    // heapam's copy reads the old table through its access method when there is no index: it would
-    // see stripe rows and has no place for their bytes. The row store is copied by heapam with the
-    // scan restricted to it, then the chunks are carried over as they are.
-    callback(|| crate::am::scan::row_store_only(true));
-    let result = callback(|| {
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            guarded(|| {
-                heap!(relation_copy_for_cluster(
-                    old,
-                    new,
-                    index,
-                    use_sort,
-                    oldest_xmin,
-                    xid_cutoff,
-                    multi_cutoff,
-                    rows,
-                    vacuumed,
-                    recently_dead
-                ))
-            })
-        }));
-        crate::am::scan::row_store_only(false);
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
-        }
-        let (all, live) = stripe_rows(Rel::of(old));
-        carry_stripes(old, new, oldest_xmin, *xid_cutoff, *multi_cutoff);
-        if all > 0 {
-            // The caller sets the table's count to what we return.
-            let toast = (*(*new).rd_rel).reltoastrelid.to_u32();
-            let toast = super::Toast::open_oid(toast, super::LockMode::RowExclusive);
-            counts::note(&toast, *rows + live as f64, all, live);
-        }
-        live as f64
-    });
-    *rows += result;
-}
-
-/// Copy all rows of ours from the old TOAST relation to the new one, their transaction ids kept, so
-/// that older snapshots go on seeing what they saw.
-unsafe fn carry_stripes(
-    old: pg_sys::Relation,
-    new: pg_sys::Relation,
-    oldest_xmin: pg_sys::TransactionId,
-    freeze_xid: pg_sys::TransactionId,
-    cutoff_multi: pg_sys::MultiXactId,
-) {
-    let (from, to) = ((*(*old).rd_rel).reltoastrelid, (*(*new).rd_rel).reltoastrelid);
-    if from == pg_sys::InvalidOid || to == pg_sys::InvalidOid {
-        return;
-    }
-    let from = pg_sys::table_open(from, pg_sys::AccessExclusiveLock as i32);
-    let to = pg_sys::table_open(to, pg_sys::AccessExclusiveLock as i32);
-    let rewrite = ext::begin_heap_rewrite(from, to, oldest_xmin, freeze_xid, cutoff_multi);
-    let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
-    let scan = pg_sys::heap_beginscan(
-        from,
-        Snap::any().0,
-        0,
-        std::ptr::null_mut(),
-        std::ptr::null_mut(),
-        flags,
-    );
-    loop {
-        super::xact::check_for_interrupts();
-        let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-        if tuple.is_null() {
-            break;
-        }
-        let header = (*tuple).t_data;
-        let id = *((header as *const u8).add(usize::from((*header).t_hoff)) as *const u32);
-        if id >= pg_sys::FirstNormalObjectId {
-            continue;
-        }
-        let buffer = (*(scan as pg_sys::HeapScanDesc)).rs_cbuf;
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        let state = pg_sys::HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        if state == pg_sys::HTSV_Result::HEAPTUPLE_DEAD {
-            ext::rewrite_heap_dead_tuple(rewrite, tuple);
-        } else {
-            ext::rewrite_heap_tuple(rewrite, tuple, pg_sys::heap_copytuple(tuple));
-        }
-    }
-    pg_sys::heap_endscan(scan);
-    ext::end_heap_rewrite(rewrite);
-    pg_sys::CommandCounterIncrement();
-    let indexes = pg_sys::RelationGetIndexList(to);
-    let mut params: pg_sys::ReindexParams = std::mem::zeroed();
-    let persistence = (*(*to).rd_rel).relpersistence;
-    for i in 0..(if indexes.is_null() { 0 } else { (*indexes).length }) {
-        let oid = (*(*indexes).elements.add(i as usize)).oid_value;
-        pg_sys::reindex_index(oid, false, persistence, &mut params);
-    }
-    keep_defaults(Rel::of(old), (*to).rd_id.to_u32());
-    pg_sys::relation_close(from, pg_sys::NoLock as i32);
-    pg_sys::relation_close(to, pg_sys::NoLock as i32);
-}
-
-/// Rows of the table's stripes, and those alive.
-fn stripe_rows(table: Rel) -> (u64, u64) {
-    let directory = Directory::open(table, super::LockMode::AccessShare);
-    directory.map_or((0, 0), |d| counts::count_stripe_rows(&d))
-}
-
-/// PostgreSQL forgets the defaults of added columns after a rewrite, as heap rows have them written
-/// out then. Stripes were carried as they are and still need them.
-fn keep_defaults(old: Rel, new_toast: u32) {
-    let toast = super::Toast::open_oid(new_toast, super::LockMode::RowExclusive);
-    for attribute in old.attributes().iter().filter(|a| !a.dropped) {
-        let Some(bytes) = super::slot::remembered_default(old, attribute) else { continue };
-        let key = super::ChunkKey {
-            id: crate::directory::keys::MISSING,
-            seq: i32::from(attribute.number),
-        };
-        if bytes.len() > super::toast::CHUNK_BYTES {
-            super::error(
-                super::Kind::Limit,
-                format!(
-                    "default of column \"{}\" is too large to rewrite the table",
-                    attribute.name
-                ),
-            )
-            .hint("Rewrite the table with ALTER TABLE ... SET ACCESS METHOD heap and back.")
-            .raise()
-        }
-        if toast.find(key, Snap::self_snap()).is_none() {
-            toast.insert(key, &bytes, super::xact::command_id(true), true);
-        }
-    }
+    let request = Request {
+        old,
+        new,
+        index,
+        sort: use_sort,
+        oldest: oldest_xmin,
+        freeze: *xid_cutoff,
+        multi: *multi_cutoff,
+    };
+    let found = callback(|| super::carry::copy_table(&request));
+    *rows += found.rows;
+    *vacuumed += found.vacuumed;
+    *recently_dead += found.recently_dead;
 }
 
 /// Write a table's counts to pg_class in place, as VACUUM does.
@@ -309,6 +226,20 @@ pub fn row_count(oid: u32) -> f64 {
         let rows = f64::from((*form).reltuples);
         pg_sys::ReleaseSysCache(tuple);
         rows
+    }
+}
+
+/// Build an index anew. Nobody else uses its table.
+pub fn rebuild_index(oid: u32) {
+    let persistence = {
+        let index = super::OpenRel::any_kind(oid, super::LockMode::AccessExclusive);
+        // SAFETY: an open index.
+        unsafe { (*(*index.rel().raw()).rd_rel).relpersistence }
+    };
+    // SAFETY: as REINDEX INDEX does it.
+    unsafe {
+        let mut params: pg_sys::ReindexParams = std::mem::zeroed();
+        pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
     }
 }
 

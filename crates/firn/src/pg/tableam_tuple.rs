@@ -2,7 +2,7 @@
 //! row store go to heapam's own callbacks at once.
 
 use super::ext::callback;
-use super::heap::{am as heapam, hidden, Failure, RowLock};
+use super::heap::{am as heapam, check_room, hidden, Failure, RowLock};
 use super::lock::Wait;
 use super::scandesc::{alloc, slot_for_state, FetchDesc};
 use super::slot::Slot;
@@ -190,7 +190,20 @@ pub(super) unsafe extern "C-unwind" fn insert(
     if callback(|| crate::write::insert(Rel::of(rel), Slot::of(slot), cid)) {
         return;
     }
+    check_room(rel);
     heap!(tuple_insert(rel, slot, cid, options, bistate))
+}
+
+pub(super) unsafe extern "C-unwind" fn insert_speculative(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: pg_sys::CommandId,
+    options: i32,
+    bistate: *mut pg_sys::BulkInsertStateData,
+    token: u32,
+) {
+    check_room(rel);
+    heap!(tuple_insert_speculative(rel, slot, cid, options, bistate, token))
 }
 
 pub(super) unsafe extern "C-unwind" fn multi_insert(
@@ -206,12 +219,15 @@ pub(super) unsafe extern "C-unwind" fn multi_insert(
         crate::write::insert_many(Rel::of(rel), &list, cid)
     });
     if !taken {
+        check_room(rel);
         heap!(multi_insert(rel, slots, count, cid, options, bistate))
     }
 }
 
 pub(super) unsafe extern "C-unwind" fn finish_bulk_insert(rel: pg_sys::Relation, options: i32) {
-    callback(|| crate::write::flush_table(Rel::of(rel)));
+    if !super::hooks::is_copying() {
+        callback(|| crate::write::flush_table(Rel::of(rel)));
+    }
     if let Some(f) = heapam().finish_bulk_insert {
         f(rel, options)
     }
@@ -278,6 +294,7 @@ pub(super) unsafe extern "C-unwind" fn update(
 ) -> pg_sys::TM_Result::Type {
     let mut target = tid_of(&*tid);
     if !target.is_virtual() {
+        check_room(rel);
         let result = heap!(tuple_update(
             rel,
             tid,
@@ -374,24 +391,5 @@ pub(super) unsafe extern "C-unwind" fn lock(
                 }
             }
         }
-    }
-}
-
-/// Call heapam's delete from safe code (the mover does).
-pub fn delete_row_store(table: Rel, tid: Tid, cid: u32) -> (super::heap::Outcome, Failure) {
-    let mut raw = raw_tid(tid);
-    // SAFETY: plain heapam call; outputs are plain structs.
-    unsafe {
-        let mut tmfd: pg_sys::TM_FailureData = std::mem::zeroed();
-        let result = pg_sys::heap_delete(
-            table.raw(),
-            &mut raw,
-            cid,
-            std::ptr::null_mut(),
-            false,
-            &mut tmfd,
-            false,
-        );
-        (super::heap::Outcome::of(result), Failure::of(&tmfd))
     }
 }

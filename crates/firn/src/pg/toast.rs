@@ -7,6 +7,7 @@ use super::frozen::freeze;
 use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 use super::{ext, LockMode, Rel};
+use crate::directory::keys::is_overwritten;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
@@ -43,6 +44,12 @@ pub struct Toast {
     index_count: i32,
     valid: usize,
     slot: std::cell::Cell<*mut pg_sys::TupleTableSlot>,
+    /// Blocks the relation had when it was asked last. While it is open its lock keeps it from shrinking.
+    pub(super) blocks: std::cell::Cell<u32>,
+    /// The ring of buffers that chunks are read into; null for buffers as any.
+    pub(super) ring: std::cell::Cell<pg_sys::BufferAccessStrategy>,
+    /// How many chunks to ask the system for ahead of reading them.
+    pub(super) ahead: std::cell::Cell<u32>,
 }
 
 /// A physical position from a heap TID.
@@ -87,7 +94,18 @@ impl Toast {
             index_count,
             valid: valid.max(0) as usize,
             slot: std::cell::Cell::new(std::ptr::null_mut()),
+            blocks: std::cell::Cell::new(0),
+            ring: std::cell::Cell::new(std::ptr::null_mut()),
+            ahead: std::cell::Cell::new(0),
         }
+    }
+
+    /// The relation has this block.
+    pub(super) fn has_block(&self, block: u32) -> bool {
+        if block >= self.blocks.get() {
+            self.blocks.set(self.rel.heap_blocks());
+        }
+        block < self.blocks.get()
     }
 
     pub fn rel(&self) -> Rel {
@@ -141,6 +159,7 @@ impl Toast {
             let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
             let n = fill_keys(&mut keys, id, low, high);
             let judge = snap.is_serializable();
+            let copies = may_change(id, snap);
             let how = if judge { Snap::any() } else { snap };
             let scan = pg_sys::index_beginscan(self.raw(), index, how.0, n, 0);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
@@ -155,7 +174,9 @@ impl Toast {
                 if judge && !self.judge(tuple, (*filled).buffer, snap) {
                     continue;
                 }
-                let view = RowView { tuple };
+                let copy = copies.then(|| self.copy(&*tuple, (*filled).buffer));
+                let mut copied = copy.as_ref().map(|(_, tuple)| *tuple);
+                let view = RowView { tuple: copied.as_mut().map_or(tuple, |t| &raw mut *t) };
                 let key = view.key();
                 if let ControlFlow::Break(b) = visit(key, &view) {
                     found = Some(b);
@@ -166,6 +187,48 @@ impl Toast {
             clear(slot);
         }
         found
+    }
+
+    /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
+    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
+        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
+        unsafe {
+            let index = *self.indexes.add(self.valid);
+            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+            let bounds = [
+                (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
+                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
+            ];
+            for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
+                let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
+                pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+            }
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
+            loop {
+                super::xact::check_for_interrupts();
+                let forward = pg_sys::ScanDirection::ForwardScanDirection;
+                let tid = pg_sys::index_getnext_tid(scan, forward);
+                if tid.is_null() {
+                    break;
+                }
+                visit(tid_of(&*tid));
+            }
+            pg_sys::index_endscan(scan);
+        }
+    }
+
+    /// The visibility map says that all tuples of the page are frozen.
+    pub fn is_all_frozen(&self, block: u32) -> bool {
+        // SAFETY: the map's page is unpinned.
+        unsafe {
+            let mut map: pg_sys::Buffer = 0;
+            let status = pg_sys::visibilitymap_get_status(self.raw(), block, &mut map);
+            if map != 0 {
+                pg_sys::ReleaseBuffer(map);
+            }
+            u32::from(status) & pg_sys::VISIBILITYMAP_ALL_FROZEN != 0
+        }
     }
 
     /// The row under `key` that `snap` sees.
@@ -187,7 +250,7 @@ impl Toast {
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
     ) -> Option<T> {
-        if place.block >= self.rel.heap_blocks() {
+        if !self.has_block(place.block) {
             return None;
         }
         // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
@@ -202,11 +265,30 @@ impl Toast {
             }
             let view = RowView { tuple: &mut tuple };
             let hit = view.key() == key && (!judge || self.judge(&mut tuple, buffer, snap));
+            let copy = (hit && may_change(key.id, snap)).then(|| self.copy(&tuple, buffer));
+            if let Some((_, copied)) = &copy {
+                tuple = *copied;
+            }
             let view = RowView { tuple: &mut tuple };
             let result = hit.then(|| visit(&view));
             pg_sys::ReleaseBuffer(buffer);
             result
         }
+    }
+
+    /// The tuple as it is at one moment; it leads to the words beside it.
+    unsafe fn copy(
+        &self,
+        tuple: &pg_sys::HeapTupleData,
+        buffer: pg_sys::Buffer,
+    ) -> (Vec<u64>, pg_sys::HeapTupleData) {
+        let len = tuple.t_len as usize;
+        let mut words = vec![0u64; len.div_ceil(8)];
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        std::ptr::copy_nonoverlapping(tuple.t_data.cast(), words.as_mut_ptr().cast::<u8>(), len);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+        let copy = pg_sys::HeapTupleData { t_data: words.as_mut_ptr().cast(), ..*tuple };
+        (words, copy)
     }
 
     /// Does `snap` see the tuple? Conflicts with other serializable transactions are noted.
@@ -216,40 +298,6 @@ impl Toast {
         pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
         visible
-    }
-
-    /// Read the chunk at `place` without asking for its visibility, if it holds `key`: chunk
-    /// addresses are never used twice, so a chunk that is there is the right one.
-    pub fn chunk_at(&self, place: Tid, key: ChunkKey, visit: impl FnOnce(&[u8])) -> bool {
-        // SAFETY: the page is read under a share lock and pin; item bounds come from the page's own
-        // line pointers, as heapam trusts them.
-        unsafe {
-            let buffer = pg_sys::ReadBufferExtended(
-                self.raw(),
-                pg_sys::ForkNumber::MAIN_FORKNUM,
-                place.block,
-                pg_sys::ReadBufferMode::RBM_NORMAL,
-                std::ptr::null_mut(),
-            );
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-            let page = pg_sys::BufferGetPage(buffer);
-            let mut found = false;
-            if place.offset <= pg_sys::PageGetMaxOffsetNumber(page) {
-                let item = pg_sys::PageGetItemId(page, place.offset);
-                if (*item).lp_flags() == pg_sys::LP_NORMAL {
-                    let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-                    tuple.t_data = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
-                    tuple.t_len = (*item).lp_len();
-                    let view = RowView { tuple: &mut tuple };
-                    if view.key() == key {
-                        visit(view.data());
-                        found = true;
-                    }
-                }
-            }
-            pg_sys::UnlockReleaseBuffer(buffer);
-            found
-        }
     }
 
     pub(super) fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
@@ -445,66 +493,65 @@ impl Toast {
     }
 
     /// Overwrite a row's bytes where they are, outside of any transaction, WAL-logged. The length
-    /// must not change.
+    /// must not change. As `heap_inplace_update`, which refuses to while parallel workers run (of a query
+    /// that fills a table, say): they look at other tables, and no command id is made here.
     pub fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
-        // SAFETY: as insert; heap_inplace_update raises when lengths differ.
+        let wrong = |what: &str| -> ! {
+            super::error(super::Kind::Internal, "a row to be overwritten is not the one expected")
+                .detail(format!(
+                    "{key:?} at {place:?} of TOAST relation {}: {what}.",
+                    self.rel.oid()
+                ))
+                .raise()
+        };
+        if place.block >= self.rel.heap_blocks() {
+            wrong("no such page");
+        }
+        // SAFETY: the block exists; the line pointer is looked at under the page's exclusive lock, and what
+        // is written has the length of what was there. Between the change and its log record nothing can
+        // fail but by a PANIC. Pin and lock are released, by PostgreSQL where an error is raised.
         unsafe {
-            let tuple = self.form(key, data);
-            (*tuple).t_self = raw_tid(place);
-            pg_sys::heap_inplace_update(self.raw(), tuple);
-            pg_sys::heap_freetuple(tuple);
-        }
-    }
-
-    /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
-    /// (see `directory::chunks`). `hint` remembers where the run's first chunk was found; wrong or
-    /// missing hints cost an index look-up. False when a chunk is missing.
-    pub fn read_run(
-        &self,
-        id: u32,
-        first_seq: u32,
-        offset: u64,
-        out: &mut Vec<u8>,
-        len: usize,
-        hint: &std::cell::Cell<Option<Tid>>,
-    ) -> bool {
-        let end = offset + len as u64;
-        let mut at = offset;
-        let blocks = self.rel.heap_blocks();
-        while at < end {
-            super::xact::check_for_interrupts();
-            let chunk = (at / CHUNK_BYTES as u64) as u32;
-            let within = (at % CHUNK_BYTES as u64) as usize;
-            let want = ((end - at) as usize).min(CHUNK_BYTES - within);
-            let key = ChunkKey { id, seq: seq_of(first_seq + chunk) };
-            let before = out.len();
-            let mut take = |data: &[u8]| {
-                if let Some(part) = data.get(within..within + want) {
-                    out.extend_from_slice(part);
-                }
+            let new = self.form(key, data);
+            let buffer = pg_sys::ReadBuffer(self.raw(), place.block);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_EXCLUSIVE as i32);
+            let page = pg_sys::BufferGetPage(buffer);
+            if place.offset == 0 || place.offset > pg_sys::PageGetMaxOffsetNumber(page) {
+                wrong("no such line pointer");
+            }
+            let item = pg_sys::PageGetItemId(page, place.offset);
+            if (*item).lp_flags() != pg_sys::LP_NORMAL {
+                wrong("no tuple");
+            }
+            let header = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
+            let (skip, len) = (usize::from((*header).t_hoff), (*item).lp_len() as usize);
+            let new_skip = usize::from((*(*new).t_data).t_hoff);
+            let old = RowView {
+                tuple: &mut pg_sys::HeapTupleData {
+                    t_len: len as u32,
+                    t_data: header,
+                    ..Default::default()
+                },
             };
-            let mut done = false;
-            if let Some(first) = hint.get() {
-                // Chunks fill one page each, so a run usually occupies consecutive blocks.
-                let place = Tid { block: first.block.wrapping_add(chunk), offset: first.offset };
-                done = place.block < blocks && self.chunk_at(place, key, &mut take);
+            if (skip, len) != (new_skip, (*new).t_len as usize) || old.key() != key {
+                wrong("another length or key");
             }
-            if !done {
-                let row = self.scan(key.id, key.seq, key.seq, Snap::any(), false, |_, row| {
-                    take(row.data());
-                    ControlFlow::Break(row.place())
-                });
-                let Some(place) = row else { return false };
-                if place.block >= chunk {
-                    hint.set(Some(Tid { block: place.block - chunk, offset: place.offset }));
-                }
+            let bytes =
+                std::slice::from_raw_parts(((*new).t_data as *const u8).add(skip), len - skip);
+            let logged = self.rel().needs_wal();
+            pg_sys::CritSectionCount += 1;
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                (header as *mut u8).add(skip),
+                bytes.len(),
+            );
+            pg_sys::MarkBufferDirty(buffer);
+            if logged {
+                super::wal::log_overwriting(buffer, place.offset, bytes);
             }
-            if out.len() != before + want {
-                return false;
-            }
-            at += want as u64;
+            pg_sys::CritSectionCount -= 1;
+            pg_sys::UnlockReleaseBuffer(buffer);
+            pg_sys::heap_freetuple(new);
         }
-        true
     }
 }
 
@@ -519,9 +566,18 @@ impl Drop for Toast {
             if !self.slot.get().is_null() {
                 pg_sys::ExecDropSingleTupleTableSlot(self.slot.get());
             }
+            if !self.ring.get().is_null() {
+                pg_sys::FreeAccessStrategy(self.ring.get());
+            }
             ext::toast_close_indexes(self.indexes, self.index_count, 0);
         }
     }
+}
+
+/// The row under `id` that `snap` has found may be overwritten by another session while it is looked at. What
+/// an MVCC snapshot sees is committed, and directory rows are completed before that.
+fn may_change(id: u32, snap: Snap) -> bool {
+    is_overwritten(id) && snap.kind() != super::SnapKind::Mvcc
 }
 
 /// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.
@@ -536,10 +592,26 @@ pub fn unsigned_of(seq: i32) -> u32 {
 
 /// A row while its page is pinned.
 pub struct RowView {
-    tuple: pg_sys::HeapTuple,
+    pub(super) tuple: pg_sys::HeapTuple,
 }
 
 impl RowView {
+    /// A row of a TOAST relation.
+    ///
+    /// # Safety
+    /// A heap tuple of one, alive as long as the view.
+    pub(super) unsafe fn of(tuple: pg_sys::HeapTuple) -> RowView {
+        RowView { tuple }
+    }
+    /// Change the payload of a copied row; its length stays.
+    ///
+    /// # Safety
+    /// The tuple is the caller's own.
+    pub(super) unsafe fn overwrite(&self, data: &[u8]) {
+        let mine = self.data();
+        let len = mine.len().min(data.len());
+        std::ptr::copy_nonoverlapping(data.as_ptr(), mine.as_ptr().cast_mut(), len);
+    }
     fn user_data(&self) -> (&[u8], usize) {
         // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.
         unsafe {
@@ -629,7 +701,12 @@ impl BulkInsert {
     }
 }
 
-unsafe fn fill_keys(keys: &mut [pg_sys::ScanKeyData; 3], id: u32, low: i32, high: i32) -> i32 {
+pub(super) unsafe fn fill_keys(
+    keys: &mut [pg_sys::ScanKeyData; 3],
+    id: u32,
+    low: i32,
+    high: i32,
+) -> i32 {
     let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
         pg_sys::ScanKeyInit(
             &mut keys[n],

@@ -1,5 +1,5 @@
-//! After a VACUUM command: tables are tidied up in a transaction of their own, which VACUUM's must not
-//! do, and their TOAST relations vacuumed once more if there is anything to give back then.
+//! After a VACUUM command: directory rows at the end of mostly unused TOAST relations are moved to the front, table
+//! by table in transactions of their own, and those relations vacuumed once more, so that their files shrink.
 
 use super::ext::{callback, direct};
 use super::scandesc::alloc;
@@ -33,26 +33,21 @@ unsafe extern "C-unwind" fn process_utility(
         f(statement, source, read_only, context, params, environment, dest, completion)
     };
     let lasting = pg_sys::CurrentMemoryContext;
+    callback(|| super::swapped::refuse_statement((*statement).utilityStmt));
     // Running it may free it, with the plan that it is of (a procedure that rolls back does): what is
     // wanted of it afterwards is copied now.
     let node = (*statement).utilityStmt;
     if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt
         || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
     {
-        return run();
+        run();
+        return callback(super::alter::statement_is_over);
     }
     let node = callback(|| pg_sys::copyObjectImpl(node.cast()));
     run();
-    // VACUUM has left us in a transaction that nothing has been done in before. What the second one
-    // needs must outlive both.
-    let again = callback(|| {
-        let again = tidied(node.cast(), lasting);
-        if !again.is_null() {
-            pg_sys::CommitTransactionCommand();
-            pg_sys::StartTransactionCommand();
-        }
-        again
-    });
+    // VACUUM has left us in a transaction that nothing has been done in before. What the second one needs must
+    // outlive it.
+    let again = callback(|| shrunk(node.cast(), lasting));
     if !again.is_null() {
         pg_sys::CurrentMemoryContext = lasting;
         let state = direct::make_parsestate(std::ptr::null_mut());
@@ -79,9 +74,9 @@ unsafe fn vacuum_of(relations: &[u32]) -> *mut pg_sys::VacuumStmt {
     statement
 }
 
-/// Tidy up the tables that a VACUUM (not FULL, nor a mere ANALYZE) has vacuumed; returns what to vacuum
-/// then, null when there is nothing.
-unsafe fn tidied(
+/// Make room at the end of the TOAST relations of tables that a VACUUM (not FULL, nor a mere ANALYZE) has vacuumed;
+/// returns what to vacuum then, null when there is nothing. Each table's locks go with its transaction.
+unsafe fn shrunk(
     statement: *mut pg_sys::VacuumStmt,
     lasting: pg_sys::MemoryContext,
 ) -> *mut pg_sys::VacuumStmt {
@@ -110,21 +105,25 @@ unsafe fn tidied(
             }
         }
     }
+    pg_sys::PopActiveSnapshot();
     let mut again = Vec::new();
     for oid in tables {
         xact::check_for_interrupts();
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
-            again.extend(crate::mover::tidy(oid));
+            again.extend(crate::mover::shrink(oid));
         }
+        pg_sys::PopActiveSnapshot();
+        pg_sys::CommitTransactionCommand();
+        pg_sys::StartTransactionCommand();
     }
-    pg_sys::PopActiveSnapshot();
     if again.is_empty() {
         return nothing;
     }
     memory::within(lasting, || vacuum_of(&again))
 }
 
-unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
+pub(super) unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
     let options = (*statement).options;
     !options.is_null()
         && (0..(*options).length as usize).any(|i| {

@@ -58,10 +58,138 @@ pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLo
     pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
     pg_sys::XLogRegisterData((record as *mut HeapLockUpdated).cast(), HeapLockUpdated::BYTES);
     let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
-    let at = pg_sys::XLogInsert(manager, HeapLockUpdated::INFO);
+    set_lsn(buffer, pg_sys::XLogInsert(manager, HeapLockUpdated::INFO));
+}
+
+/// Log that the user data of the tuple at `offset` of the page in `buffer` has been overwritten in place:
+/// heapam's record of it, the same in PostgreSQL 15 to 17.
+///
+/// # Safety
+/// As [`log_page_change`]; `data` are the bytes behind the tuple's header.
+pub(super) unsafe fn log_overwriting(buffer: pg_sys::Buffer, mut offset: u16, data: &[u8]) {
+    const INFO: u8 = 0x70;
+    pg_sys::XLogBeginInsert();
+    pg_sys::XLogRegisterData((&raw mut offset).cast(), std::mem::size_of::<u16>() as i32);
+    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+    pg_sys::XLogRegisterBufData(0, data.as_ptr().cast_mut().cast(), data.len() as i32);
+    let manager = pg_sys::RmgrIds::RM_HEAP_ID as pg_sys::RmgrId;
+    set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+}
+
+/// heapam's record of the tuples that were frozen on a page, here one; its form in PostgreSQL 15.
+#[repr(C)]
+struct HeapFreezePage {
+    cutoff: pg_sys::TransactionId,
+    tuples: u16,
+}
+
+/// One tuple of it.
+#[repr(C)]
+struct FrozenTuple {
+    xmax: pg_sys::TransactionId,
+    offset: u16,
+    infomask2: u16,
+    infomask: u16,
+    flags: u8,
+}
+
+/// Log that the tuple at `offset` of the page in `buffer` has got the state it is in.
+///
+/// # Safety
+/// In a critical section that has made the change, holding the page's exclusive lock.
+pub(super) unsafe fn log_frozen(rel: Rel, buffer: pg_sys::Buffer, offset: u16) {
+    const INFO: u8 = 0x30;
+    let page = pg_sys::BufferGetPage(buffer);
+    let item = pg_sys::PageGetItemId(page, offset);
+    let header = page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader;
+    // Conflicts on standbys are with what was removed before the cutoff: nothing is, so it is one that no
+    // snapshot is older than.
+    let cutoff = (*(*rel.raw()).rd_rel).relfrozenxid;
+    let mut record = HeapFreezePage { cutoff, tuples: 1 };
+    let mut tuple = FrozenTuple {
+        xmax: (*header).t_choice.t_heap.t_xmax,
+        offset,
+        infomask2: (*header).t_infomask2,
+        infomask: (*header).t_infomask,
+        flags: 0,
+    };
+    pg_sys::XLogBeginInsert();
+    // Six bytes: without the padding at the end.
+    pg_sys::XLogRegisterData((&raw mut record).cast(), 6);
+    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+    pg_sys::XLogRegisterBufData(0, (&raw mut tuple).cast(), size_of::<FrozenTuple>() as i32);
+    let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
+    set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+}
+
+unsafe fn set_lsn(buffer: pg_sys::Buffer, at: u64) {
     let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
     (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
 }
+
+/// B-tree's record "a deleted page is used again", whose only effect is on a standby: queries whose snapshots could
+/// see what `removed` has deleted are cancelled. In PostgreSQL 15's form.
+#[repr(C)]
+struct BtreeReusePage {
+    node: pg_sys::RelFileNode,
+    block: u32,
+    removed: u64,
+}
+
+/// Tell standbys that what the transaction `removed` (an id that does not wrap around) has deleted of this table
+/// cannot be read any more.
+pub fn log_snapshot_conflict(rel: Rel, removed: u64) {
+    const INFO: u8 = 0xD0;
+    if !rel.needs_wal() {
+        return;
+    }
+    // SAFETY: a record without pages, in the form of this version.
+    unsafe {
+        if pg_sys::wal_level < pg_sys::WalLevel::WAL_LEVEL_REPLICA as i32 {
+            return;
+        }
+        let node = (*rel.raw()).rd_node;
+        let mut record = BtreeReusePage { node, block: u32::MAX, removed };
+        pg_sys::XLogBeginInsert();
+        let bytes = size_of::<BtreeReusePage>() as i32;
+        pg_sys::XLogRegisterData((&raw mut record).cast(), bytes);
+        pg_sys::XLogInsert(pg_sys::RmgrIds::RM_BTREE_ID as pg_sys::RmgrId, INFO);
+    }
+}
+
+/// A logical replication slot of this database that decodes all tables' changes.
+pub(super) fn decoding_slot() -> Option<String> {
+    const FOLLOWS_PUBLICATIONS: &str = "pgoutput";
+    let text = |name: &pg_sys::NameData| {
+        // SAFETY: names are NUL-terminated within their array.
+        unsafe { std::ffi::CStr::from_ptr(name.data.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    // SAFETY: the array in shared memory has that many entries, made at the start of the server. Which of
+    // them are in use, and name and database of those, changes under the lock only. The plugin is
+    // written later, byte by byte: while it is no whole name, the slot has not looked yet for the
+    // transactions that it will not decode, and this one is among them.
+    unsafe {
+        let slots = &raw const (*pg_sys::ReplicationSlotCtl).replication_slots;
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(CONTROL_LOCK)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
+        let found = (0..pg_sys::max_replication_slots.max(0) as usize).find_map(|i| {
+            let slot = slots.cast::<pg_sys::ReplicationSlot>().add(i);
+            let data = &raw const (*slot).data;
+            if !(*slot).in_use || (*data).database != pg_sys::MyDatabaseId {
+                return None;
+            }
+            let plugin = text(&(*data).plugin);
+            // One that was left too far behind is of no use to anybody any more.
+            let over = (*data).restart_lsn == 0 && (*data).invalidated_at != 0;
+            (!over && !FOLLOWS_PUBLICATIONS.starts_with(&plugin)).then(|| text(&(*data).name))
+        });
+        pg_sys::LWLockRelease(lock);
+        found
+    }
+}
+
+/// PostgreSQL's number of ReplicationSlotControlLock, the same in 15 to 18.
+const CONTROL_LOCK: usize = 37;
 
 /// Wait until everything that any session has logged so far is on disk.
 pub fn flush_all() {

@@ -42,6 +42,19 @@ pub fn xid() -> u32 {
     unsafe { pg_sys::GetCurrentTransactionId().into_inner() }
 }
 
+/// This transaction has written something, or is about to.
+pub fn has_xid() -> bool {
+    // SAFETY: reads a variable, and cannot fail; asked for each row.
+    unsafe { super::ext::direct::GetTopTransactionIdIfAny().into_inner() != 0 }
+}
+
+/// Serializable isolation wants to know what this transaction reads: not of one whose snapshot is known
+/// to be safe.
+pub fn reports_reads() -> bool {
+    // SAFETY: plain call, which gives a pointer away and changes nothing.
+    is_serializable() && unsafe { !super::ext::ShareSerializableXact().is_null() }
+}
+
 /// `xid` is this transaction or one of its live subtransactions.
 pub fn is_ours(xid: u32) -> bool {
     // SAFETY: plain call.
@@ -82,6 +95,21 @@ pub fn next_command() {
     unsafe { pg_sys::CommandCounterIncrement() }
 }
 
+/// This is a standby, or the server is recovering: nothing may be written.
+pub fn is_in_recovery() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Raise in a READ ONLY transaction and on a standby, as PostgreSQL does for `command`.
+pub fn prevent_if_read_only(command: &std::ffi::CStr) {
+    // SAFETY: plain calls; they raise.
+    unsafe {
+        pg_sys::PreventCommandIfReadOnly(command.as_ptr());
+        pg_sys::PreventCommandDuringRecovery(command.as_ptr());
+    }
+}
+
 /// This backend is a parallel worker.
 pub fn is_parallel_worker() -> bool {
     // SAFETY: variable read.
@@ -109,6 +137,61 @@ pub fn oldest_visible(table: Rel) -> u32 {
     unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.raw()).into_inner() }
 }
 
+/// The id of a transaction that has begun, or of the next one, as one that does not wrap around. Right for ids less than 2^32
+/// transactions old; that of an older one is too great.
+pub fn full(xid: u32) -> u64 {
+    // SAFETY: plain call.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId() }.value;
+    let same_epoch = next & !u64::from(u32::MAX) | u64::from(xid);
+    if same_epoch <= next {
+        same_epoch
+    } else {
+        same_epoch.saturating_sub(1 << 32)
+    }
+}
+
+/// So few transaction ids are left that PostgreSQL warns of it or refuses to give out more.
+pub fn ids_are_scarce() -> bool {
+    // SAFETY: shared memory that is set up at start; a stale value does no harm.
+    unsafe {
+        let next = pg_sys::ReadNextFullTransactionId().value as u32;
+        let limit = (*pg_sys::ShmemVariableCache).xidWarnLimit.into_inner();
+        limit != 0 && !precedes(next, limit)
+    }
+}
+
+/// Serve requests, and sleep when VACUUM has done as much as it may in a while.
+pub fn delay_vacuum() {
+    // SAFETY: plain call.
+    unsafe { pg_sys::vacuum_delay_point() }
+}
+
+/// VACUUM's transaction is ignored by other sessions: they neither keep rows for it nor wait for what it writes.
+/// From here on it is a transaction like any other and may write. It must not have an id yet.
+pub fn leave_vacuum() {
+    /// Number of ProcArrayLock among PostgreSQL's own locks, the same in 15 to 18.
+    const PROC_ARRAY_LOCK: usize = 4;
+    // SAFETY: VACUUM has pushed one snapshot; it is replaced by one taken when nobody ignores us, as what an
+    // ignored one saw may have been removed. The flags are changed as PostgreSQL does it, under its lock.
+    unsafe {
+        let flag = pg_sys::PROC_IN_VACUUM as u8;
+        if (*pg_sys::MyProc).statusFlags & flag == 0 {
+            return;
+        }
+        if pg_sys::ActiveSnapshotSet() {
+            pg_sys::PopActiveSnapshot();
+        }
+        pg_sys::InvalidateCatalogSnapshot();
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(PROC_ARRAY_LOCK)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        (*pg_sys::MyProc).statusFlags &= !flag;
+        let all = (*pg_sys::ProcGlobal).statusFlags;
+        *all.add((*pg_sys::MyProc).pgxactoff as usize) = (*pg_sys::MyProc).statusFlags;
+        pg_sys::LWLockRelease(lock);
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+    }
+}
+
 /// `a` is older than `b` (modulo 2^31 arithmetic; permanent ids are older than all).
 pub fn precedes(a: u32, b: u32) -> bool {
     // SAFETY: plain call.
@@ -133,8 +216,8 @@ pub enum Event {
     BeforeCommit,
     /// The top transaction is over, one way or the other.
     Ended,
-    /// Before this subtransaction is merged into its parent.
-    BeforeSubCommit { sub: u32 },
+    /// Before the current subtransaction is merged into its parent.
+    BeforeSubCommit,
     /// This subtransaction is undone.
     SubAbort { sub: u32 },
 }
@@ -177,7 +260,7 @@ unsafe extern "C-unwind" fn on_subxact(
 ) {
     use pg_sys::SubXactEvent as E;
     super::ext::callback(|| match event {
-        E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit { sub }),
+        E::SUBXACT_EVENT_PRE_COMMIT_SUB => handle(Event::BeforeSubCommit),
         E::SUBXACT_EVENT_ABORT_SUB => handle(Event::SubAbort { sub }),
         _ => (),
     })

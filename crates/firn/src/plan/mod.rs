@@ -3,9 +3,10 @@
 
 mod conditions;
 mod count;
+mod kinds;
 mod scan;
 
-pub use conditions::{Condition, Operand, Test};
+pub use conditions::{Bound, Condition, Operand, Test};
 pub use count::count_stripe_rows;
 pub use scan::{Counters, FirnScan};
 

@@ -1,10 +1,10 @@
 //! One custom scan: the row store's rows, then batches of stripe rows that pass the zone maps and
 //! the filter, with only the wanted columns decoded.
 
-use super::conditions::{filter_of, Condition};
+use super::conditions::{filter_of, Bound};
+use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
-use crate::pg::datum::Datum;
 use crate::pg::{lock, xact, LockMode, Rel, Snap, TupleSlot};
 use crate::stripe::{
     column_datums, handle_for, layout, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
@@ -89,7 +89,7 @@ pub struct FirnScan {
     table: Rel,
     layout: Rc<Layout>,
     wanted: Vec<usize>,
-    conditions: Vec<(Condition, Option<Datum>)>,
+    conditions: Vec<Bound>,
     directory: Option<Directory>,
     list: Vec<Found>,
     /// First claimable part of each stripe, and their total at the end.
@@ -106,13 +106,12 @@ pub struct FirnScan {
 }
 
 impl FirnScan {
-    /// `wanted` are the columns that the query uses; `conditions` with the values of their
-    /// right-hand sides.
+    /// `wanted` are the columns that the query uses.
     pub fn new(
         table: Rel,
         snap: Snap,
         wanted: Vec<usize>,
-        conditions: Vec<(Condition, Option<Datum>)>,
+        conditions: Vec<Bound>,
         claim: Option<Box<dyn FnMut() -> u32>>,
     ) -> FirnScan {
         if snap.is_serializable() {
@@ -120,6 +119,7 @@ impl FirnScan {
         }
         let directory = Directory::open(table, LockMode::AccessShare);
         let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
+        directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         let mut parts = Vec::with_capacity(list.len() + 1);
         let mut total = 0;
         for found in &list {
@@ -207,19 +207,20 @@ impl FirnScan {
         }
     }
 
-    /// Kind of a column as a new stripe would store it; a stripe whose column fell back to the
-    /// binary form has no bounds in its zone map anyway.
+    /// Kind of a column as a new stripe would store it.
     fn kind(&self, column: usize) -> Option<ColumnKind> {
         self.layout.columns.get(column)?.as_ref().map(|c| c.kind)
     }
 
     fn entry_may_match(&self, entry: &DirectoryEntry) -> bool {
-        self.conditions.iter().all(|(condition, value)| {
-            let Some(kind) = self.kind(condition.column) else { return true };
-            let Some(filter) = filter_of(condition, *value, kind) else { return true };
+        self.conditions.iter().all(|bound| {
+            let column = bound.condition.column;
+            let Some(kind) = self.kind(column) else { return true };
+            let Some(filter) = filter_of(bound, column, kind) else { return true };
             filter.may_match(&|i| {
-                let number = self.layout.columns.get(i)?.as_ref()?.attribute.number;
-                entry.zone(i32::from(number)).cloned()
+                let column = self.layout.columns.get(i)?.as_ref()?;
+                let zone = entry.zone(i32::from(column.attribute.number))?;
+                Some(zone_of(zone, column.kind))
             })
         })
     }
@@ -231,11 +232,11 @@ impl FirnScan {
         let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
         // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
         // the executor.
-        let filter_part = |(condition, value): &(Condition, Option<Datum>)| {
-            let number = self.layout.columns.get(condition.column)?.as_ref()?.attribute.number;
-            let stored = meta.column_by_field_id(i32::from(number))?;
-            let kind = meta.columns().get(stored)?.kind;
-            filter_of(&Condition { column: stored, ..*condition }, *value, kind)
+        let filter_part = |bound: &Bound| {
+            let column = self.layout.columns.get(bound.condition.column)?.as_ref()?;
+            let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
+            let kind = terms(column.kind, meta.columns().get(stored)?.kind);
+            filter_of(bound, stored, kind)
         };
         let parts: Vec<Filter> = self.conditions.iter().filter_map(filter_part).collect();
         let exact = parts.len() == self.conditions.len();

@@ -1,5 +1,6 @@
 //! What the SQL functions do; their C entry points are in `pg::fmgr`. Privileges are checked here.
 
+mod repair;
 mod verify;
 mod zones;
 
@@ -9,7 +10,7 @@ use crate::pg::progress::{activities, Command, COUNTS};
 use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Progress, Snap};
 use firn_format::Location;
 
-/// Who may do it.
+/// Whose call it has to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Owner,
@@ -17,73 +18,150 @@ enum By {
     Maintainer,
 }
 
-/// The firn tables that a call on `oid` means: the table, or all partitions of a parent. Of those, the ones
-/// that belong to others are left out, with a warning, as VACUUM does it. `doing` is the function's name.
-fn targets(oid: u32, doing: &str, by: By) -> Vec<u32> {
-    let may = |oid: u32| match by {
-        By::Owner => catalog::is_owner(oid),
-        By::Maintainer => catalog::may_maintain(oid),
-    };
-    let opened = OpenRel::any_kind(oid, LockMode::AccessShare);
-    let name = opened.rel().name();
-    if !may(oid) {
-        error(Kind::Denied, format!("must be owner of table {name}")).raise()
-    }
-    let partitioned = opened.rel().kind() == b'p';
-    if !partitioned && !opened.rel().is_firn() {
-        error(Kind::WrongObject, format!("\"{name}\" is not a firn table"))
-            .hint("ALTER TABLE ... SET ACCESS METHOD firn makes it one.")
-            .raise()
-    }
-    drop(opened);
-    if !partitioned {
-        return vec![oid];
-    }
-    let mut tables = catalog::inheritance_tree(oid, LockMode::AccessShare);
-    tables.retain(|o| {
-        let child = OpenRel::any_kind(*o, LockMode::AccessShare);
-        let wanted = matches!(child.rel().kind(), b'r' | b'm') && child.rel().is_firn();
-        if wanted && !may(*o) {
-            let name = child.rel().name();
-            error(Kind::Skipped, format!("skipping \"{name}\" --- only its owner can {doing} it"))
-                .warn();
+/// What a function is about to do, and who may.
+#[derive(Clone, Copy)]
+struct Doing {
+    what: &'static str,
+    by: By,
+}
+
+impl Doing {
+    fn is_allowed(self, oid: u32) -> bool {
+        match self.by {
+            By::Owner => catalog::is_owner(oid),
+            By::Maintainer => catalog::may_maintain(oid),
         }
-        wanted && may(*o)
-    });
-    tables
+    }
+}
+
+/// A table that a call is about.
+#[derive(Clone, Copy)]
+struct Target {
+    oid: u32,
+    /// The caller has named it; else it is a partition of what was named.
+    named: bool,
+}
+
+/// The tables that a call on `oid` means: the table, or all partitions of a parent.
+fn targets(oid: u32, doing: Doing) -> Vec<Target> {
+    let named = Target { oid, named: true };
+    let opened = existing(oid, LockMode::AccessShare);
+    if opened.rel().kind() != b'p' {
+        return vec![named];
+    }
+    if !doing.is_allowed(oid) {
+        refuse(&opened.rel().name())
+    }
+    let ours = catalog::access_method();
+    let mut tree = catalog::inheritance_tree(oid, LockMode::None);
+    tree.retain(|oid| ours.is_some() && catalog::access_method_of(*oid) == ours);
+    tree.into_iter().map(|oid| Target { oid, named: false }).collect()
+}
+
+/// The relation; an error when it has been dropped since its name was looked up.
+fn existing(oid: u32, lock: LockMode) -> OpenRel {
+    OpenRel::if_there(oid, lock).unwrap_or_else(|| {
+        error(Kind::UndefinedTable, format!("relation with OID {oid} does not exist")).raise()
+    })
+}
+
+fn refuse(name: &str) -> ! {
+    error(Kind::Denied, format!("must be owner of table {name}")).raise()
+}
+
+fn refuse_kind(name: &str) -> ! {
+    error(Kind::WrongObject, format!("\"{name}\" is not a firn table"))
+        .hint("ALTER TABLE ... SET ACCESS METHOD firn makes it one.")
+        .raise()
+}
+
+/// Open a target with this lock, the one way in for all functions. What others may have done to it since it
+/// was found is looked for with the relation locked: a table that was named has to be there, to be a firn
+/// table and the caller's; a partition that is not is left out, with a warning if it is another owner's, as
+/// VACUUM does it.
+fn open_target(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> {
+    let Target { oid, named } = target;
+    // A lock that stops others is taken only by who may do something with it.
+    let seen = match named {
+        true => existing(oid, LockMode::AccessShare),
+        false => OpenRel::if_there(oid, LockMode::AccessShare)?,
+    };
+    let name = seen.rel().name();
+    let is_table = matches!(seen.rel().kind(), b'r' | b'm') && seen.rel().is_firn();
+    if !is_table && !named {
+        return None;
+    }
+    if !doing.is_allowed(oid) {
+        if named {
+            refuse(&name)
+        }
+        error(
+            Kind::Skipped,
+            format!("skipping \"{name}\" --- only its owner can {} it", doing.what),
+        )
+        .warn();
+        return None;
+    }
+    if !is_table {
+        refuse_kind(&name)
+    }
+    Some(OpenRel::open(oid, lock))
 }
 
 fn relation(args: Args) -> u32 {
     args.oid(0).unwrap_or_else(|| error(Kind::Invalid, "relation must not be null").raise())
 }
 
-/// Work on one table after the other. Each is a command of its own: two of these functions may stand in
-/// one statement, and each finds, and may move on, what the one before it has left.
-fn each(command: Command, tables: Vec<u32>, mut work: impl FnMut(u32, &Progress) -> i64) -> Out {
-    let (count, mut total) = (tables.len(), 0);
-    for (done, table) in tables.into_iter().enumerate() {
+/// Work on one table after the other, with the rights of its owner. Each is a command of its own: two of
+/// these functions may stand in one statement, and each finds, and may move on, what the one before it has
+/// left.
+fn each(
+    command: Command,
+    oid: u32,
+    doing: Doing,
+    mut work: impl FnMut(OpenRel, &Progress) -> i64,
+) -> Out {
+    xact::prevent_if_read_only(match command {
+        Command::Offload => c"firn.offload()",
+        Command::Load => c"firn.load()",
+        _ => c"firn.compact()",
+    });
+    let targets = targets(oid, doing);
+    let (count, mut total) = (targets.len(), 0);
+    for (done, target) in targets.into_iter().enumerate() {
         xact::next_command();
-        let progress = Progress::begin(command, table, done, count);
-        total += catalog::as_owner(owner_of(table), || work(table, &progress));
+        let Some(table) = open_target(target, LockMode::ShareUpdateExclusive, doing) else {
+            continue;
+        };
+        let progress = Progress::begin(command, target.oid, done, count);
+        let owner = table.rel().owner();
+        total += catalog::as_owner(owner, || work(table, &progress));
     }
     xact::next_command();
     Out::Int8(total)
 }
 
-fn owner_of(table: u32) -> u32 {
-    OpenRel::any_kind(table, LockMode::AccessShare).rel().owner()
-}
-
 /// `firn.compact(regclass)`.
 pub fn compact(args: Args) -> Out {
-    let tables = targets(relation(args), "compact", By::Maintainer);
-    each(Command::Compact, tables, crate::mover::compact)
+    let doing = Doing { what: "compact", by: By::Maintainer };
+    each(Command::Compact, relation(args), doing, |table, progress| {
+        // It opens the table itself, and looks whether anybody else in this session has it open.
+        let oid = table.rel().oid();
+        drop(table);
+        crate::mover::compact(oid, progress)
+    })
 }
 
 /// `firn.offload(regclass, name)`.
 pub fn offload(args: Args) -> Out {
     let Some(server) = args.name(1) else { return Out::Null };
-    let tables = targets(relation(args), "offload", By::Owner);
+    let doing = Doing { what: "offload", by: By::Owner };
+    let oid = relation(args);
+    // Whose table it is comes before what else is wrong.
+    targets(oid, doing)
+        .into_iter()
+        .filter(|t| t.named)
+        .for_each(|t| drop(open_target(t, LockMode::AccessShare, doing)));
     match catalog::server(&server, 0) {
         None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
         Some(s) if !catalog::may_use_server(s.oid) => {
@@ -91,24 +169,48 @@ pub fn offload(args: Args) -> Out {
         }
         Some(_) => (),
     }
-    each(Command::Offload, tables, |table, progress| {
-        crate::tier::offload_table(table, &server, progress)
+    each(Command::Offload, oid, doing, |table, progress| {
+        crate::tier::offload_table(table.rel(), &server, progress)
     })
 }
 
 /// `firn.load(regclass)`.
 pub fn load(args: Args) -> Out {
-    let tables = targets(relation(args), "load", By::Owner);
-    each(Command::Load, tables, crate::tier::load_table)
+    let doing = Doing { what: "load", by: By::Owner };
+    each(Command::Load, relation(args), doing, |table, progress| {
+        crate::tier::load_table(table.rel(), progress)
+    })
 }
 
 /// `firn.unneeded(regclass)`.
 pub fn unneeded(args: Args, sink: &mut dyn FnMut(&[Out])) {
-    for table in targets(relation(args), "list objects of", By::Owner) {
-        for (server, key, reason) in crate::tier::unneeded(table) {
+    let doing = Doing { what: "list objects of", by: By::Owner };
+    for target in targets(relation(args), doing) {
+        let Some(table) = open_target(target, LockMode::AccessShare, doing) else { continue };
+        // What a standby has not replayed yet may name an object that its directory does not.
+        if xact::is_in_recovery() {
+            error(Kind::NotNow, "cannot tell which objects are unneeded during recovery")
+                .hint("Call firn.unneeded() on the primary.")
+                .raise()
+        }
+        for (server, key, reason) in crate::tier::unneeded(table.rel()) {
             sink(&[Out::Text(server), Out::Text(key), Out::Text(reason)]);
         }
     }
+}
+
+/// `firn.accept_store(name)`.
+pub fn accept_store(args: Args) -> Out {
+    let Some(server) = args.name(0) else { return Out::Null };
+    xact::prevent_if_read_only(c"firn.accept_store()");
+    match catalog::server(&server, 0) {
+        None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
+        Some(s) if !catalog::owns_server(s.oid) => {
+            error(Kind::Denied, format!("must be owner of foreign server {server}")).raise()
+        }
+        Some(_) => (),
+    }
+    Out::Text(crate::tier::accept(&server, catalog::current_role()))
 }
 
 /// The foreign data wrapper's option validator.
@@ -119,12 +221,12 @@ pub fn validate_options(args: Args) -> Out {
 }
 
 fn readable(oid: u32) -> OpenRel {
-    let opened = OpenRel::any_kind(oid, LockMode::AccessShare);
+    let opened = existing(oid, LockMode::AccessShare);
     if !catalog::may_select(oid) {
         error(Kind::Denied, format!("permission denied for table {}", opened.rel().name())).raise()
     }
     if !opened.rel().is_firn() {
-        error(Kind::WrongObject, format!("\"{}\" is not a firn table", opened.rel().name())).raise()
+        refuse_kind(&opened.rel().name())
     }
     opened
 }
@@ -163,9 +265,16 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
     }
 }
 
-/// `firn.table_info(regclass)`.
+/// `firn.table_info(regclass, boolean)`. With the second argument true a relation that is gone, or no firn
+/// table any more, has no row: whoever lists tables has found it a moment ago.
 pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
-    let opened = readable(relation(args));
+    let oid = relation(args);
+    if args.bool(1) == Some(true)
+        && !OpenRel::if_there(oid, LockMode::AccessShare).is_some_and(|r| r.rel().is_firn())
+    {
+        return;
+    }
+    let opened = readable(oid);
     let table = opened.rel();
     let row_store = i64::from(table.heap_blocks()) * 8_192;
     let (mut count, mut rows, mut deleted, mut local, mut cold) = (0i64, 0i64, 0i64, 0i64, 0i64);
@@ -207,17 +316,48 @@ pub fn stripe_file(args: Args) -> Out {
 
 /// `firn.check(regclass)`.
 pub fn check(args: Args, sink: &mut dyn FnMut(&[Out])) {
-    let tables = targets(relation(args), "check", By::Maintainer);
-    let count = tables.len();
-    for (done, oid) in tables.into_iter().enumerate() {
-        let progress = Progress::begin(Command::Check, oid, done, count);
-        verify::check_table(oid, &progress, &mut |severity, object, problem| {
+    let doing = Doing { what: "check", by: By::Maintainer };
+    let targets = targets(relation(args), doing);
+    let count = targets.len();
+    for (done, target) in targets.into_iter().enumerate() {
+        let Some(table) = open_target(target, LockMode::AccessShare, doing) else { continue };
+        let progress = Progress::begin(Command::Check, target.oid, done, count);
+        verify::check_table(table.rel(), &progress, &mut |severity, object, problem| {
             sink(&[
                 Out::Text(severity.to_owned()),
                 Out::Text(object.to_owned()),
                 Out::Text(problem.to_owned()),
             ]);
         });
+    }
+}
+
+/// `firn.repair(regclass, boolean)`.
+pub fn repair(args: Args, sink: &mut dyn FnMut(&[Out])) {
+    let dry = args.bool(1) != Some(false);
+    if !dry {
+        xact::prevent_if_read_only(c"firn.repair()");
+    }
+    let doing = Doing { what: "repair", by: By::Owner };
+    let targets = targets(relation(args), doing);
+    let count = targets.len();
+    let lock = if dry { LockMode::AccessShare } else { LockMode::AccessExclusive };
+    for (done, target) in targets.into_iter().enumerate() {
+        let Some(opened) = open_target(target, lock, doing) else { continue };
+        let owner = opened.rel().owner();
+        let progress = Progress::begin(Command::Repair, target.oid, done, count);
+        let mut tell = |object: &str, action: &str, done: bool| {
+            sink(&[Out::Text(object.to_owned()), Out::Text(action.to_owned()), Out::Bool(done)]);
+        };
+        if dry {
+            repair::dry_run(opened.rel(), &progress, &mut tell);
+            continue;
+        }
+        opened.rel().check_not_in_use(c"repair");
+        crate::write::flush_table(opened.rel());
+        drop(opened);
+        xact::next_command();
+        catalog::as_owner(owner, || repair::repair(target.oid, &progress, &mut tell));
     }
 }
 

@@ -111,6 +111,11 @@ impl BatchReader {
             self.handle.raise(firn_format::Error::corrupt("a page is missing from the page index"))
         };
         self.handle.read(toast, place.offset, place.len as usize, &mut self.bytes);
+        // Who reads page after page will want the next one.
+        let follows = self.current[stored].as_ref().is_some_and(|(n, _)| n + 1 == number);
+        if let Some(next) = meta.pages(stored).get(number + 1).filter(|_| follows) {
+            self.handle.read_soon(toast, next.offset, next.len as usize);
+        }
         self.pages_read += 1;
         self.bytes_read += u64::from(place.len);
         let column =

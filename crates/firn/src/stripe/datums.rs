@@ -124,7 +124,8 @@ fn date(days: i32) -> Datum {
         i32::MIN | i32::MAX => days,
         d => d.wrapping_sub(EPOCH_DAYS),
     };
-    v as u32 as Datum
+    // PostgreSQL widens all integers of four bytes with their sign, and compares images of datums.
+    v as i64 as Datum
 }
 
 #[inline]
@@ -142,7 +143,7 @@ fn int32(conversion: Conversion, v: i32) -> Datum {
         Conversion::Date => date(v),
         Conversion::Int16 => v as i16 as i64 as Datum,
         Conversion::Int8 => v as i8 as i64 as Datum,
-        Conversion::UInt32 => v as u32 as Datum,
+        // Unsigned ones, too: that is how they come out of a heap tuple.
         _ => v as i64 as Datum,
     }
 }

@@ -98,7 +98,8 @@ pub fn handle_for(
 /// Keep the cache within its bound: drop the half not used longest.
 fn evict(map: &mut HashMap<Key, Rc<StripeHandle>>) {
     let total: usize = map.values().map(|h| h.weight.get()).sum();
-    if total < guc::metadata_cache() && map.len() < 65_536 {
+    // Directory rows have the last quarter.
+    if total < guc::metadata_cache() / 4 * 3 && map.len() < 65_536 {
         return;
     }
     let mut ages: Vec<u64> = map.values().map(|h| h.used.get()).collect();
@@ -132,6 +133,13 @@ impl StripeHandle {
                 let store = (server.as_str(), self.owner);
                 crate::tier::read_object(store, key, self.entry.bytes, offset, len, out)
             }
+        }
+    }
+
+    /// These bytes will be read soon.
+    pub fn read_soon(&self, toast: &Toast, offset: u64, len: usize) {
+        if matches!(self.entry.location, Location::Chunks { .. }) {
+            toast.read_soon(offset, len, &self.first_chunk);
         }
     }
 

@@ -7,4 +7,4 @@ mod offload;
 mod stores;
 
 pub use offload::{load_table, offload_table, read_stripe, unneeded};
-pub use stores::{read_object, read_whole, validate};
+pub use stores::{accept, read_object, read_whole, validate};

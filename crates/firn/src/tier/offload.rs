@@ -4,7 +4,7 @@ use super::intents::{self, Noted};
 use super::stores::{self, call, cancelled, raise, Open};
 use crate::directory::{Directory, Found};
 use crate::pg::{
-    catalog, error, guc, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel, Snap,
+    catalog, error, guc, lock, xact, Count, Kind, LockMode, Phase, Progress, Rel, Snap,
 };
 use crate::stripe::handle_for;
 use bytes::Bytes;
@@ -13,7 +13,9 @@ use firn_lake::plan::{self, State, Step, Stripe, Table};
 use std::collections::HashMap;
 
 fn open_directory(table: Rel) -> Option<Directory> {
-    Directory::open(table, LockMode::RowExclusive).filter(|d| !d.toast.is_empty())
+    Directory::open(table, LockMode::RowExclusive)
+        .filter(|d| !d.toast.is_empty())
+        .inspect(|d| d.toast.read_in_bulk())
 }
 
 fn identity(table: Rel) -> Table {
@@ -31,10 +33,8 @@ fn describe(found: &Found) -> Stripe {
 }
 
 /// Move a table's stripes to the store behind `server`. Returns how many were moved.
-pub fn offload_table(oid: u32, server: &str, progress: &Progress) -> i64 {
-    // Excludes other moves and VACUUM; readers and writers go on.
-    let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
-    let table = opened.rel();
+/// The table's lock excludes other moves and VACUUM; readers and writers go on.
+pub fn offload_table(table: Rel, server: &str, progress: &Progress) -> i64 {
     if table.is_temporary() {
         error(
             Kind::Unsupported,
@@ -50,10 +50,13 @@ pub fn offload_table(oid: u32, server: &str, progress: &Progress) -> i64 {
     }
     let Some(directory) = open_directory(table) else { return 0 };
     let store = stores::open(server, table.owner());
+    progress.phase(Phase::Uploading);
+    stores::confirm_to_write(&store);
     let stripes: HashMap<u32, Found> =
         directory.list(Snap::self_snap()).into_iter().map(|f| (f.slot.0, f)).collect();
     let described: Vec<Stripe> = stripes.values().map(describe).collect();
-    let noted = intents::list(&directory);
+    // The table's lock excludes other offloads, so each is a dead run's.
+    let noted = intents::list(&directory, false);
     let known: Vec<_> = noted.iter().map(|n| n.intent.clone()).collect();
     let mut nonce = firn_lake::random_nonce;
     let plan = plan::plan_offload(&identity(table), &described, &known, None, &mut nonce)
@@ -97,6 +100,7 @@ impl Run<'_> {
             }
             Step::RecordIntent { slot, generation, key } => {
                 let place = intents::record(&self.directory, *slot, *generation, key);
+                self.noted.retain(|n| n.intent.slot != *slot);
                 let intent = plan::Intent {
                     slot: *slot,
                     generation: *generation,
@@ -118,6 +122,8 @@ impl Run<'_> {
                 let crc = self.found(*slot).entry.crc32c;
                 self.progress.phase(Phase::Verifying);
                 call(|| self.store.store.verify(key, *bytes, crc, &cancelled));
+                // What was verified may be an object in the folder that a mount was on until just now.
+                stores::confirm(self.store);
                 guc::crash_point("offload-verified");
             }
             Step::Flip { slot, key, .. } => {
@@ -164,9 +170,7 @@ pub fn read_stripe(table: Rel, directory: &Directory, found: &Found) -> Vec<u8> 
 }
 
 /// Bring a table's cold stripes back. Returns how many.
-pub fn load_table(oid: u32, progress: &Progress) -> i64 {
-    let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
-    let table = opened.rel();
+pub fn load_table(table: Rel, progress: &Progress) -> i64 {
     let Some(directory) = open_directory(table) else { return 0 };
     let mut cold = directory.list(Snap::self_snap());
     cold.retain(|found| matches!(found.entry.location, Location::Object { .. }));
@@ -198,17 +202,24 @@ pub fn load_table(oid: u32, progress: &Progress) -> i64 {
 }
 
 /// Objects of a table that nothing seems to need: server, key, reason.
-pub fn unneeded(oid: u32) -> Vec<(String, String, String)> {
-    let opened = OpenRel::open(oid, LockMode::AccessShare);
-    let table = opened.rel();
+///
+/// The store is listed first: an object in the list whose offload is running then has an intent, and is named
+/// by the directory later if its offload has committed meanwhile.
+pub fn unneeded(table: Rel) -> Vec<(String, String, String)> {
     let Some(directory) = open_directory(table) else { return Vec::new() };
-    let stripes: Vec<Stripe> = directory.list(Snap::self_snap()).iter().map(describe).collect();
-    let known: Vec<_> = intents::list(&directory).into_iter().map(|n| n.intent).collect();
     let identity = identity(table);
-    let mut result = Vec::new();
+    let mut lists = Vec::new();
     for server in catalog::servers_of(table.oid()) {
         let open = stores::open(&server, table.owner());
+        stores::confirm(&open);
         let listed = call(|| open.store.list(&identity.prefix(), &cancelled));
+        lists.push((server, listed));
+    }
+    let at_work = lock::is_held_by_others(table, LockMode::ShareUpdateExclusive);
+    let stripes: Vec<Stripe> = directory.list(Snap::self_snap()).iter().map(describe).collect();
+    let known: Vec<_> = intents::list(&directory, at_work).into_iter().map(|n| n.intent).collect();
+    let mut result = Vec::new();
+    for (server, listed) in lists {
         for u in plan::unneeded(&identity, &listed, &stripes, &known) {
             result.push((server.clone(), u.key.clone(), u.to_string()));
         }

@@ -1,8 +1,8 @@
 //! Stores and cache of this session.
 
 use crate::pg::progress::waiting;
-use crate::pg::{catalog, error, guc, thread, xact, Kind};
-use firn_lake::{Cache, ErrorKind, Store, StoreOptions, PUBLIC_OPTIONS, SECRET_OPTIONS};
+use crate::pg::{catalog, error, guc, known_stores, thread, xact, Kind};
+use firn_lake::{Cache, ErrorKind, Store, StoreOptions, MARKER, PUBLIC_OPTIONS, SECRET_OPTIONS};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,7 +16,9 @@ type ServerAndRole = (String, u32);
 pub struct Open {
     pub store: Store,
     pub id: String,
+    /// The foreign server and its name.
     pub server: u32,
+    pub name: String,
 }
 
 thread_local! {
@@ -53,6 +55,10 @@ pub fn call<T>(body: impl FnOnce() -> firn_lake::Result<T>) -> T {
 
 /// Raise a store's failure.
 pub fn raise(e: firn_lake::Error) -> ! {
+    raise_with(e, None)
+}
+
+fn raise_with(e: firn_lake::Error, detail: Option<String>) -> ! {
     let folder = e.store.as_deref().is_some_and(|url| url.starts_with("file:"));
     let (kind, hint) = match e.kind {
         ErrorKind::NotFound => (
@@ -76,7 +82,94 @@ pub fn raise(e: firn_lake::Error) -> ! {
         ErrorKind::InvalidOptions => (Kind::Invalid, "Check the options of the foreign server."),
         _ => (Kind::StoreUnreachable, "Try again; the table is unchanged."),
     };
-    error(kind, e.to_string()).hint(hint).raise()
+    let report = error(kind, e.to_string()).hint(hint);
+    match detail {
+        Some(detail) => report.detail(detail).raise(),
+        None => report.raise(),
+    }
+}
+
+/// Read from a store; of an object that is not there, say whether this is the store that had it.
+fn call_to_read<T>(open: &Open, body: impl FnOnce() -> firn_lake::Result<T>) -> T {
+    let result = waiting(body);
+    if let Some(held) = HELD.take() {
+        held.raise()
+    }
+    result.unwrap_or_else(|e| {
+        let missing = e.kind == ErrorKind::NotFound;
+        let doubt = missing.then(|| match marker_of(open) {
+            Ok(found) => doubt(open, found).unwrap_or_else(|| {
+                "The store has the marker of the store that was used before.".to_owned()
+            }),
+            Err(e) => format!("Whether the store has its marker is not known: {e}."),
+        });
+        raise_with(e, doubt)
+    })
+}
+
+fn marker_of(open: &Open) -> firn_lake::Result<Option<String>> {
+    let result = waiting(|| open.store.marker(&cancelled));
+    if let Some(held) = HELD.take() {
+        held.raise()
+    }
+    result
+}
+
+/// What speaks against this being the store that was used before; None when nothing does.
+fn doubt(open: &Open, found: Option<String>) -> Option<String> {
+    let known = known_stores::known(open.server)?;
+    match found {
+        Some(found) if found == known => None,
+        Some(found) => Some(format!(
+            "Its marker \"{MARKER}\" says {found}, that of the store used before {known}."
+        )),
+        None => Some(format!("It lacks the marker \"{MARKER}\" of the store used before.")),
+    }
+}
+
+/// Raise unless this is the store that was used before, if one was. An empty mount point or another bucket
+/// would take objects, and the chunks that they stand for would be freed.
+pub fn confirm(open: &Open) {
+    if known_stores::known(open.server).is_none() {
+        return;
+    }
+    let found = marker_of(open).unwrap_or_else(|e| raise(e));
+    if let Some(doubt) = doubt(open, found) {
+        error(
+            Kind::StoreUnreachable,
+            format!(
+                "store \"{}\" is not the one that server \"{}\" was used with before",
+                open.store.url(),
+                open.name
+            ),
+        )
+        .detail(doubt)
+        .hint(format!(
+            "Check that the folder is mounted and that url and endpoint are right. If the store was moved or \
+             replaced on purpose, call firn.accept_store('{}').",
+            open.name
+        ))
+        .raise()
+    }
+}
+
+/// As [`confirm`], before something is written; the first time, the store is given a marker and remembered.
+pub fn confirm_to_write(open: &Open) {
+    match known_stores::known(open.server) {
+        Some(_) => confirm(open),
+        None => {
+            let id = call(|| open.store.mark(&cancelled));
+            known_stores::remember(open.server, &id);
+        }
+    }
+}
+
+/// Take the store that is behind the server now for the right one. Returns its id.
+pub fn accept(server: &str, role: u32) -> String {
+    let open = open(server, role);
+    let id = call(|| open.store.mark(&cancelled));
+    known_stores::remember(open.server, &id);
+    id
 }
 
 /// The store behind a foreign server, with the credentials of `role`.
@@ -94,7 +187,9 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     let all: Options = found.options.iter().chain(&found.secrets).cloned().collect();
     let key = (server.to_owned(), role);
     let known = STORES.with_borrow(|map| {
-        map.get(&key).filter(|(options, _)| *options == all).map(|(_, open)| open.clone())
+        map.get(&key)
+            .filter(|(options, open)| *options == all && open.server == found.oid)
+            .map(|(_, open)| open.clone())
     });
     if let Some(open) = known {
         return open;
@@ -106,7 +201,7 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     let store = Store::open(&options, thread::block_all_signals).unwrap_or_else(|e| raise(e));
     // The same object may be known under several servers; its place is what identifies it.
     let id = format!("{} {}", store.url(), options.endpoint.as_deref().unwrap_or(""));
-    let open = Rc::new(Open { store, id, server: found.oid });
+    let open = Rc::new(Open { store, id, server: found.oid, name: server.to_owned() });
     STORES.with_borrow_mut(|map| map.insert(key, (all, open.clone())));
     open
 }
@@ -163,14 +258,16 @@ pub fn read_object(
     let open = open(server, role);
     let range = offset..offset + len as u64;
     let cache = cache();
-    let bytes = call(|| cache.read(&open.store, &open.id, key, object_len, range, &cancelled));
+    let bytes = call_to_read(&open, || {
+        cache.read(&open.store, &open.id, key, object_len, range, &cancelled)
+    });
     out.extend_from_slice(&bytes);
 }
 
 /// Read a whole object past the cache.
 pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);
-    call(|| open.store.get_range(key, 0..len, &cancelled)).to_vec()
+    call_to_read(&open, || open.store.get_range(key, 0..len, &cancelled)).to_vec()
 }
 
 /// Check the options given to CREATE SERVER or CREATE USER MAPPING.

@@ -1,7 +1,7 @@
 //! Writing pending stripes: encoding on a thread of its own while the next rows arrive, then chunks
 //! and the directory row by the session itself.
 
-use super::pending::{self, Pending};
+use super::pending::{self, Owner, Pending};
 use crate::directory::{allocation, chunks, Directory};
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, guc, lock, thread, xact, Kind, LockMode, OpenRel, Rel};
@@ -17,7 +17,7 @@ pub(super) enum Encoding {
     Done(Encoded),
 }
 
-fn encode_apart(writer: &Arc<StripeWriter>) -> Encoding {
+pub(super) fn encode_apart(writer: &Arc<StripeWriter>) -> Encoding {
     let writer = writer.clone();
     match thread::spawn(move || writer.encode()) {
         Ok(job) => Encoding::Apart(job),
@@ -49,58 +49,40 @@ impl Encoding {
     }
 }
 
-/// The table's open stripe is full: start encoding it. Stripes that were being encoded are written
-/// first, so that memory holds two at most.
-pub(super) fn begin_encoding(table: Rel) {
-    let oid = table.oid();
-    for done in pending::take(|p| p.table == oid && p.encoding.is_some()) {
-        write(table, done);
-    }
-    for mut full in
-        pending::take(|p| p.table == oid && p.encoding.is_none() && p.sub == xact::subtransaction())
-    {
-        full.encoding = Some(encode_apart(&full.writer));
-        pending::put(full);
-    }
-}
-
 /// Write all pending stripes of a table that belong to the current subtransaction.
 pub fn flush_table(table: Rel) {
-    let (oid, sub) = (table.oid(), xact::subtransaction());
-    for p in in_order(pending::take(|p| p.table == oid && p.sub == sub)) {
+    let oid = table.oid();
+    for p in pending::take_own(|t, _| t == oid) {
         write(table, p);
     }
 }
 
-/// Write everything this transaction has pending (at the end of a statement, before commit).
-pub fn flush_all() {
-    let sub = xact::subtransaction();
-    flush_where(|p| p.sub == sub);
+/// Write everything the current subtransaction has pending: before it is merged into its parent, before
+/// the transaction commits.
+pub(super) fn flush_subtransaction() {
+    flush_where(|_, _| true);
 }
 
-/// Before a subtransaction is merged into its parent: write what is its own.
-pub(super) fn flush_subtransaction(sub: u32) {
-    flush_where(|p| p.sub == sub);
+/// The command `cid` has inserted all its rows, and whatever it has called is over: write its stripes, and
+/// those that were left by commands within it.
+pub fn end_command(cid: u32) {
+    flush_where(|_, owner| owner.cid >= cid);
+    pending::forget_from(cid);
 }
 
-fn flush_where(which: impl Fn(&Pending) -> bool) {
-    let taken = pending::take(which);
-    if taken.is_empty() {
-        return;
-    }
-    for p in in_order(taken) {
+/// Write the current subtransaction's stripes for which `which` holds, of the table and the inserter.
+pub(super) fn flush_where(which: impl Fn(u32, Owner) -> bool) {
+    for p in pending::take_own(which) {
         let table = OpenRel::open(p.table, LockMode::RowExclusive);
         write(table.rel(), p);
     }
 }
 
-fn in_order(mut list: Vec<Pending>) -> Vec<Pending> {
-    list.sort_by_key(|p| p.slot);
-    list
-}
-
-/// Write one stripe. Its rows must belong to the current subtransaction, whose id they get.
-fn write(table: Rel, mut p: Pending) {
+/// Write one stripe. Its rows belong to the current subtransaction, whose id they get.
+pub(super) fn write(table: Rel, mut p: Pending) {
+    if p.owner.sub != xact::subtransaction() {
+        error(Kind::Internal, "a stripe of another subtransaction cannot be written").raise()
+    }
     if p.writer.rows() == 0 {
         return;
     }
@@ -109,7 +91,11 @@ fn write(table: Rel, mut p: Pending) {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else {
         error(Kind::Internal, "a firn table lost its TOAST relation").raise()
     };
-    let entry = store(&directory, &stripe, p.cid);
+    // It keeps the blocks that were reserved for it: what nobody has is somebody's who was rolled back.
+    let entry = DirectoryEntry {
+        blocks: blocks_for(p.capacity),
+        ..store(&directory, &stripe, p.owner.cid)
+    };
     guc::crash_point("load-chunks");
     directory.publish(p.slot, p.place, &entry);
     guc::crash_point("load-directory");

@@ -5,18 +5,25 @@ mod flush;
 mod pending;
 
 pub(crate) use flush::{encode_now, store, store_bytes};
-pub use flush::{flush_all, flush_table};
-pub use pending::{insert, insert_many, pending_at, pending_of, PendingRef};
-pub(crate) use pending::{push_row, write_options};
+pub use flush::{end_command, flush_table};
+pub use pending::{any_pending, insert, insert_many, pending_at, pending_of, PendingRef};
+pub(crate) use pending::{discard_table, push_row, write_options};
 
+use crate::pg::hooks;
 use crate::pg::xact::{self, Event};
 
 /// Follow the ends of transactions. Called once at library load.
 pub fn init() {
     xact::on_events(|event| match event {
-        Event::BeforeCommit => flush_all(),
-        Event::BeforeSubCommit { sub } => flush::flush_subtransaction(sub),
-        Event::SubAbort { sub } => pending::discard_subtransaction(sub),
-        Event::Ended => pending::discard_all(),
+        Event::BeforeCommit | Event::BeforeSubCommit => flush::flush_subtransaction(),
+        Event::SubAbort { sub } => {
+            hooks::forget_copy();
+            pending::discard_subtransaction(sub)
+        }
+        Event::Ended => {
+            hooks::forget_copy();
+            pending::discard_all();
+            crate::am::moved::forget();
+        }
     });
 }

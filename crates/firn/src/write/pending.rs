@@ -1,6 +1,5 @@
-//! Rows on their way into stripes. A pending stripe belongs to one table, one subtransaction and one
-//! command; its rows have their TIDs already and are read from memory by this session until the
-//! stripe is written.
+//! Rows on their way into stripes. A pending stripe belongs to one command's inserts into one table; its
+//! rows have their TIDs already and are read from memory by this session until the stripe is written.
 
 use super::flush;
 use crate::directory::{allocation, Directory};
@@ -18,141 +17,238 @@ use std::sync::Arc;
 
 /// Raw bytes after which a stripe is written, however few rows it has.
 const STRIPE_BYTES: usize = 128 << 20;
+/// Commands of one table that are remembered without having collected anything.
+const REMEMBERED: usize = 32;
+
+/// Who inserts: a command of a subtransaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub sub: u32,
+    pub cid: u32,
+}
 
 /// A stripe being collected or encoded.
 pub(super) struct Pending {
     pub table: u32,
-    pub sub: u32,
-    pub cid: u32,
+    pub owner: Owner,
+    /// The subtransaction's id, which its rows get.
+    pub xid: u32,
     pub slot: Slot,
     /// Rows there are TIDs for.
     pub capacity: u32,
     /// The reserved directory row.
     pub place: Tid,
     pub layout: Rc<Layout>,
-    /// Shared with the encoding thread once full.
+    /// Shared with the encoding thread once full, and with readers.
     pub writer: Arc<StripeWriter>,
     pub encoding: Option<flush::Encoding>,
 }
 
-/// Rows that one statement has sent to one table so far.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct Counter {
-    sub: u32,
-    cid: u32,
+/// The inserts of one command into one table.
+struct Command {
+    owner: Owner,
+    /// Rows so far.
     rows: u64,
+    /// Something decodes the table's changes; None when it was not looked for yet. Whoever begins to decode
+    /// later does so when the transactions that run now are over.
+    decoded: Option<bool>,
+    /// The stripe that takes the next rows.
+    open: Option<Box<Pending>>,
+    /// The stripe before that, while it is encoded.
+    encoding: Option<Box<Pending>>,
+    /// Raw bytes of both.
+    bytes: usize,
+}
+
+impl Command {
+    fn new(owner: Owner) -> Command {
+        Command { owner, rows: 0, decoded: None, open: None, encoding: None, bytes: 0 }
+    }
+    fn pending(&self) -> impl Iterator<Item = &Pending> {
+        [&self.encoding, &self.open].into_iter().flatten().map(|p| &**p)
+    }
+    fn is_idle(&self) -> bool {
+        self.open.is_none() && self.encoding.is_none()
+    }
+    fn take(&mut self) -> impl Iterator<Item = Pending> {
+        self.bytes = 0;
+        [self.encoding.take(), self.open.take()].into_iter().flatten().map(|p| *p)
+    }
 }
 
 #[derive(Default)]
 struct State {
-    counters: HashMap<u32, Counter>,
-    pending: Vec<Pending>,
+    /// By table: the commands that insert into it, a few at most, the one at work last.
+    tables: HashMap<u32, Vec<Command>>,
+    /// Raw bytes of the pending stripes of each subtransaction that has some.
+    bytes: Vec<(u32, usize)>,
 }
 
 thread_local! {
     static STATE: RefCell<State> = RefCell::default();
 }
 
-/// Count `rows` more rows of the running statement; true when it is past the threshold and the
-/// table can take stripes.
-fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
-    let sub = xact::subtransaction();
-    let total = STATE.with_borrow_mut(|state| {
-        let c = state.counters.entry(table.oid()).or_default();
-        if c.sub != sub || c.cid != cid {
-            *c = Counter { sub, cid, rows: 0 };
+impl State {
+    fn command(&mut self, table: u32, owner: Owner) -> &mut Command {
+        let list = self.tables.entry(table).or_default();
+        let at = list.iter().rposition(|c| c.owner == owner).unwrap_or_else(|| {
+            // Those of commands that have ended without our being told.
+            if list.len() >= REMEMBERED {
+                list.retain(|c| !c.is_idle());
+            }
+            list.push(Command::new(owner));
+            list.len() - 1
+        });
+        &mut list[at]
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Command> {
+        self.tables.values().flatten()
+    }
+
+    /// Raw bytes pending in all, and of one subtransaction.
+    fn held(&self, sub: u32) -> (usize, usize) {
+        let own = self.bytes.iter().find(|(s, _)| *s == sub).map_or(0, |(_, n)| *n);
+        (self.bytes.iter().map(|(_, n)| n).sum(), own)
+    }
+
+    fn count_bytes(&mut self, sub: u32, before: usize, after: usize) {
+        match self.bytes.iter_mut().find(|(s, _)| *s == sub) {
+            Some((_, n)) => *n = (*n + after).saturating_sub(before),
+            None => self.bytes.push((sub, after)),
         }
+        self.bytes.retain(|(_, n)| *n != 0);
+    }
+}
+
+fn current(cid: u32) -> Owner {
+    Owner { sub: xact::subtransaction(), cid }
+}
+
+/// Count `rows` more rows of the running command; true when it is past the threshold and the table can
+/// take stripes.
+fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
+    let owner = current(cid);
+    let (total, decoded) = STATE.with_borrow_mut(|state| {
+        let c = state.command(table.oid(), owner);
         c.rows += rows;
-        c.rows
+        (c.rows, c.decoded)
     });
-    // Subscribers are told of rows in the row store only.
-    total > guc::bulk_threshold() && table.toast_oid().is_some() && !table.is_published()
+    if total <= guc::bulk_threshold() || table.toast_oid().is_none() {
+        return false;
+    }
+    // Who decodes is told of rows in the row store only.
+    let decoded = decoded.unwrap_or_else(|| {
+        let found = table.decoded_by().is_some();
+        STATE.with_borrow_mut(|state| state.command(table.oid(), owner).decoded = Some(found));
+        found
+    });
+    !decoded
 }
 
 /// Insert one row: true when it went to a stripe and its slot has a TID; false when the caller is to
 /// put it into the row store.
 pub fn insert(table: Rel, slot: TupleSlot, cid: u32) -> bool {
-    if !counts_as_bulk(table, cid, 1) {
-        return false;
-    }
-    append(table, &[slot], cid);
-    true
+    insert_many(table, &[slot], cid)
 }
 
 /// Insert many rows, as [`insert`].
 pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32) -> bool {
-    if !counts_as_bulk(table, cid, slots.len() as u64) {
-        return false;
+    let bulk = counts_as_bulk(table, cid, slots.len() as u64);
+    if bulk {
+        append(table, slots, cid);
     }
-    append(table, slots, cid);
-    true
+    bulk
 }
 
 fn append(table: Rel, slots: &[TupleSlot], cid: u32) {
     if xact::is_serializable() {
         lock::check_serializable_insert(table);
     }
+    let owner = current(cid);
+    // Taken out, so that nothing is borrowed while PostgreSQL runs. An error undoes the subtransaction, and
+    // the stripe with it.
+    let mut open = STATE.with_borrow_mut(|state| state.command(table.oid(), owner).open.take());
     for slot in slots {
-        let sub = xact::subtransaction();
-        // Take the pending stripe out, so that nothing is borrowed while PostgreSQL runs.
-        let open = STATE.with_borrow_mut(|state| {
-            let at = state.pending.iter().position(|p| {
-                p.table == table.oid() && p.sub == sub && p.cid == cid && p.encoding.is_none()
-            });
-            at.map(|i| state.pending.swap_remove(i))
-        });
-        let mut pending = open.unwrap_or_else(|| start(table, sub, cid));
-        let row = pending.writer.rows();
-        let writer = Arc::get_mut(&mut pending.writer);
-        let Some(writer) = writer else {
-            // A cursor holds the rows collected so far: it keeps them, we go on with a new stripe.
-            STATE.with_borrow_mut(|state| state.pending.push(pending));
-            flush::flush_table(table);
-            append(table, &[*slot], cid);
-            continue;
+        let mut pending = match open.take() {
+            Some(pending) if Arc::strong_count(&pending.writer) == 1 => pending,
+            Some(held) => {
+                // A cursor holds the rows collected so far: it keeps them, we go on with a new stripe.
+                begin_encoding(table, held);
+                Box::new(start(table, owner))
+            }
+            None => Box::new(start(table, owner)),
         };
+        let row = pending.writer.rows();
         let (values, nulls) = slot.values();
-        push_row(writer, &pending.layout, values, nulls);
+        if let Some(writer) = Arc::get_mut(&mut pending.writer) {
+            push_row(writer, &pending.layout, values, nulls);
+        }
         slot.set_tid(table.oid(), Tid::of(pending.slot, row));
-        let full =
-            pending.writer.rows() >= pending.capacity || pending.writer.raw_bytes() >= STRIPE_BYTES;
-        STATE.with_borrow_mut(|state| state.pending.push(pending));
-        if full {
-            flush::begin_encoding(table);
+        if pending.writer.rows() >= pending.capacity || pending.writer.raw_bytes() >= STRIPE_BYTES {
+            begin_encoding(table, pending);
+        } else {
+            open = Some(pending);
         }
     }
+    STATE.with_borrow_mut(|state| {
+        let command = state.command(table.oid(), owner);
+        command.open = open;
+        let before = command.bytes;
+        command.bytes = command.pending().map(|p| p.writer.raw_bytes()).sum();
+        let after = command.bytes;
+        state.count_bytes(owner.sub, before, after);
+    });
     table.count_inserts(slots.len() as u64);
     bound_memory();
 }
 
-/// When this session holds more than `firn.write_memory`, write the largest stripe.
+/// Start to encode a stripe that takes no more rows. The one before it is written first, so that memory
+/// holds two of a command at most.
+fn begin_encoding(table: Rel, mut full: Box<Pending>) {
+    let owner = full.owner;
+    let before = STATE.with_borrow_mut(|state| state.command(table.oid(), owner).encoding.take());
+    if let Some(before) = before {
+        flush::write(table, *before);
+    }
+    full.encoding = Some(flush::encode_apart(&full.writer));
+    STATE.with_borrow_mut(|state| state.command(table.oid(), owner).encoding = Some(full));
+}
+
+/// When this session holds more than `firn.write_memory`, write what the running subtransaction's command
+/// with the most of it holds: only that can be written now. What outer subtransactions hold leaves it an
+/// eighth of the setting at least, so that it does not end up writing a stripe per row.
 fn bound_memory() {
+    let sub = xact::subtransaction();
     let largest = STATE.with_borrow(|state| {
-        let total: usize = state.pending.iter().map(|p| p.writer.raw_bytes()).sum();
-        if total <= guc::write_memory() {
+        let limit = guc::write_memory();
+        let (all, own) = state.held(sub);
+        if all <= limit || own <= limit.saturating_sub(all - own).max(limit / 8) {
             return None;
         }
-        state.pending.iter().max_by_key(|p| p.writer.raw_bytes()).map(|p| p.table)
+        let own =
+            state.tables.iter().flat_map(|(table, list)| list.iter().map(move |c| (table, c)));
+        own.filter(|(_, c)| c.owner.sub == sub)
+            .max_by_key(|(_, c)| c.bytes)
+            .map(|(table, c)| (*table, c.owner.cid))
     });
-    if let Some(oid) = largest {
-        let table = crate::pg::OpenRel::open(oid, LockMode::RowExclusive);
-        flush::flush_table(table.rel());
+    if let Some((table, cid)) = largest {
+        flush::flush_where(|t, owner| (t, owner.cid) == (table, cid));
     }
 }
 
-fn start(table: Rel, sub: u32, cid: u32) -> Pending {
+fn start(table: Rel, owner: Owner) -> Pending {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else {
         crate::pg::error(crate::pg::Kind::Internal, "a firn table without TOAST relation").raise()
     };
     let capacity = guc::stripe_rows();
-    let slot = allocation::slot_for(&directory, capacity);
-    let place = directory.reserve(slot, capacity, cid);
+    let (slot, place) = allocation::slot_for(&directory, capacity, owner.cid);
     guc::crash_point("load-reserved");
     let layout = layout(table);
     let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
-    let options = write_options(table);
-    let writer = Arc::new(StripeWriter::new(specs, options));
-    Pending { table: table.oid(), sub, cid, slot, capacity, place, layout, writer, encoding: None }
+    let writer = Arc::new(StripeWriter::new(specs, write_options(table)));
+    let (table, xid, encoding) = (table.oid(), xact::xid(), None);
+    Pending { table, owner, xid, slot, capacity, place, layout, writer, encoding }
 }
 
 /// Encoding options of a table.
@@ -219,60 +315,91 @@ pub struct PendingRef {
     pub slot: Slot,
     pub rows: u32,
     pub cid: u32,
+    /// The (sub)transaction that inserted them.
+    pub xid: u32,
     pub writer: Arc<StripeWriter>,
 }
 
 fn reference(p: &Pending) -> PendingRef {
-    PendingRef { slot: p.slot, rows: p.writer.rows(), cid: p.cid, writer: p.writer.clone() }
+    let (slot, rows) = (p.slot, p.writer.rows());
+    PendingRef { slot, rows, cid: p.owner.cid, xid: p.xid, writer: p.writer.clone() }
+}
+
+fn pending_in(state: &State, table: Rel) -> impl Iterator<Item = &Pending> {
+    state.tables.get(&table.oid()).into_iter().flatten().flat_map(Command::pending)
 }
 
 /// The pending stripe that holds `tid`, if it is one of this session's.
 pub fn pending_at(table: Rel, tid: Tid) -> Option<PendingRef> {
     STATE.with_borrow(|state| {
-        if state.pending.is_empty() {
-            return None;
-        }
-        state
-            .pending
-            .iter()
-            .find(|p| {
-                p.table == table.oid() && tid.row_in(p.slot).is_some_and(|r| r < p.writer.rows())
-            })
+        pending_in(state, table)
+            .find(|p| tid.row_in(p.slot).is_some_and(|r| r < p.writer.rows()))
             .map(reference)
     })
 }
 
 /// All pending stripes of a table.
 pub fn pending_of(table: Rel) -> Vec<PendingRef> {
-    STATE.with_borrow(|state| {
-        state.pending.iter().filter(|p| p.table == table.oid()).map(reference).collect()
-    })
+    STATE.with_borrow(|state| pending_in(state, table).map(reference).collect())
 }
 
-/// Take out the pending stripes for which `which` holds.
-pub(super) fn take(which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+/// This session has rows that are not written yet.
+pub fn any_pending() -> bool {
+    STATE.with_borrow(|state| !state.bytes.is_empty() || state.all().any(|c| !c.is_idle()))
+}
+
+/// Take out the pending stripes of the running subtransaction for which `which` holds, to write them. No
+/// others can be taken: a row gets the id of the subtransaction that writes it, and dies with that.
+pub(super) fn take_own(which: impl Fn(u32, Owner) -> bool) -> Vec<Pending> {
+    let sub = xact::subtransaction();
+    let mut taken = Vec::new();
     STATE.with_borrow_mut(|state| {
-        let (taken, kept) = std::mem::take(&mut state.pending).into_iter().partition(|p| which(p));
-        state.pending = kept;
-        taken
-    })
+        let mut bytes = 0;
+        for (table, list) in &mut state.tables {
+            for c in list.iter_mut().filter(|c| c.owner.sub == sub && which(*table, c.owner)) {
+                bytes += c.bytes;
+                taken.extend(c.take());
+            }
+        }
+        state.count_bytes(sub, bytes, 0);
+    });
+    taken.sort_by_key(|p| p.slot);
+    taken
 }
 
-/// Put one back.
-pub(super) fn put(pending: Pending) {
-    STATE.with_borrow_mut(|state| state.pending.push(pending));
+/// Forget the commands for which `which` holds, and what they have collected.
+fn discard(which: impl Fn(u32, Owner) -> bool) {
+    STATE.with_borrow_mut(|state| {
+        state.tables.retain(|table, list| {
+            list.retain(|c| !which(*table, c.owner));
+            !list.is_empty()
+        });
+        state.bytes.clear();
+        let held: Vec<(u32, usize)> = state.all().map(|c| (c.owner.sub, c.bytes)).collect();
+        for (sub, bytes) in held {
+            state.count_bytes(sub, 0, bytes);
+        }
+    });
+}
+
+/// The running subtransaction's commands from `cid` on have ended, and their stripes are written.
+pub(super) fn forget_from(cid: u32) {
+    let sub = xact::subtransaction();
+    discard(|_, owner| owner.sub == sub && owner.cid >= cid);
 }
 
 /// A subtransaction is undone: its rows never were.
 pub(super) fn discard_subtransaction(sub: u32) {
     // Subtransaction ids grow: those opened inside this one have greater ids.
-    STATE.with_borrow_mut(|state| state.pending.retain(|p| p.sub < sub));
+    discard(|_, owner| owner.sub >= sub);
+}
+
+/// The table is emptied where it is.
+pub(crate) fn discard_table(table: Rel) {
+    discard(|of, _| of == table.oid());
 }
 
 /// The transaction is over.
 pub(super) fn discard_all() {
-    STATE.with_borrow_mut(|state| {
-        state.pending.clear();
-        state.counters.clear();
-    });
+    STATE.with_borrow_mut(|state| *state = State::default());
 }

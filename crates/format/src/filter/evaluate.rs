@@ -41,7 +41,7 @@ impl Filter {
                 None => selection.clear(),
             },
             Filter::In { column, values } => match columns(*column) {
-                Some(c) => select(c, None, values, unsigned(*column), selection),
+                Some(c) => select(c, None, values.values(), unsigned(*column), selection),
                 None => selection.clear(),
             },
             Filter::IsNull(column) => match columns(*column) {

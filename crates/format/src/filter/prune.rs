@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{exact_float, float_key, CompareOp, Constant, Filter};
+use super::{exact_float, float_key, CompareOp, Constant, Filter, Set};
 use crate::zone::{Bound, ZoneMap};
 
 impl Filter {
@@ -16,12 +16,33 @@ impl Filter {
             Filter::Compare { column, op, value } => {
                 zone(*column).is_none_or(|z| compare_may_match(&z, *op, value))
             }
-            Filter::In { column, values } => zone(*column)
-                .is_none_or(|z| values.iter().any(|v| compare_may_match(&z, CompareOp::Eq, v))),
+            Filter::In { column, values } => {
+                zone(*column).is_none_or(|z| any_may_match(&z, values))
+            }
             Filter::IsNull(column) => zone(*column).is_none_or(|z| z.nulls > 0),
             Filter::IsNotNull(column) => zone(*column).is_none_or(|z| z.nulls < z.rows),
         }
     }
+}
+
+/// Whether a value of the run can equal any of the constants.
+fn any_may_match(zone: &ZoneMap, set: &Set) -> bool {
+    let may = |value: &Constant| compare_may_match(zone, CompareOp::Eq, value);
+    let all = &set.values;
+    // Of sorted ones, those below the run's values are left out; the first of the rest is in the run if
+    // any is. NaN is above them all and no bound; integers too large for a float are comparable with none.
+    let is_float = |v: &Constant| matches!(v, Constant::F64(_));
+    let float_bound =
+        matches!((&zone.min, &zone.max), (Some(Bound::F64(_)), _) | (_, Some(Bound::F64(_))));
+    let ordered = set.is_sorted && all.first().is_none_or(|v| is_float(v) == float_bound);
+    if !ordered || zone.has_nan {
+        return all.iter().any(may);
+    }
+    let above = |value: &Constant| {
+        let least = zone.min.as_ref().and_then(|b| compare(b, value));
+        least == Some(Ordering::Greater)
+    };
+    all.get(all.partition_point(above)).is_some_and(may)
 }
 
 fn compare_may_match(zone: &ZoneMap, op: CompareOp, value: &Constant) -> bool {

@@ -78,7 +78,7 @@ fn model(f: &Filter, row: &[Cell]) -> bool {
             order(&row[*column], value).is_some_and(|o| holds(*op, o))
         }
         Filter::In { column, values } => {
-            values.iter().any(|v| order(&row[*column], v) == Some(Ordering::Equal))
+            values.values().iter().any(|v| order(&row[*column], v) == Some(Ordering::Equal))
         }
         Filter::IsNull(c) => matches!(row[*c], Cell::Null),
         Filter::IsNotNull(c) => !matches!(row[*c], Cell::Null),
@@ -199,7 +199,8 @@ fn filters() -> impl Strategy<Value = Filter> {
             value: constant(column, s)
         }),
         3 => (0..COLUMNS, prop::collection::vec(any::<u8>(), 0..14)).prop_map(|(column, s)| {
-            Filter::In { column, values: s.into_iter().map(|s| constant(column, s)).collect() }
+            let values = s.into_iter().map(|s| constant(column, s)).collect();
+            Filter::In { column, values: Arc::new(Set::new(values)) }
         }),
         1 => (0..COLUMNS).prop_map(Filter::IsNull),
         1 => (0..COLUMNS).prop_map(Filter::IsNotNull),

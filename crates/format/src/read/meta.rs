@@ -535,6 +535,7 @@ fn read_zones(
                 nulls,
                 rows: page.rows,
                 has_nan: float && !*empty,
+                kind: Some(kind.code()),
             }))
         })
         .collect()

@@ -10,6 +10,7 @@ pub(super) fn zone_map(kind: ColumnKind, builder: &ColumnBuilder) -> ZoneMap {
         nulls: builder.null_count,
         rows: builder.len() as u32,
         exact: true,
+        kind: Some(kind.code()),
         ..ZoneMap::default()
     };
     if !kind.is_ordered() {

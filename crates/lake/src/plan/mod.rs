@@ -95,7 +95,8 @@ impl Table {
 /// begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Write an [`Intent`] and commit.
+    /// Write an [`Intent`], durably, whatever becomes of the rest. If a dead run left one for the slot, in its
+    /// place: there is never more than one.
     RecordIntent {
         /// The stripe.
         slot: u32,
@@ -139,7 +140,8 @@ pub enum Step {
         /// How many bytes.
         bytes: u64,
     },
-    /// Remove an intent whose run ended before its flip. Its object, if there is one, stays and is listed as unneeded.
+    /// Remove the intent of a dead run for a slot that this run does not upload. Its object, if there is one, stays and
+    /// is listed as unneeded.
     DropIntent {
         /// The stripe.
         slot: u32,
@@ -208,9 +210,6 @@ pub fn plan_offload(
     }));
 
     let mut plan = OffloadPlan::default();
-    for i in intents.iter().filter(|i| !i.live) {
-        plan.steps.push(Step::DropIntent { slot: i.slot, key: i.key.clone() });
-    }
     let mut left = limit.unwrap_or(u64::MAX);
     for s in by_slot.into_values() {
         let skip = |why| Skipped { slot: s.slot, why };
@@ -238,6 +237,17 @@ pub fn plan_offload(
             }
         }
     }
+    let uploaded: BTreeSet<u32> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::RecordIntent { slot, .. } => Some(*slot),
+            _ => None,
+        })
+        .collect();
+    let stale = intents.iter().filter(|i| !i.live && !uploaded.contains(&i.slot));
+    let drops = stale.map(|i| Step::DropIntent { slot: i.slot, key: i.key.clone() });
+    plan.steps.splice(0..0, drops);
     Ok(plan)
 }
 

@@ -14,7 +14,7 @@ use super::super::{error, memory, xact, Kind, Rel};
 use super::conditions::condition_of;
 use super::{columns_of, explain, list_items, table_columns, Shared};
 use crate::pg::datum::Datum;
-use crate::plan::{Condition, Counters, FirnScan};
+use crate::plan::{Bound, Condition, Counters, FirnScan};
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -357,8 +357,8 @@ unsafe fn next_in_row_store(
     if deform > i32::from((*from).tts_nvalid) {
         direct::slot_getsomeattrs_int(from, deform);
     }
+    // Expressions are compiled for a virtual scan slot, whose columns are there without deforming a tuple.
     let slot = (*node).ss.ss_ScanTupleSlot;
-    // The node's expressions are made for its scan slot, a virtual one.
     for i in &(*run).wanted {
         *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
         *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);
@@ -429,16 +429,19 @@ unsafe fn next_unwritten(node: *mut pg_sys::CustomScanState, run: &mut Run) -> b
 
 unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap: Snap) {
     let econtext = (*node).ss.ps.ps_ExprContext;
+    let per_tuple = (*econtext).ecxt_per_tuple_memory;
     let mut conditions = Vec::new();
     for (condition, state) in &run.conditions {
         let mut null = false;
         let is_null = &raw mut null;
-        // Values by reference must last as long as the scan: the current context is the query's.
-        let value = match (**state).evalfunc {
-            Some(f) => guarded(|| f(*state, econtext, is_null)),
-            None => continue,
-        };
-        conditions.push((*condition, (!null).then(|| value.value())));
+        let Some(f) = (**state).evalfunc else { continue };
+        // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
+        // again and again would fill.
+        memory::within(per_tuple, || {
+            let value = guarded(|| f(*state, econtext, is_null));
+            conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+        });
+        pg_sys::MemoryContextReset(per_tuple);
     }
     let rel = Rel::of((*node).ss.ss_currentRelation);
     let shared = run.parallel;

@@ -1,0 +1,133 @@
+//! VACUUM removes index entries that lead to stripe rows which nobody can see: of deleted rows, of stripes that
+//! are gone, of loads that were rolled back. heapam knows the row store's only. What is garbage is decided by
+//! `firn_format::garbage`; the pass over the indexes is PostgreSQL's own bulk deletion.
+
+use crate::directory::{allocation, cleaned, tombstones, Directory};
+use crate::pg::index_clean::{bulk_delete, Wish};
+use crate::pg::snapshot::DirtySnap;
+use crate::pg::toast::FROZEN_XID;
+use crate::pg::{guc, wal, xact, LockMode, Rel, Snap};
+use firn_format::garbage::{untaken, DeadRows, Garbage, Taken};
+use firn_format::{EntryState, Slot, TombstoneState};
+
+/// Entries of so few rows are worth no pass when nobody asked for one.
+const WORTH_A_PASS: u64 = 1_000;
+
+/// A stripe, living or in the making, of which `dead` rows are to lose their index entries.
+struct Known {
+    slot: u32,
+    blocks: u32,
+    rows: u32,
+    dead: u32,
+}
+
+/// Clean the indexes of a table that is being vacuumed, if that is worth it or asked for.
+pub fn clean(table: Rel, wish: &Wish) {
+    if wish.index_cleanup_is_off() || !wish.has_indexes(table) {
+        return;
+    }
+    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return };
+    if directory.toast.is_empty() {
+        return;
+    }
+    let oldest = xact::oldest_visible(table);
+    let before = cleaned::read(&directory.toast);
+    let (end, (ranges, first_running)) =
+        allocation::handed_out(&directory.toast, || ranges_of(&directory));
+    let (mut known, mut fresh, mut rows) = (Vec::with_capacity(ranges.len()), 0u64, 0u64);
+    let mut latest = None;
+    for (slot, blocks, stripe_rows) in ranges {
+        xact::check_for_interrupts();
+        let mut dead = 0;
+        each_dead(&directory, slot, stripe_rows, oldest, |_, deleter| {
+            dead += 1;
+            fresh += u64::from(deleter >= before.before);
+            latest = latest.max(Some(deleter));
+        });
+        rows += u64::from(stripe_rows);
+        known.push(Known { slot, blocks, rows: stripe_rows, dead });
+    }
+    let holes = untaken(before.blocks, end, known.iter().map(|k| (k.slot, k.blocks)));
+    let garbage = fresh + holes * u64::from(firn_format::ROWS_PER_BLOCK);
+    let worth = garbage >= WORTH_A_PASS || garbage * 50 >= rows || wish.index_cleanup_is_on();
+    if garbage == 0 || !worth {
+        return;
+    }
+    // A standby's queries may see what this server's cannot any more.
+    if let Some(latest) = latest {
+        wal::log_snapshot_conflict(table, latest);
+    }
+    let (mut at, mut from) = (0, 0);
+    while from < end {
+        let (taken, next) = part(&directory, &known[at..], oldest);
+        at += taken.len();
+        let to = if at == known.len() { end } else { next };
+        let part = Garbage::new(from, to, taken);
+        bulk_delete(table, wish, &|tid| part.contains(tid));
+        from = to;
+    }
+    guc::crash_point("vacuum-cleaned");
+    let blocks = first_running.unwrap_or(end);
+    cleaned::write(&directory.toast, cleaned::Cleaned { before: xact::full(oldest), blocks });
+}
+
+/// Slot, blocks and rows of all stripes that are there or may come to be, in the order of their slots, and the
+/// first slot whose transaction is running. (Rows are counted as 0 before it has ended.)
+fn ranges_of(directory: &Directory) -> (Vec<(u32, u32, u32)>, Option<u32>) {
+    let mut dirty = DirtySnap::new();
+    let snap = dirty.snap();
+    let mut list = Vec::new();
+    let mut first_running = None;
+    directory.each_row(snap, |slot, entry| {
+        let (writer, _) = snap.dirty_found();
+        if writer != 0 && first_running.is_none() {
+            first_running = Some(slot.0);
+        }
+        let rows = if entry.state == EntryState::Live { entry.rows } else { 0 };
+        match list.last_mut() {
+            // Two versions of one row, one of them written by a running transaction.
+            Some((last, blocks, _)) if *last == slot.0 => *blocks = entry.blocks.max(*blocks),
+            _ => list.push((slot.0, entry.blocks, rows)),
+        }
+    });
+    (list, first_running)
+}
+
+/// Visit the rows of a stripe that nobody can see any more, in order, with who deleted them.
+fn each_dead(
+    directory: &Directory,
+    slot: u32,
+    rows: u32,
+    oldest: u32,
+    mut visit: impl FnMut(u32, u64),
+) {
+    let mut last = None;
+    tombstones::each(&directory.toast, Slot(slot), rows, Snap::self_snap(), |row, stone| {
+        let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
+        let deleted = stone.tombstone.state == TombstoneState::Deleted;
+        if settled && deleted && last != Some(row) {
+            last = Some(row);
+            visit(row, xact::full(stone.raw_xmin));
+        }
+    });
+}
+
+/// As many stripes from the first of `known` on as VACUUM has memory for, at least one, and the first block of
+/// what is left.
+fn part(directory: &Directory, known: &[Known], oldest: u32) -> (Vec<Taken>, u32) {
+    let (mut taken, mut memory) = (Vec::new(), 0);
+    for k in known {
+        if memory > guc::vacuum_memory() {
+            return (taken, k.slot);
+        }
+        xact::check_for_interrupts();
+        let mut dead = Vec::new();
+        if k.dead > 0 {
+            each_dead(directory, k.slot, k.rows, oldest, |row, _| dead.push(row));
+        }
+        let dead = DeadRows::of(dead, k.rows);
+        memory += dead.memory() + std::mem::size_of::<Taken>();
+        taken.push(Taken { slot: Slot(k.slot), blocks: k.blocks, dead });
+    }
+    (taken, u32::MAX)
+}

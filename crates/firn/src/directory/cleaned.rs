@@ -1,0 +1,69 @@
+//! How far the table's indexes are rid of entries that lead to no row which anybody can see. VACUUM removes them
+//! in a pass over all indexes; the note of it, overwritten in place, says which of them have come since.
+
+use super::keys;
+use crate::pg::lock::AllocationLock;
+use crate::pg::{ChunkKey, Snap, Toast};
+
+const KEY: ChunkKey = ChunkKey { id: keys::CLEANED, seq: 0 };
+const VERSION: u8 = 1;
+const LEN: usize = 24;
+
+/// What the last pass has left for the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cleaned {
+    /// Rows deleted by transactions before this one (an id that does not wrap around) have no entries.
+    pub before: u64,
+    /// Virtual blocks before this one that no stripe has taken have no entries.
+    pub blocks: u32,
+}
+
+impl Cleaned {
+    fn encode(self) -> [u8; LEN] {
+        let mut out = [0u8; LEN];
+        out[0] = VERSION;
+        out[8..16].copy_from_slice(&self.before.to_le_bytes());
+        out[16..20].copy_from_slice(&self.blocks.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Cleaned> {
+        if bytes.len() != LEN || bytes[0] != VERSION {
+            return None;
+        }
+        let before = u64::from_le_bytes(bytes[8..16].try_into().ok()?);
+        Some(Cleaned { before, blocks: u32::from_le_bytes(bytes[16..20].try_into().ok()?) })
+    }
+}
+
+/// The note. Without one, or with a damaged one, nothing counts as clean: that costs a pass.
+pub fn read(toast: &Toast) -> Cleaned {
+    let row = toast.find(KEY, Snap::self_snap());
+    row.and_then(|row| Cleaned::decode(&row.data)).unwrap_or_default()
+}
+
+/// Write the note, outside of any transaction.
+pub fn write(toast: &Toast, cleaned: Cleaned) {
+    let _lock = AllocationLock::take(toast.rel());
+    if let Some(row) = toast.find(KEY, Snap::self_snap()).filter(|row| row.data.len() == LEN) {
+        toast.overwrite(row.place, KEY, &cleaned.encode());
+    }
+}
+
+/// Make room for the note of a table that gets its first stripe.
+pub(super) fn prepare(toast: &Toast) {
+    toast.insert(KEY, &Cleaned::default().encode(), crate::pg::xact::command_id(true), true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cleaned;
+
+    #[test]
+    fn note_round_trips() {
+        let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31 };
+        assert_eq!(Cleaned::decode(&note.encode()), Some(note));
+        assert_eq!(Cleaned::decode(&[0; 24]), None);
+        assert_eq!(Cleaned::decode(&[1; 23]), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Directory rows seen before, per session. What is remembered is checked against the row itself at
+//! each use; the gain is not to search the index and not to decode.
+
+use super::Found;
+use crate::pg::guc;
+use crate::pg::rel::StorageId;
+use firn_format::{Bound, DirectoryEntry, ZoneMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// Bytes kept of a row as they are: length word and the fields before the zone maps, by which rows of
+/// one slot differ (state, sizes, checksums, time, generation).
+const HEAD: usize = 64;
+
+/// A row's bytes in short: none of another content is taken for it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Print {
+    head: [u8; HEAD],
+    len: u32,
+    crc32c: u32,
+}
+
+impl Print {
+    /// Of a directory row's data.
+    pub fn of(data: &[u8]) -> Print {
+        let mut head = [0; HEAD];
+        let n = data.len().min(HEAD);
+        head[..n].copy_from_slice(&data[..n]);
+        Print { head, len: data.len() as u32, crc32c: crc32c::crc32c(data) }
+    }
+}
+
+/// A row seen before.
+pub struct Remembered {
+    pub found: Found,
+    pub print: Print,
+}
+
+/// Rows of one table's directory by slot.
+#[derive(Default)]
+struct OfTable {
+    rows: BTreeMap<u32, Rc<Remembered>>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct Seen {
+    tables: HashMap<StorageId, OfTable>,
+    bytes: usize,
+}
+
+thread_local! {
+    static SEEN: RefCell<Seen> = RefCell::default();
+}
+
+/// Bytes that all of it may take: a quarter of what the session's metadata may.
+fn most() -> usize {
+    guc::metadata_cache() / 4
+}
+
+/// Heap memory of an entry and what is kept beside it, about.
+fn weight(entry: &DirectoryEntry) -> usize {
+    let bound = |b: &Option<Bound>| match b {
+        Some(Bound::Bytes(v)) => v.capacity() + 16,
+        _ => 0,
+    };
+    let zones: usize = entry.zones.iter().map(|(_, z)| bound(&z.min) + bound(&z.max)).sum();
+    let maps = entry.zones.capacity() * std::mem::size_of::<(i32, ZoneMap)>();
+    let fixed = std::mem::size_of::<Remembered>() + std::mem::size_of::<DirectoryEntry>() + 128;
+    fixed + maps + zones
+}
+
+/// What is remembered of a slot.
+pub fn at(storage: StorageId, slot: u32) -> Option<Rc<Remembered>> {
+    SEEN.with_borrow(|seen| seen.tables.get(&storage)?.rows.get(&slot).cloned())
+}
+
+/// The remembered stripe that holds a virtual block.
+pub fn covering(storage: StorageId, block: u32) -> Option<Rc<Remembered>> {
+    SEEN.with_borrow(|seen| {
+        let (slot, row) = seen.tables.get(&storage)?.rows.range(..=block).next_back()?;
+        (block - slot < row.found.entry.blocks).then(|| row.clone())
+    })
+}
+
+/// Remember a row, in place of what was known of its slot. Where there is no room, other tables' rows go;
+/// what does not fit then is not remembered: a walk through a directory larger than that would only
+/// drive out what the next one asks for first.
+pub fn remember(storage: StorageId, found: &Found, print: Print) {
+    let new = weight(&found.entry);
+    SEEN.with_borrow_mut(|seen| {
+        seen.remove(storage, found.slot.0);
+        if seen.bytes + new > most() {
+            seen.tables.retain(|id, _| *id == storage);
+            seen.bytes = seen.tables.get(&storage).map_or(0, |t| t.bytes);
+        }
+        if seen.bytes + new > most() {
+            return;
+        }
+        let row = Rc::new(Remembered { found: found.clone(), print });
+        let table = seen.tables.entry(storage).or_default();
+        table.rows.insert(found.slot.0, row);
+        table.bytes += new;
+        seen.bytes += new;
+    });
+}
+
+/// The storage was emptied, and its slots will be given out anew.
+pub fn forget(storage: StorageId) {
+    SEEN.with_borrow_mut(|seen| {
+        if let Some(table) = seen.tables.remove(&storage) {
+            seen.bytes -= table.bytes;
+        }
+    });
+}
+
+impl Seen {
+    fn remove(&mut self, storage: StorageId, slot: u32) {
+        let Some(table) = self.tables.get_mut(&storage) else { return };
+        let Some(old) = table.rows.remove(&slot) else { return };
+        let weight = weight(&old.found.entry);
+        table.bytes -= weight;
+        self.bytes -= weight;
+    }
+}

@@ -1,0 +1,138 @@
+//! What definition statements leave to be done: every firn table has a TOAST relation, and none of its TOAST
+//! relation's indexes outlives the rows that it knows.
+//!
+//! PostgreSQL looks whether a table needs a TOAST relation when it makes the table and before it rewrites it,
+//! when the old access method still answers. So a table becomes firn's without one: by ALTER TABLE or ALTER
+//! MATERIALIZED VIEW SET ACCESS METHOD, and stays without one through REFRESH. Its hook for changes of objects
+//! tells which tables have got new files; when the statement is over, and its lock is still held, they are
+//! looked at.
+
+use super::ext::{self, callback};
+use super::Rel;
+use pgrx::pg_sys;
+use std::cell::{Cell, RefCell};
+
+static mut PREVIOUS: pg_sys::object_access_hook_type = None;
+
+thread_local! {
+    /// Relations that statements have changed, until one of them is over.
+    static CHANGED: RefCell<Vec<u32>> = RefCell::default();
+    static CREATING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Install the hook. Called once at library load.
+pub fn install() {
+    // SAFETY: main thread, at load.
+    unsafe {
+        PREVIOUS = pg_sys::object_access_hook;
+        pg_sys::object_access_hook = Some(object_access);
+    }
+}
+
+unsafe extern "C-unwind" fn object_access(
+    access: pg_sys::ObjectAccessType::Type,
+    class: pg_sys::Oid,
+    object: pg_sys::Oid,
+    sub: core::ffi::c_int,
+    arg: *mut core::ffi::c_void,
+) {
+    if let Some(f) = PREVIOUS {
+        f(access, class, object, sub, arg)
+    }
+    use pg_sys::ObjectAccessType as A;
+    // A column comes as a creation, and goes as a drop.
+    let changes = match access {
+        A::OAT_POST_ALTER => true,
+        A::OAT_POST_CREATE | A::OAT_DROP => sub != 0,
+        _ => false,
+    };
+    if changes && class == pg_sys::RelationRelationId {
+        callback(|| note(object.to_u32()))
+    }
+}
+
+/// A relation is being changed. No look at the catalogs here, which are being changed, too.
+fn note(oid: u32) {
+    CHANGED.with_borrow_mut(|changed| {
+        if changed.last() != Some(&oid) {
+            changed.push(oid)
+        }
+    })
+}
+
+/// A statement is over: give the tables that it has changed what they lack.
+pub(super) fn statement_is_over() {
+    let mut changed = CHANGED.take();
+    // SAFETY: plain call. After ROLLBACK or an error nothing may be looked up, nor has anything changed.
+    if changed.is_empty() || !unsafe { pg_sys::IsTransactionState() } {
+        return;
+    }
+    changed.sort_unstable();
+    changed.dedup();
+    for oid in changed {
+        // SAFETY: plain calls. A lock that is held to the end of the transaction keeps the table there.
+        let table = unsafe {
+            let exclusive = pg_sys::AccessExclusiveLock as i32;
+            let locked = pg_sys::CheckRelationOidLockedByMe(oid.into(), exclusive, false);
+            let table = locked.then(|| pg_sys::try_relation_open(oid.into(), exclusive));
+            table.filter(|t| !t.is_null())
+        };
+        let Some(table) = table else { continue };
+        let lacks = lacks_toast(Rel::of(table));
+        // SAFETY: opened above; the lock is kept.
+        unsafe { pg_sys::relation_close(table, pg_sys::NoLock as i32) }
+        if lacks {
+            create_toast(oid);
+        }
+    }
+}
+
+/// A firn table without the TOAST relation that its stripes would be in. It works, but none is ever made.
+pub fn lacks_toast(table: Rel) -> bool {
+    let has_storage = matches!(table.kind(), pg_sys::RELKIND_RELATION | pg_sys::RELKIND_MATVIEW);
+    has_storage && table.is_firn() && table.toast_oid().is_none()
+}
+
+/// See [`create_toast`].
+pub(super) fn is_creating_toast() -> bool {
+    CREATING.get()
+}
+
+/// Give a firn table a TOAST relation. Its ACCESS EXCLUSIVE lock is held.
+pub(super) fn create_toast(table: u32) {
+    struct Creating;
+    impl Drop for Creating {
+        fn drop(&mut self) {
+            CREATING.set(false)
+        }
+    }
+    CREATING.set(true);
+    let _creating = Creating;
+    // SAFETY: plain call; no options.
+    unsafe { ext::NewRelationCreateToastTable(table.into(), pg_sys::Datum::from(0usize)) }
+}
+
+/// The TOAST relation is about to get new contents. What a REINDEX CONCURRENTLY that failed has left there are
+/// indexes that are not valid and take entries all the same; PostgreSQL builds only the valid one anew. They
+/// would lead to rows that are no more, and find new rows to be duplicates of those.
+pub(super) fn drop_left_over_indexes(toast: u32) {
+    // SAFETY: plain calls; the lock is the one that the caller holds or PostgreSQL takes next, and keeps out
+    // a REINDEX that is still running.
+    unsafe {
+        let rel = pg_sys::table_open(toast.into(), pg_sys::AccessExclusiveLock as i32);
+        let indexes = super::tableam_ddl::index_oids(Rel::of(rel));
+        pg_sys::relation_close(rel, pg_sys::NoLock as i32);
+        for oid in indexes {
+            if pg_sys::get_index_isvalid(oid.into()) {
+                continue;
+            }
+            let index = pg_sys::ObjectAddress {
+                classId: pg_sys::RelationRelationId,
+                objectId: oid.into(),
+                objectSubId: 0,
+            };
+            let internal = pg_sys::PERFORM_DELETION_INTERNAL as i32;
+            pg_sys::performDeletion(&index, pg_sys::DropBehavior::DROP_RESTRICT, internal);
+        }
+    }
+}

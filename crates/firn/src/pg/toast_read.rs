@@ -1,0 +1,138 @@
+//! Reading the chunks of stripes: where they were found before, through a ring of buffers and ahead of their use
+//! when many are read.
+
+use super::snapshot::Snap;
+use super::toast::{seq_of, ChunkKey, RowView, Toast, CHUNK_BYTES};
+use firn_format::Tid;
+use pgrx::pg_sys;
+use std::ops::ControlFlow;
+
+impl Toast {
+    /// A scan is about to read many chunks. Of a relation that is large beside the buffers they go
+    /// through a ring of these, by heapam's measure, so that a scan does not drive out what others need; and
+    /// they are asked for ahead. For what does not outlive the current memory context.
+    pub fn read_in_bulk(&self) {
+        self.blocks.set(self.rel().heap_blocks());
+        // SAFETY: plain calls; the ring is freed in drop().
+        unsafe {
+            let large = self.blocks.get() > pg_sys::NBuffers as u32 / 4;
+            if large && !self.rel().is_temporary() && self.ring.get().is_null() {
+                let kind = pg_sys::BufferAccessStrategyType::BAS_BULKREAD;
+                self.ring.set(pg_sys::GetAccessStrategy(kind));
+            }
+            let tablespace = pg_sys::Oid::from(self.storage().tablespace);
+            self.ahead.set(pg_sys::get_tablespace_io_concurrency(tablespace).max(0) as u32);
+        }
+    }
+
+    /// Read the chunk at `place` without asking for its visibility, if it holds `key`: chunk
+    /// addresses are never used twice, so a chunk that is there is the right one.
+    pub fn chunk_at(&self, place: Tid, key: ChunkKey, visit: impl FnOnce(&[u8])) -> bool {
+        // SAFETY: the page is read under a share lock and pin; item bounds come from the page's own
+        // line pointers, as heapam trusts them.
+        unsafe {
+            let buffer = pg_sys::ReadBufferExtended(
+                self.raw(),
+                pg_sys::ForkNumber::MAIN_FORKNUM,
+                place.block,
+                pg_sys::ReadBufferMode::RBM_NORMAL,
+                self.ring.get(),
+            );
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let page = pg_sys::BufferGetPage(buffer);
+            let mut found = false;
+            if place.offset <= pg_sys::PageGetMaxOffsetNumber(page) {
+                let item = pg_sys::PageGetItemId(page, place.offset);
+                if (*item).lp_flags() == pg_sys::LP_NORMAL {
+                    let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+                    tuple.t_data = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
+                    tuple.t_len = (*item).lp_len();
+                    let view = RowView { tuple: &mut tuple };
+                    if view.key() == key {
+                        visit(view.data());
+                        found = true;
+                    }
+                }
+            }
+            pg_sys::UnlockReleaseBuffer(buffer);
+            found
+        }
+    }
+
+    /// Ask the system for the chunks `from..=last` of a run whose first one is at `first`. Returns the number
+    /// after the last one asked for.
+    fn ask_for(&self, first: Tid, from: u32, last: u32) -> u32 {
+        for chunk in from..=last {
+            let block = first.block.wrapping_add(chunk);
+            if block < self.blocks.get() {
+                // SAFETY: the block exists; a hint, which pins nothing.
+                unsafe {
+                    pg_sys::PrefetchBuffer(self.raw(), pg_sys::ForkNumber::MAIN_FORKNUM, block)
+                };
+            }
+        }
+        from.max(last.saturating_add(1))
+    }
+
+    /// Bytes `[offset, offset + len)` of a run of chunks will be read soon.
+    pub fn read_soon(&self, offset: u64, len: usize, hint: &std::cell::Cell<Option<Tid>>) {
+        let (Some(first), 1..) = (hint.get(), self.ahead.get()) else { return };
+        let from = (offset / CHUNK_BYTES as u64) as u32;
+        let last = ((offset + len as u64).saturating_sub(1) / CHUNK_BYTES as u64) as u32;
+        self.ask_for(first, from, last.min(from + self.ahead.get() - 1));
+    }
+
+    /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
+    /// (see `directory::chunks`). `hint` remembers where the run's first chunk was found; wrong or
+    /// missing hints cost an index look-up. False when a chunk is missing.
+    pub fn read_run(
+        &self,
+        id: u32,
+        first_seq: u32,
+        offset: u64,
+        out: &mut Vec<u8>,
+        len: usize,
+        hint: &std::cell::Cell<Option<Tid>>,
+    ) -> bool {
+        let end = offset + len as u64;
+        let mut at = offset;
+        let last = (end.saturating_sub(1) / CHUNK_BYTES as u64) as u32;
+        let mut asked = 0;
+        while at < end {
+            super::xact::check_for_interrupts();
+            let chunk = (at / CHUNK_BYTES as u64) as u32;
+            let within = (at % CHUNK_BYTES as u64) as usize;
+            let want = ((end - at) as usize).min(CHUNK_BYTES - within);
+            let key = ChunkKey { id, seq: seq_of(first_seq + chunk) };
+            let before = out.len();
+            let mut take = |data: &[u8]| {
+                if let Some(part) = data.get(within..within + want) {
+                    out.extend_from_slice(part);
+                }
+            };
+            let mut done = false;
+            if let Some(first) = hint.get() {
+                asked =
+                    self.ask_for(first, asked.max(chunk + 1), last.min(chunk + self.ahead.get()));
+                // Chunks fill one page each, so a run usually occupies consecutive blocks.
+                let place = Tid { block: first.block.wrapping_add(chunk), offset: first.offset };
+                done = self.has_block(place.block) && self.chunk_at(place, key, &mut take);
+            }
+            if !done {
+                let row = self.scan(key.id, key.seq, key.seq, Snap::any(), false, |_, row| {
+                    take(row.data());
+                    ControlFlow::Break(row.place())
+                });
+                let Some(place) = row else { return false };
+                if place.block >= chunk {
+                    hint.set(Some(Tid { block: place.block - chunk, offset: place.offset }));
+                }
+            }
+            if out.len() != before + want {
+                return false;
+            }
+            at += want as u64;
+        }
+        true
+    }
+}

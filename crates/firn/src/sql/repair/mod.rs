@@ -1,0 +1,84 @@
+//! `firn.repair()`: mends what can be mended without guessing, and says what cannot.
+
+mod plan;
+
+use crate::pg::snapshot::Registered;
+use crate::pg::survey::delete_row;
+use crate::pg::{catalog, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
+use crate::sql::verify::{self, survey};
+use plan::{Facts, Step, Wasted};
+
+/// Is told object, action, and whether it is done.
+type Report<'a> = &'a mut dyn FnMut(&str, &str, bool);
+
+/// How often it is looked whether more can be done: what an index hides shows when it is rebuilt.
+const ROUNDS: usize = 4;
+
+/// Tell what a repair of the table would do.
+pub fn dry_run(table: Rel, progress: &Progress, report: Report<'_>) {
+    let name = table.name();
+    for step in plan::plan(&facts(table, progress)) {
+        report(&step.object(&name), &step.to_string(), false);
+    }
+}
+
+/// Repair a table, which nobody else uses.
+pub fn repair(oid: u32, progress: &Progress, report: Report<'_>) {
+    for round in 1.. {
+        let opened = OpenRel::open(oid, LockMode::AccessExclusive);
+        let name = opened.rel().name();
+        let steps = plan::plan(&facts(opened.rel(), progress));
+        let more = steps.iter().any(Step::can_be_done) && round <= ROUNDS;
+        drop(opened);
+        for step in steps {
+            if more && step.can_be_done() {
+                carry_out(oid, &step);
+                report(&step.object(&name), &step.to_string(), true);
+            } else if !more {
+                report(&step.object(&name), &step.to_string(), false);
+            }
+        }
+        if !more {
+            return;
+        }
+    }
+}
+
+fn facts(table: Rel, progress: &Progress) -> Facts {
+    let mut facts = Facts { table: format!("table {}", table.name()), ..Facts::default() };
+    let Some(toast) = table.toast_oid() else { return facts };
+    let snapshot = Registered::latest();
+    let survey = survey::take(toast, snapshot.snap(), &mut |_, _, _, _| ());
+    facts.learn(&survey);
+    // Without its index, what there is cannot be read.
+    if !facts.index_is_damaged && facts.indexes.iter().any(|i| i.usable) {
+        let damage = &mut facts.damage;
+        verify::check_contents(table, &survey, progress, &mut |severity, object, problem| {
+            if severity == "error" {
+                damage.push((object.to_owned(), problem.to_owned()));
+            }
+        });
+    }
+    facts
+}
+
+fn carry_out(oid: u32, step: &Step) {
+    match step {
+        Step::CreateToast => catalog::create_toast(oid),
+        Step::DropIndex { oid, .. } => catalog::drop_index(*oid),
+        Step::RebuildIndex { oid, .. } => tableam_ddl::rebuild_index(*oid),
+        Step::Remove(Wasted { class, waste, .. }) => {
+            let table = OpenRel::open(oid, LockMode::AccessExclusive);
+            let Some(toast) = table.rel().toast_oid() else { return };
+            let rows = OpenRel::open(toast, LockMode::AccessExclusive);
+            let snapshot = Registered::latest();
+            survey::take(toast, snapshot.snap(), &mut |of, _, place, is| {
+                if (of, is) == (*class, *waste) {
+                    delete_row(rows.rel(), place);
+                }
+            });
+        }
+        Step::Cannot { .. } => (),
+    }
+    xact::next_command();
+}

@@ -1,0 +1,337 @@
+"""What reading costs others: memory that must not grow with the number of stripes or of rescans, buffers that a scan
+must not take from hot tables, pages that need not be read; and index builds beside writers."""
+import threading
+import time
+
+import psycopg
+
+from harness.cluster import Cluster
+
+CONF = ["shared_buffers=8MB", "autovacuum=off", "fsync=off", "max_parallel_workers_per_gather=0", "jit=off"]
+# Bytes by which two runs may differ that should take the same.
+SLACK = 300_000
+CONTEXTS = "(SELECT sum(total_bytes)::bigint FROM pg_backend_memory_contexts)"
+
+
+def one(conn, sql, *args):
+    rows = conn.execute(sql, *args).fetchall()
+    return rows[0][0] if rows else None
+
+
+def stripes(conn, table, count, columns, values, rows=200):
+    """A table of `count` stripes of `rows` rows; `values` are expressions over i."""
+    conn.execute(f"CREATE TABLE {table} (id int, {columns}) USING firn")
+    conn.execute(f"SET firn.bulk_threshold = 0; SET firn.stripe_rows = {rows}")
+    conn.execute(f"INSERT INTO {table} SELECT i, {values} FROM generate_series(1, {count * rows}) i")
+    conn.execute("RESET firn.bulk_threshold; RESET firn.stripe_rows")
+    got = one(conn, "SELECT count(*) FROM firn.stripes(%s)", [table])
+    assert got == count, got
+
+
+COLUMNS = "j jsonb, n numeric, p numeric(12,2), t text, d timestamptz, k text, m jsonb[]"
+VALUES = ("jsonb_build_object('a', i, 'b', repeat('x', i % 50)), i * 1.5, i / 4.0, md5(i::text), "
+          "now() + i * interval '1 s', (i % 5)::text, ARRAY[to_jsonb(i)]")
+IDS = "ARRAY(SELECT i * 3 FROM generate_series(1, 20000) i)"
+
+# Statements over a table {t}; each yields its rows one by one when it is read through a cursor.
+QUERIES = {
+    "scan": "SELECT * FROM {t}",
+    "plain scan": "/*plain*/ SELECT * FROM {t}",
+    "array of integers": f"SELECT id FROM {{t}} WHERE id = ANY({IDS}::int[])",
+    "array of text": "SELECT id FROM {t} WHERE t = ANY(ARRAY(SELECT md5(i::text) FROM generate_series(1, 20000) i))",
+    "array of numerics": f"SELECT id FROM {{t}} WHERE p = ANY({IDS}::numeric[])",
+    "dictionary and array": "SELECT id FROM {t} WHERE k = ANY('{{1,2}}') AND j ->> 'a' <> '7'",
+    "backward": "/*backward*/ SELECT ctid, j FROM {t}",
+    "tid range": "SELECT j, n FROM {t} WHERE ctid > '(0,1)' AND ctid < '(4294967290,1)'",
+    "index scan": "/*index*/ SELECT j, t FROM {t} WHERE id > 0",
+    "bitmap scan": "/*bitmap*/ SELECT j, t FROM {t} WHERE id > 0",
+}
+
+
+def memory_flat(cluster):
+    """Whatever is read, the memory of a query is the same after ten times as many stripes."""
+    with cluster.connect() as c:
+        for name, count in (("few", 6), ("many", 60)):
+            stripes(c, name, count, COLUMNS, VALUES)
+            c.execute(f"CREATE INDEX ON {name} (id)")
+    for title, query in QUERIES.items():
+        used = {}
+        for table in ("few", "many"):
+            with cluster.connect(autocommit=False) as c:
+                c.execute("SET firn.metadata_cache = '1MB'")
+                if "plain" in query or "backward" in query:
+                    c.execute("SET firn.enable_scan = off")
+                if "index" in query or "bitmap" in query:
+                    c.execute("SET firn.enable_scan = off; SET enable_seqscan = off")
+                    c.execute(f"SET {'enable_bitmapscan' if '/*index' in query else 'enable_indexscan'} = off")
+                # Caches are full before anything is measured.
+                c.execute(f"SELECT count(*) FROM {table} WHERE j::text || n::text || t = ''")
+                c.execute(f"DECLARE c {'SCROLL' if 'backward' in query else ''} CURSOR FOR {query.format(t=table)}")
+                step = "MOVE BACKWARD" if "backward" in query else "MOVE"
+                if "backward" in query:
+                    c.execute("MOVE ABSOLUTE -1 FROM c")
+                c.execute(f"{step} 500 FROM c")
+                before = one(c, f"SELECT {CONTEXTS}")
+                c.execute(f"{step} {500 if table == 'few' else 11000} FROM c")
+                used[table] = one(c, f"SELECT {CONTEXTS}") - before
+        assert used["many"] < used["few"] + SLACK, (title, used)
+    # Functions that read all of a table, measured while what they have used is still held.
+    used = {}
+    for table in ("few", "many"):
+        with cluster.connect() as c:
+            c.execute("SET firn.metadata_cache = '1MB'")
+            for call in (f"SELECT count(*) FROM firn.check('{table}')", f"SELECT count(*) FROM firn.stripes('{table}')",
+                         f"SELECT sum(length(j::text)) FROM {table}"):
+                c.execute(call)
+                used[table, call.replace(table, "")] = one(c, f"SELECT {CONTEXTS} FROM ({call}) s")
+    for table, call in used:
+        assert used["many", call] < used["few", call] + SLACK, (call, used)
+
+
+def rescans_flat(cluster):
+    """A scan that starts again frees what it knew of its conditions."""
+    with cluster.connect() as c:
+        stripes(c, "inner_side", 4, "t text", "md5(i::text)")
+        used = {}
+        for times in (20, 400):
+            query = (f"SELECT sum(s.n), {CONTEXTS} FROM generate_series(1, {times}) o, LATERAL (SELECT count(*) AS n FROM inner_side "
+                     "WHERE id = ANY(ARRAY(SELECT x + o FROM generate_series(1, 2000) x)) AND t <> o::text || repeat('y', 2000)"
+                     " AND t = ANY(ARRAY[md5(o::text), repeat('z', 2000)])) s")
+            plan = str(c.execute("EXPLAIN " + query).fetchall())
+            assert "FirnScan" in plan, plan
+            c.execute(query)
+            [[_, used[times]]] = c.execute(query).fetchall()
+        assert used[400] < used[20] + SLACK, used
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("RssAnon")) * 1024
+
+
+def caches_bounded(cluster):
+    """What a session keeps of directories stays within firn.metadata_cache, and goes with its tables."""
+    with cluster.connect() as c:
+        wide = ", ".join(f"c{i} text" for i in range(30))
+        stripes(c, "large", 3000, wide, ", ".join(f"md5((i * {i + 1})::text)" for i in range(30)), rows=2)
+    grown = {}
+    for cache in ("1MB", "1GB"):
+        with cluster.connect() as c:
+            c.execute(f"SET firn.metadata_cache = '{cache}'")
+            pid = c.info.backend_pid
+            c.execute("SELECT count(*) FROM firn.check('few')")
+            before = resident(pid)
+            for _ in range(3):
+                c.execute("SELECT count(*) FROM large WHERE id = -1")
+            grown[cache] = resident(pid) - before
+    assert grown["1MB"] < 12_000_000, grown
+    with cluster.connect() as c:
+        # More than the cache holds is still read right.
+        c.execute("SET firn.metadata_cache = '1MB'")
+        for _ in range(2):
+            assert one(c, "SELECT count(id) FROM large") == 6000
+            assert one(c, "SELECT count(*) FROM few") == 1200
+
+
+def moved_rows(cluster):
+    """A reader older than a compaction that has changed nothing reads no forwarding lists; one that has sees its changes."""
+    with cluster.connect() as c:
+        c.execute("CREATE TABLE m (id int PRIMARY KEY, n int) USING firn")
+        c.execute("SET firn.bulk_threshold = 1000000000; INSERT INTO m SELECT i, i FROM generate_series(1, 20000) i")
+        c.execute("DELETE FROM m WHERE id % 3 = 0")
+        c.execute("VACUUM m")
+        pages = one(c, "SELECT pg_relation_size('m') / 8192")
+
+    def begin(kind):
+        conn = cluster.connect()
+        conn.execute(f"BEGIN ISOLATION LEVEL {kind}")
+        conn.execute("SET LOCAL firn.enable_scan = off")
+        conn.execute("SELECT count(n) FROM m")
+        return conn
+
+    readers = [begin("REPEATABLE READ READ ONLY"), begin("SERIALIZABLE READ ONLY DEFERRABLE"), begin("REPEATABLE READ")]
+    writer, serial = begin("REPEATABLE READ"), begin("SERIALIZABLE")
+    with cluster.connect() as c:
+        assert one(c, "SELECT firn.compact('m')") == 13334
+    readers[2].execute("CREATE TEMP TABLE written AS SELECT 1")
+
+    def buffers(conn):
+        plan = one(conn, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT count(n) FROM m")[0]["Plan"]
+        return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+    for conn in readers:
+        assert one(conn, "SELECT count(n) FROM m") == 13334
+        got = buffers(conn)
+        assert got < 3 * pages + 100, (got, pages)
+    for conn in (writer, serial):
+        conn.execute("UPDATE m SET n = n + 1 WHERE id % 100 = 1")
+        conn.execute("DELETE FROM m WHERE id % 100 = 2")
+        conn.execute("SAVEPOINT s; UPDATE m SET n = -1 WHERE id % 100 = 4; ROLLBACK TO s")
+        rows = conn.execute("SELECT count(*), count(DISTINCT id), sum(n - id), min(n) FROM m").fetchall()
+        assert rows == [(13334 - 133, 13334 - 133, 134, 2)], rows
+        conn.rollback()
+    for conn in readers:
+        conn.rollback()
+        assert one(conn, "SELECT count(n) FROM m") == 13334
+    for conn in (*readers, writer, serial):
+        conn.close()
+
+
+def tid_ranges(cluster):
+    """A range of TIDs reads the stripes and batches that it is about, in both directions."""
+    with cluster.connect() as c:
+        stripes(c, "r", 8, "v text", "md5(i::text)", rows=3000)
+        c.execute("SET firn.bulk_threshold = 1000; INSERT INTO r SELECT -i, 'row store' FROM generate_series(1, 50) i")
+        c.execute("DELETE FROM r WHERE id % 7 = 0")
+        places = [p for [p] in c.execute("SELECT ctid::text FROM r").fetchall()]
+        some = [places[0], places[len(places) // 3], places[len(places) // 3 + 500], places[-1], "(0,0)", "(2147483648,0)",
+                "(4294967294,1)"]
+        for low in some:
+            for high in some:
+                for ops in ((">", "<"), (">=", "<=")):
+                    where = f"ctid {ops[0]} '{low}' AND ctid {ops[1]} '{high}'"
+                    c.execute("SET enable_tidscan = off")
+                    rows = c.execute(f"SELECT ctid::text, id FROM r WHERE {where}").fetchall()
+                    c.execute("SET enable_tidscan = on; SET firn.enable_scan = off; SET enable_seqscan = off")
+                    plan = str(c.execute(f"EXPLAIN SELECT ctid::text, id FROM r WHERE {where}").fetchall())
+                    assert "Tid Range Scan" in plan, plan
+                    assert c.execute(f"SELECT ctid::text, id FROM r WHERE {where}").fetchall() == rows, where
+                    c.execute(f"BEGIN; DECLARE k SCROLL CURSOR FOR SELECT ctid::text, id FROM r WHERE {where}")
+                    half = c.execute(f"FETCH {len(rows) // 2} FROM k").fetchall()
+                    back = c.execute("FETCH BACKWARD ALL FROM k").fetchall()
+                    assert back == half[-2::-1] if len(half) == len(rows) // 2 and half else True, where
+                    assert c.execute("FETCH FORWARD ALL FROM k").fetchall() == rows, where
+                    assert c.execute("FETCH BACKWARD ALL FROM k").fetchall() == rows[::-1], where
+                    c.execute("COMMIT; RESET enable_seqscan; RESET firn.enable_scan")
+        c.execute("SET firn.enable_scan = off; SET enable_seqscan = off")
+        low, high = places[len(places) // 2], places[len(places) // 2 + 18]
+        for query, most in ((f"SELECT v FROM r WHERE ctid BETWEEN '{low}' AND '{high}'", 100),
+                            (f"SELECT v FROM r WHERE ctid = ANY(ARRAY['{low}','{high}']::tid[])", 100)):
+            plan = one(c, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")[0]["Plan"]
+            got = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+            assert got < most, (query, got)
+
+
+HOT = """SELECT count(*) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('hot')
+         AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+
+def hot_table_stays(cluster):
+    """A scan of a table larger than a quarter of the buffers leaves those of others alone."""
+    with cluster.connect() as c:
+        c.execute("CREATE EXTENSION pg_buffercache")
+        stripes(c, "cold", 8, "v text", "(SELECT string_agg(md5((i * 17 + x)::text), '') FROM generate_series(1, 24) x)", rows=8000)
+        size = one(c, "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'cold'")
+        assert size > 16 << 20, size
+        c.execute("CREATE TABLE hot AS SELECT i, repeat('h', 1000) AS v FROM generate_series(1, 1400) i")
+        c.execute("CHECKPOINT")
+        scans = ("SELECT count(v) FROM cold", "SET firn.enable_scan = off; SELECT count(v) FROM cold", "ANALYZE cold",
+                 "SELECT * FROM firn.check('cold')", "CREATE INDEX cold_id ON cold (id)")
+        for scan in scans:
+            c.execute("SELECT count(v) FROM hot")
+            before = one(c, HOT)
+            assert before > 180, before
+            c.execute(scan)
+            c.execute("RESET firn.enable_scan")
+            after = one(c, HOT)
+            assert after > before * 0.85, (scan, before, after)
+
+
+def blocked(conn, pid):
+    end = time.time() + 60
+    while one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", [pid]) != "advisory":
+        assert time.time() < end, "no session waits"
+        time.sleep(0.05)
+
+
+def concurrent_build(cluster, meanwhile, statement, table="u", fails=None):
+    """Run `meanwhile` in another session when CREATE INDEX CONCURRENTLY has read all of the row store's rows but
+    the last and not yet a stripe."""
+    with cluster.connect() as c:
+        c.execute(f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (id int, v int) USING firn")
+        c.execute(f"SET firn.bulk_threshold = 0; INSERT INTO {table} SELECT i, i FROM generate_series(1000, 1999) i")
+        c.execute(f"SET firn.bulk_threshold = 1000; INSERT INTO {table} SELECT i, i FROM generate_series(1, 100) i")
+        c.execute(f"INSERT INTO {table} VALUES (-1, -1)")
+        c.execute("""CREATE OR REPLACE FUNCTION pausing(i int) RETURNS int IMMUTABLE PARALLEL UNSAFE LANGUAGE plpgsql AS $$
+            BEGIN IF i = -1 THEN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); END IF; RETURN i; END $$""")
+    builder, holder, writer = cluster.connect(), cluster.connect(), cluster.connect()
+    errors = []
+
+    def build():
+        try:
+            builder.execute(statement)
+        except psycopg.Error as e:
+            errors.append(e.sqlstate)
+
+    try:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        thread = threading.Thread(target=build)
+        thread.start()
+        blocked(holder, builder.info.backend_pid)
+        writer.execute("SET firn.bulk_threshold = 0")
+        for sql in meanwhile:
+            writer.execute(sql)
+        holder.execute("SELECT pg_advisory_unlock(7)")
+        thread.join(120)
+        assert not thread.is_alive()
+        assert errors == ([fails] if fails else []), errors
+        if fails:
+            return
+        writer.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
+        writer.execute("SELECT bt_index_check('i', heapallindexed => true)")
+        by_scan = writer.execute(f"SELECT id, v FROM {table} ORDER BY 1, 2").fetchall()
+        writer.execute("SET firn.enable_scan = off; SET enable_seqscan = off; SET enable_bitmapscan = off")
+        query = f"SELECT id, v FROM {table} WHERE pausing(id) >= -5 ORDER BY pausing(id)"
+        assert "i on" in str(writer.execute("EXPLAIN " + query).fetchall())
+        assert sorted(writer.execute(query).fetchall()) == by_scan
+        assert len(by_scan) >= 1000
+    finally:
+        for conn in (builder, holder, writer):
+            conn.close()
+
+
+UNIQUE = "CREATE UNIQUE INDEX CONCURRENTLY i ON u (pausing(id))"
+
+
+def build_beside_loads(cluster):
+    """Rows deleted from the row store and loaded into stripes while an index is built are not seen twice."""
+    concurrent_build(cluster, ["DELETE FROM u WHERE id BETWEEN 1 AND 90",
+                               "INSERT INTO u SELECT i, i FROM generate_series(1, 90) i"], UNIQUE)
+
+
+def build_beside_updates(cluster):
+    """Rows of stripes updated into the row store meanwhile are indexed once, as are heap-only tuples."""
+    concurrent_build(cluster, ["UPDATE u SET v = v + 1 WHERE id BETWEEN 1000 AND 1800",
+                               "UPDATE u SET v = v + 1 WHERE id BETWEEN 1500 AND 1600",
+                               "UPDATE u SET id = id + 5000 WHERE id BETWEEN 1700 AND 1710",
+                               "UPDATE u SET v = v + 1 WHERE id BETWEEN 10 AND 30", "DELETE FROM u WHERE id BETWEEN 40 AND 45",
+                               "INSERT INTO u SELECT i, i FROM generate_series(3000, 3500) i",
+                               "DELETE FROM u WHERE id BETWEEN 1900 AND 1920"], UNIQUE)
+
+
+def build_finds_duplicates(cluster):
+    """A real duplicate that comes meanwhile is found all the same, in either half of the table."""
+    for load in ("", "SET firn.bulk_threshold = 1000"):
+        concurrent_build(cluster, [load, "INSERT INTO u VALUES (1500, 0)"], UNIQUE, fails="23505")
+
+
+CASES = {f.__name__.replace("_", " "): f for f in (
+    memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
+    build_beside_updates, build_finds_duplicates)}
+
+
+def run(tally, pattern):
+    cluster = Cluster("reading", CONF).create()
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+        for name, case in CASES.items():
+            if pattern in name:
+                tally.case(f"reading {name}", lambda: case(cluster))
+        tally.case("reading server log", lambda: quiet(cluster))
+    finally:
+        cluster.destroy()
+
+
+def quiet(cluster):
+    assert not cluster.alarms(), cluster.alarms()

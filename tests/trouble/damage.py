@@ -1,0 +1,247 @@
+"""firn.check tells all damage there is, whatever it meets on the way; firn.repair mends what needs no guessing."""
+import glob
+import os
+
+from trouble.common import expect, fresh, intact
+
+
+def toast_of(c, table="f"):
+    return c.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = %s::regclass", (table,)).fetchone()[0]
+
+
+def by_hand(c, *statements, table="f"):
+    """Statements on the TOAST relation `@` as if it were a table."""
+    toast = toast_of(c, table)
+    c.execute("SET allow_system_table_mods = on")
+    kind = "UPDATE pg_class SET relkind = %s WHERE oid = %s::regclass"
+    c.execute(kind, ("r", toast))
+    try:
+        for sql in statements:
+            c.execute(sql.replace("@", toast))
+    finally:
+        c.execute(kind, ("t", toast))
+        c.execute("RESET allow_system_table_mods")
+
+
+def problems(c, table="f"):
+    return c.execute("SELECT severity, object, problem FROM firn.check(%s)", (table,)).fetchall()
+
+
+def plan(c, table="f"):
+    return c.execute("SELECT object, action, done FROM firn.repair(%s)", (table,)).fetchall()
+
+
+def repair(c, table="f"):
+    """The repair does what the dry run says."""
+    said = plan(c, table)
+    assert said and not any(done for _, _, done in said), said
+    done = c.execute("SELECT object, action, done FROM firn.repair(%s, false)", (table,)).fetchall()
+    for row in said:
+        if "cannot" not in row[1]:
+            assert (row[0], row[1], True) in done, (row, done)
+    return done
+
+
+def mended(c, what):
+    """`what` is found, mended, and gone; contents are as before."""
+    found = problems(c)
+    assert any(what in problem for _, _, problem in found), (what, found)
+    done = repair(c)
+    assert done and all(d for _, _, d in done), done
+    intact(c)
+    assert not plan(c)
+    c.execute("VACUUM f")
+    c.execute("REINDEX TABLE f")
+    c.execute("VACUUM FULL f")
+    intact(c)
+
+
+def every_stripe(cluster):
+    """Missing, short and exchanged objects and chunks that are gone: a row for each, and the check goes on."""
+    store = os.path.join(cluster.root, "store")
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("SELECT firn.offload('f', 'cold')")
+        c.execute("INSERT INTO f SELECT i, 'local', 0 FROM generate_series(5001, 6500) i")
+        keys = [r[0] for r in c.execute("SELECT object_key FROM firn.stripes('f') WHERE location = 'cold' ORDER BY slot").fetchall()]
+        paths = [os.path.join(store, k) for k in keys]
+        assert len(paths) >= 4 and all(map(os.path.exists, paths)), paths
+        kept = [open(p, "rb").read() for p in paths]
+        os.unlink(paths[0])
+        for path, content in ((paths[1], kept[1][:100]), (paths[2], kept[3])):
+            with open(path, "wb") as f:
+                f.write(content)
+        local = c.execute("SELECT slot FROM firn.stripes('f') WHERE location = 'local' ORDER BY slot LIMIT 1").fetchone()[0]
+        by_hand(c, "DELETE FROM @ WHERE (chunk_id, chunk_seq) IN (SELECT chunk_id, max(chunk_seq) FROM @ WHERE chunk_id = 100 GROUP BY 1)")
+        c.execute(f"SET firn.cache_directory = '{cluster.root}/none'; SET firn.cache_size = 0")
+        found = problems(c)
+        slots = [s for s, in c.execute("SELECT slot FROM firn.stripes('f') ORDER BY slot").fetchall()]
+        damaged = {o for severity, o, _ in found if severity == "error"}
+        # The three objects, and the local stripe whose chunk went.
+        assert {f"stripe {s} of f" for s in slots[:3]} <= damaged, (damaged, found)
+        assert f"stripe {slots[3]} of f" not in damaged, damaged
+        assert any("chunks are missing or dead" in p for _, _, p in found), found
+        assert any("could not read object" in p and "marker" in p for _, _, p in found), found
+        assert local in slots
+        said = plan(c)
+        assert {o for o, a, _ in said if "cannot be mended" in a} >= damaged, (said, damaged)
+        for path, content in zip(paths, kept):
+            with open(path, "wb") as f:
+                f.write(content)
+        # What is not about data still ends it.
+        c.execute("SET statement_timeout = 1")
+        expect(c, "SELECT * FROM generate_series(1, 10000), LATERAL firn.check('f')", "57014")
+        c.execute("RESET statement_timeout; DROP TABLE f, h")
+
+
+def damaged_pages(cluster):
+    """A page of the TOAST relation that cannot be read, a directory row with a flipped bit: rows, not errors."""
+    with cluster.connect() as c:
+        fresh(c)
+        path = c.execute("SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE relname = 'f'").fetchone()[0]
+        c.execute("CHECKPOINT")
+        blocks = os.path.getsize(os.path.join(cluster.data, path)) // 8192
+    cluster.stop()
+    with open(os.path.join(cluster.data, path), "r+b") as f:
+        f.seek((blocks - 1) * 8192)
+        whole = f.read(8192)
+        f.seek((blocks - 1) * 8192)
+        f.write(b"\x5a" * 8192)
+    cluster.start()
+    with cluster.connect() as c:
+        found = problems(c)
+        assert any(f"page {blocks - 1} cannot be read" in p for _, _, p in found), found
+        assert all("cannot" in a and not d for _, a, d in plan(c)), plan(c)
+    cluster.stop()
+    with open(os.path.join(cluster.data, path), "r+b") as f:
+        f.seek((blocks - 1) * 8192)
+        f.write(whole)
+        f.seek(0)
+        at = f.read().index(b"PAR1")
+        f.seek(at + 20)
+        f.write(b"\xff")
+    cluster.start()
+    with cluster.connect() as c:
+        assert any(o.startswith("stripe") for _, o, _ in problems(c))
+        by_hand(c, "UPDATE @ SET chunk_data = set_byte(chunk_data, 40, 255 - get_byte(chunk_data, 40)) WHERE chunk_id = 1 AND chunk_seq > 0")
+        found = problems(c)
+        assert any("its directory row is damaged" in p for _, _, p in found), found
+        # What those rows name is not taken for ownerless.
+        assert not any("belong to no stripe" in p for _, _, p in found), found
+        assert not any("remove" in a for _, a, _ in plan(c)), plan(c)
+        c.execute("DROP TABLE f, h")
+
+
+def repairs(cluster):
+    """Each kind of damage that can be mended."""
+    with cluster.connect() as c, cluster.connect() as other:
+        # Invalid indexes that REINDEX CONCURRENTLY leaves.
+        fresh(c)
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM f WHERE id = 7 FOR UPDATE")
+        c.execute("SET statement_timeout = '2s'")
+        expect(c, f"REINDEX TABLE CONCURRENTLY {toast_of(c)}", "57014")
+        c.execute("RESET statement_timeout")
+        other.execute("ROLLBACK")
+        mended(c, "it is invalid")
+        # The index misses a row.
+        index = c.execute(f"SELECT indexrelid FROM pg_index WHERE indrelid = '{toast_of(c)}'::regclass").fetchone()[0]
+        flag = f"UPDATE pg_index SET indisready = %s WHERE indexrelid = {index}"
+        by_hand(c, flag % "false", "WITH d AS (DELETE FROM @ WHERE chunk_id = 12000 RETURNING *) INSERT INTO @ TABLE d",
+                flag % "true")
+        mended(c, "it lacks entries of")
+        # Ownerless rows: their directory row went.
+        c.execute("DELETE FROM f WHERE id > 2000; DELETE FROM h WHERE id > 2000")
+        c.execute("INSERT INTO f SELECT i, 'more', 1 FROM generate_series(7001, 7400) i")
+        gone = c.execute("SELECT max(slot) FROM firn.stripes('f')").fetchone()[0]
+        c.execute("DELETE FROM f WHERE id BETWEEN 7100 AND 7200")
+        by_hand(c, f"DELETE FROM @ WHERE chunk_id = 1 AND chunk_seq = {gone}")
+        c.execute("DELETE FROM f WHERE id > 7000")
+        c.execute("REINDEX TABLE f")
+        found = problems(c)
+        assert any("chunks" in p and "belong to no stripe" in p for _, _, p in found), found
+        mended(c, "tombstones and anchors")
+        # Two intents of one stripe, as two rolled-back offloads left them once.
+        slot = c.execute("SELECT min(slot) FROM firn.stripes('f')").fetchone()[0]
+        index = c.execute(f"SELECT indexrelid FROM pg_index WHERE indrelid = '{toast_of(c)}'::regclass").fetchone()[0]
+        flag = f"UPDATE pg_index SET indisunique = %s WHERE indexrelid = {index}"
+        c.execute("BEGIN; SELECT firn.offload('f', 'cold'); ROLLBACK")
+        by_hand(c, flag % "false", f"INSERT INTO @ SELECT chunk_id, chunk_seq, chunk_data FROM @ WHERE chunk_id = 4 AND chunk_seq = {slot}",
+                flag % "true")
+        mended(c, "have a key that another has")
+        # No TOAST relation.
+        c.execute("CREATE TABLE bare (id int) USING heap")
+        c.execute("SET allow_system_table_mods = on")
+        c.execute("UPDATE pg_class SET relam = (SELECT oid FROM pg_am WHERE amname = 'firn') WHERE relname = 'bare'")
+        c.execute("RESET allow_system_table_mods")
+    with cluster.connect() as c:
+        assert [s for s, _, _ in problems(c, "bare")] == ["warning"]
+        assert all(d for _, _, d in repair(c, "bare"))
+        c.execute("SET firn.bulk_threshold = 0")
+        c.execute("INSERT INTO bare SELECT generate_series(1, 1000)")
+        assert c.execute("SELECT stripes FROM firn.table_info('bare')").fetchone() == (1,)
+        assert not problems(c, "bare")
+        c.execute("BEGIN READ ONLY")
+        expect(c, "SELECT * FROM firn.repair('bare', false)", "25006")
+        c.execute("ROLLBACK")
+        c.execute("CREATE ROLE stranger; SET ROLE stranger")
+        expect(c, "SELECT * FROM firn.repair('bare')", "42501")
+        c.execute("RESET ROLE; DROP ROLE stranger; DROP TABLE bare, f, h")
+
+
+def index_entries(cluster):
+    """B-tree entries of addresses that were never given out, and stripes beyond what was."""
+    with cluster.connect() as c:
+        fresh(c)
+        assert not problems(c)
+        by_hand(c, "UPDATE @ SET chunk_data = overlay(chunk_data PLACING '\\x01000000' FROM 9 FOR 4) WHERE chunk_id = 2")
+        found = problems(c)
+        assert any(o == "index f_pkey" and "never given out" in p for _, o, p in found), found
+        assert any("its row addresses were never given out" in p for _, _, p in found), found
+        c.execute("DROP TABLE f, h")
+
+
+def objects_left(folder):
+    return glob.glob(os.path.join(folder, "**", "*.parquet"), recursive=True)
+
+
+def intents(cluster):
+    """Offloads that are rolled back, cancelled or killed leave one intent for a stripe at most."""
+    with cluster.connect() as c:
+        fresh(c)
+        toast = toast_of(c)
+
+        def at_most_one():
+            twice = c.execute(f"SELECT chunk_seq, count(*) FROM {toast} WHERE chunk_id = 4 GROUP BY 1 HAVING count(*) > 1").fetchall()
+            assert not twice, twice
+            c.execute("REINDEX TABLE f")
+            c.execute("VACUUM FULL f")
+            c.execute(f"REINDEX TABLE CONCURRENTLY {toast}")
+            intact(c)
+
+        for _ in range(3):
+            c.execute("BEGIN; SELECT firn.offload('f', 'cold'); ROLLBACK")
+        at_most_one()
+        c.execute("BEGIN")
+        for _ in range(3):
+            c.execute("SAVEPOINT a; SELECT firn.offload('f', 'cold'); ROLLBACK TO a")
+        c.execute("COMMIT")
+        at_most_one()
+        # Taken away and made anew within one transaction.
+        for end in ("ROLLBACK", "COMMIT"):
+            c.execute("BEGIN; SELECT firn.offload('f', 'cold'); SELECT firn.load('f')")
+            c.execute("SAVEPOINT a; SELECT firn.offload('f', 'cold'); ROLLBACK TO a")
+            c.execute(f"SELECT firn.offload('f', 'cold'); {end}")
+            at_most_one()
+            c.execute("SELECT firn.load('f')")
+        # One that an older version has written, without padding.
+        by_hand(c, "UPDATE @ SET chunk_data = rtrim(chunk_data, '\\x00'::bytea) WHERE chunk_id = 4")
+        c.execute("BEGIN; SELECT firn.offload('f', 'cold'); ROLLBACK")
+        at_most_one()
+        by_hand(c, "UPDATE @ SET chunk_data = substr(chunk_data, 1, 40) WHERE chunk_id = 4")
+        c.execute("BEGIN; SELECT firn.offload('f', 'cold'); ROLLBACK")
+        at_most_one()
+        c.execute("SELECT firn.offload('f', 'cold')")
+        assert c.execute(f"SELECT count(*) FROM {toast} WHERE chunk_id = 4").fetchone() == (0,)
+        at_most_one()
+        c.execute("DROP TABLE f, h")

@@ -1,0 +1,306 @@
+"""What VACUUM and autovacuum take away: index entries of stripe rows that nobody sees, anchors that nobody holds,
+forwarding lists, stripes without a living row; and that they take nothing else."""
+import os
+import random
+import threading
+import time
+
+import psycopg
+
+from harness.cluster import Cluster
+
+# Entries of a B-tree whose TIDs are those of stripe rows, posting lists included.
+ENTRIES = """SELECT count(*) FROM generate_series(1, pg_relation_size(%(index)s::regclass) / 8192 - 1) page,
+    bt_page_stats(%(index)s::text, page::int) s, bt_page_items(%(index)s::text, page::int) i,
+    unnest(coalesce(i.tids, ARRAY[i.htid])) t
+    WHERE s.type = 'l' AND t IS NOT NULL AND split_part(trim(leading '(' from t::text), ',', 1)::bigint >= 2147483648"""
+
+
+def toast_of(c, table):
+    return c.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = %s::regclass", (table,)).fetchone()[0]
+
+
+def stones(c, table, kind):
+    """Living tuples of the kind 'L' (anchors) or 'D' (tombstones)."""
+    return c.execute(f"SELECT count(*) FROM {toast_of(c, table)} WHERE chunk_id BETWEEN 12000 AND 16383 "
+                     f"AND substr(chunk_data, 1, 1) = '{kind}'::bytea").fetchone()[0]
+
+
+def lists(c, table):
+    return c.execute(f"SELECT count(*) FROM {toast_of(c, table)} WHERE chunk_id = 3").fetchone()[0]
+
+
+def entries(c, index):
+    return c.execute(ENTRIES, {"index": index}).fetchone()[0]
+
+
+def sound(c, *tables):
+    for table in tables:
+        assert not c.execute("SELECT * FROM firn.check(%s)", (table,)).fetchall(), c.execute(
+            "SELECT * FROM firn.check(%s)", (table,)).fetchall()
+        c.execute("""SELECT bt_index_check(i.indexrelid, true) FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+            JOIN pg_am a ON a.oid = x.relam WHERE a.amname = 'btree' AND i.indrelid IN (%(t)s::regclass,
+            (SELECT reltoastrelid FROM pg_class WHERE oid = %(t)s::regclass))""", {"t": table})
+
+
+def fresh(c, rows=20000):
+    c.execute("DROP TABLE IF EXISTS child, f, h")
+    c.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 3000")
+    for table, am in (("f", "firn"), ("h", "heap")):
+        c.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, k int, v text) USING {am} WITH (autovacuum_enabled = off)")
+        c.execute(f"CREATE INDEX {table}_k ON {table} (k)")
+        c.execute(f"INSERT INTO {table} SELECT i, i % 700, 'v' || i FROM generate_series(1, {rows}) i")
+
+
+def equal(c):
+    for settings in ("SET enable_indexscan = on; SET firn.enable_scan = on", "SET enable_seqscan = off; SET firn.enable_scan = off"):
+        c.execute(settings)
+        for query in ("SELECT count(*), sum(id), sum(k), max(v) FROM {}", "SELECT id, v FROM {} WHERE k = 17 ORDER BY id",
+                      "SELECT id, v FROM {} WHERE id BETWEEN 2990 AND 3010 ORDER BY id"):
+            assert c.execute(query.format("f")).fetchall() == c.execute(query.format("h")).fetchall(), (settings, query)
+    c.execute("RESET enable_indexscan; RESET enable_seqscan; RESET firn.enable_scan")
+
+
+def deleted_rows_lose_their_entries(cluster):
+    with cluster.connect() as c, cluster.connect() as other:
+        fresh(c)
+        for index in ("f_pkey", "f_k"):
+            # The first ten of the statement went to the row store.
+            assert entries(c, index) == 19990, entries(c, index)
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        before = other.execute("SELECT count(*), sum(id) FROM f").fetchone()
+        for table in ("f", "h"):
+            c.execute(f"DELETE FROM {table} WHERE id % 4 = 0")
+            c.execute(f"UPDATE {table} SET k = k + 1 WHERE id % 4 = 1")
+        c.execute("VACUUM f")
+        assert entries(c, "f_pkey") == 19990, "an older snapshot sees the rows"
+        other.execute("SET enable_seqscan = off; SET firn.enable_scan = off; SET enable_bitmapscan = off")
+        assert other.execute("SELECT count(*), sum(id) FROM f WHERE id > 0").fetchone() == before
+        other.execute("COMMIT")
+        c.execute("VACUUM f")
+        for index in ("f_pkey", "f_k"):
+            assert 9990 <= entries(c, index) <= 10000, entries(c, index)
+        equal(c)
+        sound(c, "f")
+        # A second one finds nothing to do, a third only the few rows that came after it, and only on request.
+        c.execute("DELETE FROM f WHERE id = 5002; DELETE FROM h WHERE id = 5002")
+        c.execute("VACUUM f")
+        kept = entries(c, "f_pkey")
+        c.execute("VACUUM (INDEX_CLEANUP off) f")
+        assert entries(c, "f_pkey") == kept
+        c.execute("VACUUM (INDEX_CLEANUP on) f")
+        assert entries(c, "f_pkey") == kept - 1, (entries(c, "f_pkey"), kept)
+        equal(c)
+        sound(c, "f")
+
+
+def rolled_back_loads_lose_their_entries(cluster):
+    with cluster.connect() as c, cluster.connect() as other:
+        fresh(c, 4000)
+        kept = entries(c, "f_pkey")
+        c.execute("BEGIN; INSERT INTO f SELECT i, 1, 'gone' FROM generate_series(10001, 15000) i; ROLLBACK")
+        with c.transaction():
+            c.execute("SAVEPOINT a")
+            c.execute("INSERT INTO f SELECT i, 1, 'gone' FROM generate_series(20001, 25000) i")
+            c.execute("ROLLBACK TO a")
+        # A load that runs while VACUUM does keeps its entries.
+        other.execute("SET firn.bulk_threshold = 10; SET firn.stripe_rows = 3000")
+        other.execute("BEGIN; INSERT INTO f SELECT i, i % 700, 'v' || i FROM generate_series(30001, 36000) i")
+        assert entries(c, "f_pkey") > kept + 9000
+        c.execute("VACUUM f")
+        assert kept + 5900 < entries(c, "f_pkey") <= kept + 6000, (entries(c, "f_pkey"), kept)
+        other.execute("COMMIT")
+        c.execute("INSERT INTO h SELECT i, i % 700, 'v' || i FROM generate_series(30001, 36000) i")
+        c.execute("BEGIN; INSERT INTO f SELECT i, 1, 'gone' FROM generate_series(10001, 11000) i; ROLLBACK")
+        c.execute("VACUUM f")
+        assert entries(c, "f_pkey") <= kept + 6000
+        equal(c)
+        sound(c, "f")
+
+
+def dead_stripes_go(cluster):
+    with cluster.connect() as c:
+        fresh(c)
+        slots = c.execute("SELECT count(*) FROM firn.stripes('f')").fetchone()[0]
+        for table in ("f", "h"):
+            c.execute(f"DELETE FROM {table} WHERE id <= 12000")
+        c.execute("VACUUM (INDEX_CLEANUP off) f")
+        left = c.execute("SELECT count(*) FROM firn.stripes('f')").fetchone()[0]
+        assert left < slots - 2, (left, slots)
+        # Their tombstones go with them; their index entries went nowhere yet, and go when asked for.
+        assert stones(c, "f", "D") < 3000
+        assert entries(c, "f_pkey") == 19990
+        c.execute("VACUUM f")
+        assert entries(c, "f_pkey") <= 8000
+        equal(c)
+        sound(c, "f")
+
+
+def anchors_go(cluster):
+    with cluster.connect() as c, cluster.connect() as other:
+        fresh(c)
+        c.execute("CREATE TABLE child (parent int REFERENCES f)")
+        c.execute("INSERT INTO child SELECT i FROM generate_series(1, 3000) i")
+        assert stones(c, "f", "L") == 2990, stones(c, "f", "L")
+        other.execute("BEGIN")
+        assert len(other.execute("SELECT id FROM f WHERE id IN (100, 101) FOR SHARE").fetchall()) == 2
+        c.execute("VACUUM f")
+        assert stones(c, "f", "L") == 2, stones(c, "f", "L")
+        # Whoever holds one goes on holding it.
+        c.execute("SET lock_timeout = '200ms'")
+        for wanted in ("DELETE FROM f WHERE id = 100", "UPDATE f SET k = 0 WHERE id = 101"):
+            try:
+                c.execute(wanted)
+                raise AssertionError("the row was not locked")
+            except psycopg.errors.LockNotAvailable:
+                pass
+        c.execute("RESET lock_timeout")
+        other.execute("COMMIT")
+        toast = toast_of(c, "f")
+        c.execute(f"VACUUM {toast}")
+        assert stones(c, "f", "L") == 0
+        c.execute("SELECT id FROM f WHERE id IN (100, 101) FOR SHARE")
+        c.execute("PREPARE p AS SELECT 1")
+        other.execute("BEGIN")
+        other.execute("SELECT id FROM f WHERE id = 200 FOR UPDATE")
+        other.execute("PREPARE TRANSACTION 'holds'")
+        c.execute(f"VACUUM (FREEZE) {toast}")
+        assert stones(c, "f", "L") == 1
+        other.execute("COMMIT PREPARED 'holds'")
+        c.execute("VACUUM f")
+        assert stones(c, "f", "L") == 0
+        equal(c)
+        sound(c, "f")
+
+
+def forwarding_lists_go(cluster):
+    """However small the table is: lists that stayed would be matched by a later transaction of the same number."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS small")
+        c.execute("CREATE TABLE small (id int PRIMARY KEY) USING firn")
+        c.execute("INSERT INTO small SELECT generate_series(1, 5)")
+        c.execute("SELECT firn.compact('small')")
+        assert lists(c, "small") == 1
+        c.execute("VACUUM small")
+        assert lists(c, "small") == 0
+        sound(c, "small")
+
+
+def autovacuum_does_it_too(cluster):
+    with cluster.connect() as c:
+        fresh(c, 6000)
+        c.execute("CREATE TABLE child (parent int REFERENCES f)")
+        c.execute("INSERT INTO child SELECT i FROM generate_series(3011, 6000) i")
+        for table in ("f", "h"):
+            c.execute(f"DELETE FROM {table} WHERE id <= 3010")
+        c.execute("INSERT INTO f VALUES (-1, 1, 'a'); INSERT INTO h VALUES (-1, 1, 'a')")
+        c.execute("SELECT firn.compact('f')")
+        c.execute("""ALTER TABLE f SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 10,
+            autovacuum_vacuum_scale_factor = 0, toast.autovacuum_enabled = on, toast.autovacuum_vacuum_threshold = 10,
+            toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_insert_threshold = 10,
+            toast.autovacuum_vacuum_insert_scale_factor = 0)""")
+        end = time.time() + 120
+        while True:
+            state = (entries(c, "f_pkey"), stones(c, "f", "L"), lists(c, "f"), stones(c, "f", "D"))
+            if state[0] <= 2991 and state[1:3] == (0, 0) and state[3] < 20:
+                break
+            assert time.time() < end, state
+            # Each look counts as nothing; what must be noticed are changes.
+            c.execute("UPDATE f SET v = v WHERE id = -1")
+            time.sleep(0.5)
+        equal(c)
+        sound(c, "f")
+
+
+def lockers_and_vacuum(cluster):
+    """Sessions that count under row locks while VACUUM takes anchors away: nothing is counted twice or lost."""
+    seed = int(os.environ.get("FIRN_SEED", random.randrange(1 << 30)))
+    with cluster.connect() as c:
+        fresh(c, 3000)
+        c.execute("DROP TABLE IF EXISTS seen")
+        c.execute("CREATE TABLE seen (id int, n int, who int)")
+    stop = threading.Event()
+    failures = []
+
+    def locker(number):
+        rng = random.Random(seed + number)
+        try:
+            with cluster.connect() as c:
+                c.execute("SET firn.bulk_threshold = 1000")
+                for _ in range(150):
+                    row = rng.randint(100, 112)
+                    how = rng.random()
+                    with c.transaction():
+                        if how < 0.2:
+                            c.execute("SELECT 1 FROM f WHERE id = %s FOR SHARE", (row,))
+                            continue
+                        mode = "NO KEY UPDATE" if how < 0.6 else "UPDATE"
+                        (v,) = c.execute(f"SELECT count(*) FROM seen WHERE id = {row}").fetchone()
+                        c.execute(f"SELECT 1 FROM f WHERE id = {row} FOR {mode}")
+                        (n,) = c.execute(f"SELECT count(*) FROM seen WHERE id = {row}").fetchone()
+                        c.execute("INSERT INTO seen VALUES (%s, %s, %s)", (row, n, number))
+        except Exception as e:  # noqa: BLE001 - told below
+            failures.append(e)
+
+    def vacuum():
+        with cluster.connect() as c:
+            toast = toast_of(c, "f")
+            while not stop.is_set():
+                c.execute(f"VACUUM {toast}")
+
+    threads = [threading.Thread(target=locker, args=(i,)) for i in range(5)]
+    cleaner = threading.Thread(target=vacuum)
+    cleaner.start()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    stop.set()
+    cleaner.join()
+    assert not failures, (seed, failures)
+    with cluster.connect() as c:
+        doubled = c.execute("SELECT id, n, count(*) FROM seen GROUP BY 1, 2 HAVING count(*) > 1").fetchall()
+        assert not doubled, (seed, doubled)
+        c.execute("VACUUM f")
+        assert stones(c, "f", "L") == 0
+        sound(c, "f")
+
+
+def many_tables(cluster):
+    """VACUUM of a whole database holds the locks of one table at a time."""
+    with cluster.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS many")
+        c.execute("CREATE DATABASE many")
+    with cluster.connect("many") as c:
+        c.execute("CREATE EXTENSION firn")
+        c.execute("SET firn.bulk_threshold = 0")
+        for i in range(1000):
+            c.execute(f"CREATE TABLE t{i} (id int) USING firn")
+        c.execute("INSERT INTO t1 SELECT generate_series(1, 100); DELETE FROM t1")
+        c.execute("VACUUM")
+        assert c.execute("SELECT count(*) FROM firn.stripes('t1')").fetchone()[0] == 0
+    with cluster.connect() as c:
+        c.execute("DROP DATABASE many")
+
+
+CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
+         forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables]
+
+
+def run(tally, pattern):
+    cluster = Cluster("vacuum", ["fsync=off", "autovacuum_naptime=1s", "max_locks_per_transaction=10",
+                                 "max_connections=20"]).create()
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn; CREATE EXTENSION amcheck; CREATE EXTENSION pageinspect")
+        for case in CASES:
+            name = case.__name__.replace("_", " ")
+            if pattern in name:
+                tally.case(f"vacuum: {name}", lambda: case(cluster))
+        tally.case("vacuum server log", lambda: quiet(cluster))
+    finally:
+        cluster.destroy()
+
+
+def quiet(cluster):
+    assert not cluster.alarms(), cluster.alarms()
