@@ -229,6 +229,8 @@ pub mod direct {
         );
         /// Returns the address of a constant: it cannot fail.
         pub fn GetHeapamTableAmRoutine() -> *const pg_sys::TableAmRoutine;
+        /// Reads a variable: it cannot fail.
+        pub fn GetTopTransactionIdIfAny() -> pg_sys::TransactionId;
         pub fn make_parsestate(parent: *mut pg_sys::ParseState) -> *mut pg_sys::ParseState;
         pub fn ExecVacuum(
             state: *mut pg_sys::ParseState,

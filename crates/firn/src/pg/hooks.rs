@@ -128,7 +128,7 @@ unsafe extern "C-unwind" fn executor_run(
 ) {
     // A query that has been run before goes on without workers; up to 15.8 that is an error for one that is said
     // to be run once.
-    let alone = crate::write::any_pending();
+    let alone = callback(crate::write::any_pending);
     if alone {
         (*query).already_executed = true;
     }
@@ -192,7 +192,7 @@ unsafe extern "C-unwind" fn process_utility(
         (*node).type_ == pg_sys::NodeTag::T_CopyStmt && (*(node as *mut pg_sys::CopyStmt)).is_from;
     let outer = COPYING;
     COPYING = copies;
-    let cid = if copies { pg_sys::GetCurrentCommandId(false) } else { 0 };
+    let cid = if copies { callback(|| pg_sys::GetCurrentCommandId(false)) } else { 0 };
     let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
     f(statement, source, read_only, context, params, environment, dest, completion);
     if copies {

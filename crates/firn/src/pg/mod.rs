@@ -54,6 +54,7 @@ pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;
 mod toast_read;
+mod toast_row;
 pub mod utility;
 pub mod wal;
 pub mod wanted;

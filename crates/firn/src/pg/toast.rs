@@ -6,6 +6,7 @@
 use super::frozen::freeze;
 use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
+pub use super::toast_row::RowView;
 use super::{ext, LockMode, Rel};
 use crate::directory::keys::is_overwritten;
 use firn_format::Tid;
@@ -588,103 +589,6 @@ pub fn seq_of(unsigned: u32) -> i32 {
 /// Inverse of [`seq_of`].
 pub fn unsigned_of(seq: i32) -> u32 {
     seq as u32 ^ 0x8000_0000
-}
-
-/// A row while its page is pinned.
-pub struct RowView {
-    pub(super) tuple: pg_sys::HeapTuple,
-}
-
-impl RowView {
-    /// A row of a TOAST relation.
-    ///
-    /// # Safety
-    /// A heap tuple of one, alive as long as the view.
-    pub(super) unsafe fn of(tuple: pg_sys::HeapTuple) -> RowView {
-        RowView { tuple }
-    }
-    /// Change the payload of a copied row; its length stays.
-    ///
-    /// # Safety
-    /// The tuple is the caller's own.
-    pub(super) unsafe fn overwrite(&self, data: &[u8]) {
-        let mine = self.data();
-        let len = mine.len().min(data.len());
-        std::ptr::copy_nonoverlapping(data.as_ptr(), mine.as_ptr().cast_mut(), len);
-    }
-    fn user_data(&self) -> (&[u8], usize) {
-        // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.
-        unsafe {
-            let header = (*self.tuple).t_data;
-            let hoff = usize::from((*header).t_hoff);
-            let len = (*self.tuple).t_len as usize;
-            (std::slice::from_raw_parts(header as *const u8, len), hoff.min(len))
-        }
-    }
-    pub fn key(&self) -> ChunkKey {
-        let (bytes, at) = self.user_data();
-        let word = |i: usize| {
-            bytes
-                .get(at + i..at + i + 4)
-                .and_then(|b| b.try_into().ok())
-                .map_or(0, u32::from_le_bytes)
-        };
-        ChunkKey { id: word(0), seq: word(4) as i32 }
-    }
-    /// The payload.
-    pub fn data(&self) -> &[u8] {
-        let (bytes, at) = self.user_data();
-        let rest = bytes.get(at + 8..).unwrap_or(&[]);
-        // chunk_data has storage PLAIN, so the header is the 4-byte one, but a 1-byte one is legal.
-        match rest.first() {
-            Some(h) if h & 1 == 1 => rest.get(1..usize::from(h >> 1)).unwrap_or(&[]),
-            Some(_) if rest.len() >= 4 => {
-                let len = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]) >> 2;
-                rest.get(4..len as usize).unwrap_or(&[])
-            }
-            _ => &[],
-        }
-    }
-    pub fn place(&self) -> Tid {
-        // SAFETY: as user_data.
-        unsafe { tid_of(&(*self.tuple).t_self) }
-    }
-    /// Inserting transaction; 2 when frozen.
-    pub fn xmin(&self) -> u32 {
-        // SAFETY: as user_data.
-        unsafe {
-            let header = (*self.tuple).t_data;
-            if (*header).t_infomask as u32 & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN {
-                return FROZEN_XID;
-            }
-            (*header).t_choice.t_heap.t_xmin.into_inner()
-        }
-    }
-    /// Inserting transaction as first written, frozen or not.
-    pub fn raw_xmin(&self) -> u32 {
-        // SAFETY: as user_data.
-        unsafe { (*(*self.tuple).t_data).t_choice.t_heap.t_xmin.into_inner() }
-    }
-    /// Command that inserted it, meaningful for our own transaction only.
-    pub fn cmin(&self) -> u32 {
-        // SAFETY: as user_data; raw xmin is ours when the caller asks.
-        unsafe {
-            let header = (*self.tuple).t_data;
-            if (*header).t_infomask as u32 & pg_sys::HEAP_COMBOCID != 0 {
-                pg_sys::HeapTupleHeaderGetCmin(header)
-            } else {
-                (*header).t_choice.t_heap.t_field3.t_cid
-            }
-        }
-    }
-    pub fn to_row(&self) -> ChunkRow {
-        ChunkRow {
-            key: self.key(),
-            place: self.place(),
-            xmin: self.xmin(),
-            data: self.data().to_vec(),
-        }
-    }
 }
 
 /// PostgreSQL's bulk insert state: a ring of buffers and a remembered target block.

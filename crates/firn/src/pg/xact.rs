@@ -44,8 +44,8 @@ pub fn xid() -> u32 {
 
 /// This transaction has written something, or is about to.
 pub fn has_xid() -> bool {
-    // SAFETY: plain call.
-    unsafe { pg_sys::GetTopTransactionIdIfAny().into_inner() != 0 }
+    // SAFETY: reads a variable, and cannot fail; asked for each row.
+    unsafe { super::ext::direct::GetTopTransactionIdIfAny().into_inner() != 0 }
 }
 
 /// Serializable isolation wants to know what this transaction reads: not of one whose snapshot is known
