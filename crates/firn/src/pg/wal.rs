@@ -193,6 +193,19 @@ const CONTROL_LOCK: usize = 37;
 
 /// Wait until everything that any session has logged so far is on disk.
 pub fn flush_all() {
-    // SAFETY: plain calls.
-    unsafe { pg_sys::XLogFlush(pg_sys::GetXLogInsertRecPtr()) }
+    // Bytes of the header of a page of the log, and of the first one of a file.
+    const HEADER: u64 = 24;
+    const LONG_HEADER: u64 = 40;
+    // SAFETY: plain calls and a variable of the server.
+    unsafe {
+        // Where the next record begins: behind a header that is not there yet, when the last one has filled
+        // its page. PostgreSQL does not wait for that.
+        let next = pg_sys::GetXLogInsertRecPtr();
+        let header = match next % pg_sys::wal_segment_size as u64 {
+            LONG_HEADER => LONG_HEADER,
+            _ if next % u64::from(pg_sys::XLOG_BLCKSZ) == HEADER => HEADER,
+            _ => 0,
+        };
+        pg_sys::XLogFlush(next - header)
+    }
 }
