@@ -23,7 +23,8 @@ struct Known {
 
 /// Clean the indexes of a table that is being vacuumed, if that is worth it or asked for.
 pub fn clean(table: Rel, wish: &Wish) {
-    if wish.index_cleanup_is_off() || !wish.has_indexes(table) {
+    // Where ids are scarce, freezing is urgent, and this can wait.
+    if wish.index_cleanup_is_off() || !wish.has_indexes(table) || xact::ids_are_scarce() {
         return;
     }
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return };

@@ -273,6 +273,12 @@ impl OpenRel {
             (!raw.is_null()).then(|| OpenRel { rel: Rel(raw), release: LockMode::None })
         }
     }
+    /// As [`OpenRel::try_open`]; the lock is released on close.
+    pub fn try_brief(oid: u32, lock: LockMode) -> Option<OpenRel> {
+        let mut rel = OpenRel::try_open(oid, lock)?;
+        rel.release = lock;
+        Some(rel)
+    }
     /// Open any kind of relation (an index, a partitioned table).
     pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: as above.

@@ -97,14 +97,14 @@ struct FrozenTuple {
 ///
 /// # Safety
 /// In a critical section that has made the change, holding the page's exclusive lock.
-pub(super) unsafe fn log_frozen(rel: Rel, buffer: pg_sys::Buffer, offset: u16) {
+pub(super) unsafe fn log_frozen(buffer: pg_sys::Buffer, offset: u16) {
     const INFO: u8 = 0x30;
     let page = pg_sys::BufferGetPage(buffer);
     let item = pg_sys::PageGetItemId(page, offset);
     let header = page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader;
-    // Conflicts on standbys are with what was removed before the cutoff: nothing is, so it is one that no
-    // snapshot is older than.
-    let cutoff = (*(*rel.raw()).rd_rel).relfrozenxid;
+    // Conflicts on standbys are with snapshots older than the cutoff: there are to be none, so it is the oldest
+    // id that any database has.
+    let cutoff = (*pg_sys::ShmemVariableCache).oldestXid;
     let mut record = HeapFreezePage { cutoff, tuples: 1 };
     let mut tuple = FrozenTuple {
         xmax: (*header).t_choice.t_heap.t_xmax,
