@@ -26,7 +26,7 @@ import oracle
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FAULT = "53000"
 # What PostgreSQL says in the log when something was not given back, or ended the wrong way.
-COMPLAINTS = re.compile(r"leak|PANIC|TRAP:|terminated by signal|panicked at|still referenced|not owned by|is not active|"
+COMPLAINTS = re.compile(r"leak|PANIC|TRAP:|terminated by signal|panicked at|is not owned by|is not active|"
                         r"while in \w+ state|unexpected state|WARNING:  (?!there is no transaction|there is already)")
 # Expected of the maintenance that is interrupted.
 ROWS = "SELECT * FROM t ORDER BY 1, 2, 3"
