@@ -5,7 +5,7 @@
 //!
 //! | `faults.mode` | |
 //! |---|---|
-//! | `error` | the call raises an error, SQLSTATE FT001 |
+//! | `error` | the call raises an error, SQLSTATE 53000 |
 //! | `cancel`, `die` | as if the client had cancelled, the administrator terminated the session; then the call |
 //! | `kill` | the process is gone |
 //!
@@ -60,13 +60,8 @@ unsafe extern "C-unwind" {
     fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
 }
 
-/// SQLSTATE FT001 as PostgreSQL packs it.
-const FAULT: c_int = {
-    const fn six(c: u8) -> c_int {
-        (c.wrapping_sub(b'0') & 0x3f) as c_int
-    }
-    six(b'F') | six(b'T') << 6 | six(b'0') << 12 | six(b'0') << 18 | six(b'1') << 24
-};
+/// "Insufficient resources": nobody raises it otherwise, and nobody takes it for damaged data.
+const FAULT: c_int = pgrx::PgSqlErrorCode::ERRCODE_INSUFFICIENT_RESOURCES as c_int;
 
 /// Called by a stub; `registers` are those of its caller: r10, r9, r8, rcx, rdx, rsi, rdi, rax. Returns
 /// where to go on. Owns nothing, as an error leaves it by longjmp.
