@@ -30,10 +30,6 @@ pub fn remove_unheld(rel: Rel) {
     });
     for block in blocks {
         xact::delay_vacuum();
-        // A page on which all is frozen has no locked tuple, and had no anchor when it was frozen.
-        if toast.is_all_frozen(block) {
-            continue;
-        }
         let found: Vec<(u16, Tid)> = anchor::unheld(rel, block)
             .into_iter()
             .filter_map(|(offset, key)| Some((offset, tombstones::tid_of(key)?)))

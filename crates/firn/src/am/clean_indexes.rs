@@ -54,6 +54,10 @@ pub fn clean(table: Rel, wish: &Wish) {
     if garbage == 0 || !worth {
         return;
     }
+    // Whoever deleted the rows of a stripe that is gone is not known any more.
+    if holes > 0 {
+        latest = latest.max(Some(xact::full(oldest).saturating_sub(1)));
+    }
     // A standby's queries may see what this server's cannot any more.
     if let Some(latest) = latest {
         wal::log_snapshot_conflict(table, latest);
@@ -73,7 +77,9 @@ pub fn clean(table: Rel, wish: &Wish) {
 }
 
 /// Slot, blocks and rows of all stripes that are there or may come to be, in the order of their slots, and the
-/// first slot whose transaction is running. (Rows are counted as 0 before it has ended.)
+/// first slot whose transaction is running. (Rows are counted as 0 before it has ended.) None is missed, although
+/// a dirty snapshot may miss a row that is replaced meanwhile: whoever replaces or moves directory rows holds
+/// ShareUpdateExclusiveLock to the end of its transaction, as VACUUM does now.
 fn ranges_of(directory: &Directory) -> (Vec<(u32, u32, u32)>, Option<u32>) {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();

@@ -21,8 +21,9 @@ pub fn before(table: Rel, wish: &Wish) {
 
 /// What comes after it.
 pub fn after(table: Rel) {
-    // Near the end of transaction ids VACUUM must do without one.
-    if !xact::ids_are_scarce() {
+    // Near the end of transaction ids VACUUM must do without one. And a snapshot that lasts as long as the
+    // transaction was taken while others ignored it.
+    if !xact::ids_are_scarce() && !xact::keeps_snapshot() {
         xact::leave_vacuum();
         crate::mover::tidy(table);
     }

@@ -50,6 +50,14 @@ pub fn write(toast: &Toast, cleaned: Cleaned) {
     }
 }
 
+/// Make room for the note where an error had kept it from being made with the first stripe.
+pub fn make_room(toast: &Toast) {
+    let _lock = AllocationLock::take(toast.rel());
+    if toast.find(KEY, Snap::self_snap()).is_none() {
+        prepare(toast);
+    }
+}
+
 /// Make room for the note of a table that gets its first stripe.
 pub(super) fn prepare(toast: &Toast) {
     toast.insert(KEY, &Cleaned::default().encode(), crate::pg::xact::command_id(true), true);

@@ -4,7 +4,7 @@
 use super::seen::{self, Print};
 use super::{chunks, keys, tombstones};
 use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, Toast};
+use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, VIRTUAL_BASE};
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -115,9 +115,24 @@ impl Directory {
             return None;
         }
         let upto = ChunkKey { id: keys::DIRECTORY, seq: block as i32 };
-        let row = self.toast.find_at_or_before(upto, snap)?;
-        let found = self.remember(Slot(row.key.seq as u32), row.place, row.xmin, &row.data);
-        covers(found.slot, found.entry.blocks).then_some(found)
+        let look = |snap| {
+            let row = self.toast.find_at_or_before(upto, snap)?;
+            let found = self.remember(Slot(row.key.seq as u32), row.place, row.xmin, &row.data);
+            covers(found.slot, found.entry.blocks).then_some(found)
+        };
+        // An offload, a load or VACUUM may replace the row while we look, see `tombstones::again`. An MVCC
+        // snapshot sees one version, whenever.
+        let looks = match snap.kind() {
+            SnapKind::Dirty | SnapKind::SelfSnap => tombstones::LOOKS,
+            _ => 1,
+        };
+        for left in (0..looks).rev() {
+            let found = look(snap);
+            if found.is_some() || left == 0 || look(Snap::any()).is_none() {
+                return found;
+            }
+        }
+        None
     }
 
     /// The table is about to get a stripe. Plans made for a table without stripes do not scan any fast.

@@ -4,7 +4,7 @@
 use super::keys;
 use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::{seq_of, unsigned_of, RowView};
-use crate::pg::{ChunkKey, Snap, Toast};
+use crate::pg::{ChunkKey, Snap, SnapKind, Toast};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
 use std::ops::{ControlFlow, Range};
 
@@ -38,16 +38,43 @@ pub fn tid_of(key: ChunkKey) -> Option<Tid> {
 /// progress are reported through it.
 pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
     let key = key_of(tid);
-    toast.scan(key.id, key.seq, key.seq, snap, false, |_, row| {
-        decode(row).map_or(ControlFlow::Continue(()), ControlFlow::Break)
-    })
+    let look = || {
+        toast.scan(key.id, key.seq, key.seq, snap, false, |_, row| {
+            decode(row).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+        })
+    };
+    match snap.kind() {
+        SnapKind::Dirty | SnapKind::SelfSnap => again(toast, key, look),
+        _ => look(),
+    }
 }
+
+/// Look once more where nothing was found although a version of the row is there: a look that judges each
+/// version as it comes to it can miss a row that is replaced meanwhile, when it has read the index before the new
+/// version's entry came and looks at the old version after that was committed. The next look reads the
+/// index anew; to miss the row, too, it would have to be replaced again.
+fn again<T>(toast: &Toast, key: ChunkKey, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..LOOKS {
+        let found = look();
+        if found.is_some() || toast.find(key, Snap::any()).is_none() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Looks for a row that may be replaced meanwhile.
+pub(super) const LOOKS: usize = 4;
 
 /// The stone of `tid` that a locker has to do with, and the running transaction that made it (0 when
 /// that is over). While a transaction turns an anchor into a tombstone, both can be found: the anchor
 /// then, as it carries the locks.
 pub fn to_lock(toast: &Toast, tid: Tid) -> Option<(Stone, u32)> {
     let key = key_of(tid);
+    again(toast, key, || look_to_lock(toast, key))
+}
+
+fn look_to_lock(toast: &Toast, key: ChunkKey) -> Option<(Stone, u32)> {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
     let mut tombstone = None;

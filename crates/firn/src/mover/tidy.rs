@@ -3,9 +3,9 @@
 //! long as directory rows lie at its end, where their new versions were put because no page before it
 //! had room then.
 
-use crate::directory::{cleaned, forward, tombstones, Directory};
+use crate::directory::{allocation, cleaned, forward, tombstones, Directory, Found};
 use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
-use crate::pg::{xact, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{rowlock, xact, LockMode, OpenRel, Rel, Snap};
 use firn_format::{Location, TombstoneState};
 
 /// Pages below which a file is not worth the work.
@@ -20,6 +20,9 @@ pub fn tidy(table: Rel) {
     }
     let oldest = xact::oldest_visible(directory.toast.rel());
     forward::prune(&directory.toast, oldest);
+    if allocation::next_block(&directory.toast).is_some() {
+        cleaned::make_room(&directory.toast);
+    }
     remove_dead_stripes(&directory, oldest);
 }
 
@@ -47,7 +50,7 @@ fn remove_dead_stripes(directory: &Directory, oldest: u32) {
             let deleted = stone.tombstone.state == TombstoneState::Deleted;
             dead += u32::from(deleted && settled);
         });
-        if dead == rows {
+        if dead == rows && !is_any_held(directory, &found) {
             directory.remove(&found, xact::command_id(true));
             first = first.or(Some(found.slot.0));
         }
@@ -57,6 +60,20 @@ fn remove_dead_stripes(directory: &Directory, oldest: u32) {
     if let Some(slot) = first.filter(|slot| *slot < clean.blocks) {
         cleaned::write(&directory.toast, cleaned::Cleaned { blocks: slot, ..clean });
     }
+}
+
+/// Somebody holds a lock on a tombstone of the stripe: on a key that an update left alone. To delete it would be to
+/// wait for him.
+fn is_any_held(directory: &Directory, found: &Found) -> bool {
+    let mut places = Vec::new();
+    tombstones::each(
+        &directory.toast,
+        found.slot,
+        found.entry.rows,
+        Snap::self_snap(),
+        |_, stone| places.push(stone.place),
+    );
+    places.into_iter().any(|place| rowlock::is_held(directory.toast.rel(), place))
 }
 
 /// When less than half of the file is in use, move directory rows from its end to free pages at its

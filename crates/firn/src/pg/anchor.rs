@@ -64,7 +64,11 @@ pub fn remove(rel: Rel, block: u32, offsets: &[u16]) {
         (!free.is_empty()).then_some(move |page: &Page| {
             for tuple in free.iter().filter_map(|offset| page.tuple(*offset)) {
                 // SAFETY: as above; the lock is exclusive now.
-                let mask = unsafe { &mut (*tuple.t_data).t_infomask };
+                let header = unsafe { &mut *tuple.t_data };
+                // As heapam leaves an insertion that is taken back: the inserter may be older than the
+                // relation's oldest transaction, to whoever looks at the number alone.
+                header.t_choice.t_heap.t_xmin = pg_sys::InvalidTransactionId;
+                let mask = &mut header.t_infomask;
                 *mask =
                     *mask & !(pg_sys::HEAP_XMIN_FROZEN as u16) | pg_sys::HEAP_XMIN_INVALID as u16;
             }

@@ -286,6 +286,12 @@ pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {
     (next != place).then_some((next, update.xid))
 }
 
+/// A running transaction holds the tuple at `place`, in whatever strength.
+pub fn is_held(rel: Rel, place: Tid) -> bool {
+    Held::take(rel, place, SHARED)
+        .is_some_and(|held| held.members().iter().any(|m| xact::is_in_progress(m.xid)))
+}
+
 /// A running transaction holds the tuple at `place` FOR UPDATE.
 pub fn is_locked_for_update(rel: Rel, place: Tid) -> bool {
     Held::take(rel, place, SHARED).is_some_and(|held| {

@@ -42,7 +42,7 @@ unsafe extern "C-unwind" fn set_new_storage(
                 Kind::Unsupported,
                 "access method \"firn_toast\" is for TOAST relations of firn tables only",
             )
-            .hint("Use access method firn.")
+            .hint("Use access method firn, and VACUUM FULL on the table itself.")
             .raise()
         }
     });

@@ -219,19 +219,6 @@ impl Toast {
         }
     }
 
-    /// The visibility map says that all tuples of the page are frozen.
-    pub fn is_all_frozen(&self, block: u32) -> bool {
-        // SAFETY: the map's page is unpinned.
-        unsafe {
-            let mut map: pg_sys::Buffer = 0;
-            let status = pg_sys::visibilitymap_get_status(self.raw(), block, &mut map);
-            if map != 0 {
-                pg_sys::ReleaseBuffer(map);
-            }
-            u32::from(status) & pg_sys::VISIBILITYMAP_ALL_FROZEN != 0
-        }
-    }
-
     /// The row under `key` that `snap` sees.
     pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
         self.scan(key.id, key.seq, key.seq, snap, false, |_, row| ControlFlow::Break(row.to_row()))
