@@ -191,10 +191,16 @@ class Rack:
                 [[where]] = self.conn.execute("SHOW faults.last").fetchall()
                 self.conn.execute("SET faults.at = 0")
         except psycopg.OperationalError as e:
-            # A request that came too late for the statement ends or cancels the next one.
-            if mode == "error":
+            # A fault at a call after the statement's last is the next one's, which looks for it.
+            if mode == "error" and (state is not None or e.sqlstate != FAULT):
                 raise
-            state = state or e.sqlstate or "lost"
+            if mode == "error":
+                where = ""
+                self.conn.execute("ROLLBACK")
+                self.conn.execute("SET faults.at = 0")
+            else:
+                # A request that came too late for the statement ends or cancels the next one.
+                state = state or e.sqlstate or "lost"
         at = f"{case.name}, {mode} ({variant}) at call {n}, of {where or '?'}"
         expected = {"error": (FAULT,), "cancel": ("57014", None), "die": ("57P01", "lost", None), "kill": ("lost", "57P02", None)}[mode]
         caught = state is None and (not where or "retry(" in case.sql)
