@@ -142,7 +142,12 @@ class Doing:
                 c.execute("ROLLBACK")
             raise
         time.sleep(self.rng.random() * 0.05)
-        c.execute(self.rng.choice((f"COMMIT PREPARED '{name}'", f"ROLLBACK PREPARED '{name}'")))
+        try:
+            c.execute(self.rng.choice((f"COMMIT PREPARED '{name}'", f"ROLLBACK PREPARED '{name}'")))
+        except psycopg.Error:
+            # Whether it is still there is found out by a new connection.
+            c.close()
+            raise
 
     def cursors(self, c):
         with c.transaction():
@@ -328,6 +333,10 @@ class Matrix:
             try:
                 if c is None or c.closed:
                     c = self.connect()
+                    # What a killed session of this number had prepared would keep its rows for ever.
+                    left = c.execute("SELECT gid FROM pg_prepared_xacts WHERE gid LIKE %s", (f"p{number}\\_%",))
+                    for (gid,) in left.fetchall():
+                        c.execute(f"ROLLBACK PREPARED '{gid}'")
                 getattr(doing, name)(c)
             except Stop:
                 return
