@@ -1,5 +1,7 @@
 """Archives of one version into a server of another, and what only the newer version writes."""
+import contextlib
 import re
+import time
 
 from restore import common, flags
 from restore.common import NEW, OLD, firn, same, same_blocks
@@ -65,6 +67,26 @@ def zoo(world, source, target, by_newer):
 def statistics(world):
     """Statistics of an archive of 18 come back; those of partitions and of expressions, too."""
     server = world.server(NEW)
+    with without_autovacuum(server):
+        compare_statistics(world, server)
+
+
+@contextlib.contextmanager
+def without_autovacuum(server):
+    """While this lasts nobody but the test counts anything: autovacuum would replace what was restored by what it finds."""
+    with server.connect() as c:
+        c.execute("ALTER SYSTEM SET autovacuum = off")
+        c.execute("SELECT pg_reload_conf()")
+        try:
+            while c.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'").fetchone()[0]:
+                time.sleep(0.1)
+            yield
+        finally:
+            c.execute("ALTER SYSTEM RESET autovacuum")
+            c.execute("SELECT pg_reload_conf()")
+
+
+def compare_statistics(world, server):
 
     def fill():
         db = common.generate(server, "with_statistics", TABLES)
