@@ -74,7 +74,7 @@ test-assert: install program
 HOURS ?= 1
 torture: install
 	@FIRN_TORTURE=$$(($(HOURS) * 1800)) "$(FIRN_VENV)/bin/python" tests/run.py torture
-	@FIRN_MATRIX_STEPS=$$(($(HOURS) * 20000)) FIRN_KILLS=$$(($(HOURS) * 100)) "$(FIRN_VENV)/bin/python" tests/run.py matrix
+	@FIRN_MATRIX_WORLDS=3 FIRN_MATRIX_STEPS=$$(($(HOURS) * 500000)) FIRN_KILLS=$$(($(HOURS) * 1000)) "$(FIRN_VENV)/bin/python" tests/run.py matrix
 
 ROWS ?= 1000000
 bench: install

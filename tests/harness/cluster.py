@@ -91,6 +91,8 @@ class Cluster:
         """kill -9 of the postmaster and all its children; start() then recovers."""
         with open(os.path.join(self.data, "postmaster.pid")) as f:
             pid = int(f.readline())
+        # Stopped first, so that it has no child that is not in the list.
+        os.kill(pid, signal.SIGSTOP)
         children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
         for p in [pid, *map(int, children)]:
             try:
