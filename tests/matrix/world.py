@@ -70,7 +70,8 @@ class Matrix:
         return sum(n for (n,) in list(self.counters.values()))
 
     def expected(self, e):
-        return isinstance(e, (psycopg.OperationalError, psycopg.InterfaceError)) or getattr(e, "sqlstate", None) in EXPECTED
+        # Rollback gets out of its block when the server went down just then.
+        return isinstance(e, (psycopg.OperationalError, psycopg.InterfaceError, psycopg.Rollback)) or getattr(e, "sqlstate", None) in EXPECTED
 
     def fail(self, who, e):
         with self.lock:
@@ -149,7 +150,7 @@ class Matrix:
             except Exception as e:  # noqa: BLE001
                 # The other one has the table as heap just now, or its indexes in the making.
                 other = getattr(e, "sqlstate", None) in ("55006", "42P07", "42704", "42809", "42P01") or name == "amcheck" and (
-                    getattr(e, "sqlstate", None) == "0A000" and "not valid" in str(e))
+                    "not valid" in str(e) or "could not open relation" in str(e))
                 if not self.expected(e) and not other:
                     self.fail(f"maintenance {name}", e)
                     return
