@@ -154,26 +154,31 @@ class Matrix:
                 if not self.expected(e) and not other:
                     self.fail(f"maintenance {name}", e)
                     return
-                self.after_failure(c, name)
+                if c is not None and not c.closed:
+                    try:
+                        c.execute("ROLLBACK")
+                    except psycopg.Error:
+                        c.close()
             finally:
                 with self.lock:
                     self.running.discard(name)
                     self.ended.append(name)
 
-    def after_failure(self, c, name):
-        """What a DBA does who finds that a concurrent build has failed: another REINDEX would build the left-overs, too."""
-        if c is None or c.closed:
-            return
+    def drop_left_overs(self, c):
+        """What a DBA does: the next REINDEX would build what failed and killed ones have left behind, too, and the next
+        all of these, and a plain one would make them valid."""
+        left = c.execute(f"SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid IN ('f'::regclass, {TOAST}) "
+                         "AND indexrelid::regclass::text ~ '_cc(new|old)[0-9]*$'").fetchall()
         try:
-            c.execute("ROLLBACK")
-            if "concurrently" in name:
-                for (index,) in c.execute(f"SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid "
-                                          f"AND indrelid IN ('f'::regclass, {TOAST})").fetchall():
-                    c.execute(f"DROP INDEX {index}")
+            c.execute("SET lock_timeout = '3s'")
+            for (index,) in left:
+                c.execute(f"DROP INDEX {index}")
         except psycopg.Error as e:
             # Another one builds it now, or has dropped it.
             if not self.expected(e) and e.sqlstate not in ("42704", "2BP01"):
-                self.fail(f"after {name}", e)
+                raise
+        if not c.closed:
+            c.execute("SET lock_timeout = '20s'")
 
     def carry_out(self, c, name):
         sql = MAINTENANCE[name]
@@ -182,6 +187,8 @@ class Matrix:
             time.sleep(0.7)
             c.execute("ALTER TABLE f SET (autovacuum_enabled = off); ALTER TABLE f SET (toast.autovacuum_enabled = off)")
             return
+        if "reindex" in name:
+            self.drop_left_overs(c)
         for part in sql if isinstance(sql, tuple) else (sql,):
             if "@toast" in part:
                 part = part.replace("@toast", c.execute(f"SELECT {TOAST}::regclass::text").fetchone()[0])
@@ -260,8 +267,12 @@ class Matrix:
         threads += [threading.Thread(target=self.check), threading.Thread(target=self.kill)]
         for t in threads:
             t.start()
-        for t in threads:
-            t.join()
+        told = time.time()
+        while any(t.is_alive() for t in threads):
+            time.sleep(0.2)
+            if time.time() - told > 60:
+                told = time.time()
+                print(f"     seed {self.seed}: {self.steps} steps, {self.transactions} transactions, {self.kills} kills", flush=True)
         if self.failures:
             raise AssertionError(f"seed {self.seed}, after {self.steps} steps, {self.kills} kills:\n" + "\n".join(self.failures[:3]))
         self.settle()
