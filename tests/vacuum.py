@@ -290,8 +290,48 @@ def many_tables(cluster):
         c.execute("DROP DATABASE many")
 
 
+def loads_go_on(cluster):
+    """VACUUM reads a long directory, and sleeps between its rows: nobody who wants addresses waits for that."""
+    with cluster.connect() as c, cluster.connect() as vacuum, cluster.connect() as loader:
+        c.execute("DROP TABLE IF EXISTS child, f, h")
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 200")
+        c.execute("CREATE TABLE f (id int PRIMARY KEY) USING firn WITH (autovacuum_enabled = off)")
+        c.execute("INSERT INTO f SELECT generate_series(1, 100000)")
+        c.execute("DELETE FROM f WHERE id <= 5000")
+        vacuum.execute("SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1")
+        pid = vacuum.info.backend_pid
+        at_work = threading.Thread(target=lambda: refused(vacuum, "VACUUM f", "57014"))
+        at_work.start()
+        state = f"""SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}
+            AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_vacuum WHERE pid = {pid})"""
+        end = time.time() + 60
+        while c.execute(state).fetchall() != [("VacuumDelay",)]:
+            assert time.time() < end, "VACUUM does not sleep while it reads the directory"
+        loader.execute("SET firn.bulk_threshold = 0; SET lock_timeout = '2s'")
+        try:
+            for i in range(3):
+                loader.execute(f"INSERT INTO f SELECT generate_series({200001 + i * 10}, {200005 + i * 10})")
+            assert c.execute(state).fetchall(), "VACUUM was through with the directory before the loads were"
+        finally:
+            c.execute(f"SELECT pg_cancel_backend({pid})")
+            at_work.join()
+        c.execute("VACUUM (INDEX_CLEANUP on) f")
+        assert c.execute("SELECT count(*), min(id), max(id) FROM f").fetchone() == (95015, 5001, 200025)
+        assert entries(c, "f_pkey") == 95015
+        sound(c, "f")
+
+
+def refused(c, sql, state):
+    try:
+        c.execute(sql)
+    except psycopg.Error as e:
+        assert e.sqlstate == state, (e.sqlstate, str(e))
+        return e
+    raise AssertionError(f"no error from {sql}")
+
+
 CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
-         forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables]
+         forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on]
 
 
 def run(tally, pattern):

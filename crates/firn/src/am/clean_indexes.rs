@@ -33,12 +33,12 @@ pub fn clean(table: Rel, wish: &Wish) {
     }
     let oldest = xact::oldest_visible(table);
     let before = cleaned::read(&directory.toast);
-    let (end, (ranges, first_running)) =
-        allocation::handed_out(&directory.toast, || ranges_of(&directory));
+    let Some(end) = allocation::handed_out(&directory.toast) else { return };
+    let (ranges, first_running) = ranges_of(&directory, end);
     let (mut known, mut fresh, mut rows) = (Vec::with_capacity(ranges.len()), 0u64, 0u64);
     let mut latest = None;
     for (slot, blocks, stripe_rows) in ranges {
-        xact::check_for_interrupts();
+        xact::delay_vacuum();
         let mut dead = 0;
         each_dead(&directory, slot, stripe_rows, oldest, |_, deleter| {
             dead += 1;
@@ -76,16 +76,21 @@ pub fn clean(table: Rel, wish: &Wish) {
     cleaned::write(&directory.toast, cleaned::Cleaned { before: xact::full(oldest), blocks });
 }
 
-/// Slot, blocks and rows of all stripes that are there or may come to be, in the order of their slots, and the
-/// first slot whose transaction is running. (Rows are counted as 0 before it has ended.) None is missed, although
-/// a dirty snapshot may miss a row that is replaced meanwhile: whoever replaces or moves directory rows holds
+/// Slot, blocks and rows of all stripes before the block `end` that are there or may come to be, in the order of their
+/// slots, and the first slot whose transaction is running. (Rows are counted as 0 before it has ended.) None is missed:
+/// `end` was read when all of them had their directory rows, and nobody waits for us meanwhile. Nor does the dirty
+/// snapshot miss a row that is replaced while we look: whoever replaces or moves directory rows holds
 /// ShareUpdateExclusiveLock to the end of its transaction, as VACUUM does now.
-fn ranges_of(directory: &Directory) -> (Vec<(u32, u32, u32)>, Option<u32>) {
+fn ranges_of(directory: &Directory, end: u32) -> (Vec<(u32, u32, u32)>, Option<u32>) {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
     let mut list = Vec::new();
     let mut first_running = None;
     directory.each_row(snap, |slot, entry| {
+        xact::delay_vacuum();
+        if slot.0 >= end {
+            return;
+        }
         let (writer, _) = snap.dirty_found();
         if writer != 0 && first_running.is_none() {
             first_running = Some(slot.0);
@@ -127,7 +132,7 @@ fn part(directory: &Directory, known: &[Known], oldest: u32) -> (Vec<Taken>, u32
         if memory > guc::vacuum_memory() {
             return (taken, k.slot);
         }
-        xact::check_for_interrupts();
+        xact::delay_vacuum();
         let mut dead = Vec::new();
         if k.dead > 0 {
             each_dead(directory, k.slot, k.rows, oldest, |row, _| dead.push(row));

@@ -87,8 +87,8 @@ pub fn next_block(toast: &Toast) -> Option<u64> {
 }
 
 /// Hand out a range of virtual blocks for up to `rows` rows and reserve its directory row, both in one:
-/// whoever holds the allocation lock finds a directory row, dead or alive, of every slot before the next
-/// block that index entries may ever point to. Returns the slot and where the directory row is.
+/// whoever has read the next block under the allocation lock finds a directory row, dead or alive, of every slot
+/// before it that index entries may ever point to. Returns the slot and where the directory row is.
 pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
     let blocks = u64::from(blocks_for(rows));
     refuse_to_be_forgotten(directory);
@@ -109,13 +109,12 @@ pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
     update(&directory.toast, hand_out, |slot| (slot, directory.reserve(slot, rows, cid)))
 }
 
-/// The first virtual block that is not handed out, and what `look` finds while nothing is: every block before it
-/// belongs to a directory row, running or committed, or to nobody for ever.
-pub fn handed_out<T>(toast: &Toast, look: impl FnOnce() -> T) -> (u32, T) {
+/// The first virtual block that is not handed out; None when there is no allocation row that can be read. Who asks
+/// afterwards finds a directory row of every slot before it that anybody has: slots are handed out, and their
+/// directory rows inserted, under the lock that this takes for a moment.
+pub fn handed_out(toast: &Toast) -> Option<u32> {
     let _lock = AllocationLock::take(toast.rel());
-    let row = toast.find(KEY, Snap::self_snap());
-    let state = row.and_then(|row| State::decode(&row.data));
-    (state.map_or(0, |s| s.next_block.min(BLOCKS) as u32), look())
+    next_block(toast).map(|block| block.min(BLOCKS) as u32)
 }
 
 /// `count` consecutive chunk addresses. Returns the first.
