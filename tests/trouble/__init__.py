@@ -29,6 +29,7 @@ CASES = {
     "tables that vanish while waited for": vanish.waits,
     "tables that come and go": vanish.tables,
     "check of damaged pages": damage.damaged_pages,
+    "vacuum of damaged directory rows": damage.vacuum_of_damage,
 }
 # Those that mount a small file system.
 DISK_CASES = {

@@ -132,6 +132,91 @@ def damaged_pages(cluster):
         c.execute("DROP TABLE f, h")
 
 
+def warned(c, sql):
+    """The SQLSTATEs, messages and hints of the warnings that `sql` gives."""
+    said = []
+    handler = lambda d: said.append((d.sqlstate, d.message_primary, d.message_hint))  # noqa: E731
+    c.add_notice_handler(handler)
+    try:
+        c.execute(sql)
+    finally:
+        c.remove_notice_handler(handler)
+    return said
+
+
+# Entries of a B-tree for the rows of a stripe of two blocks.
+ENTRIES = """SELECT count(*) FROM generate_series(1, pg_relation_size(%(index)s::regclass) / 8192 - 1) page,
+    bt_page_stats(%(index)s::text, page::int) s, bt_page_items(%(index)s::text, page::int) i,
+    unnest(coalesce(i.tids, ARRAY[i.htid])) t WHERE s.type = 'l' AND t IS NOT NULL
+    AND split_part(trim(leading '(' from t::text), ',', 1)::bigint - 2147483648 BETWEEN %(slot)s AND %(slot)s + 1"""
+
+
+def entries(c, slot):
+    return [c.execute(ENTRIES, {"index": index, "slot": slot}).fetchone()[0] for index in ("f_pkey", "f_v")]
+
+
+def vacuum_of_damage(cluster):
+    """Directory rows that do not decode: VACUUM says so, leaves their stripes and index entries alone, and does the rest.
+    When the rows are whole again, nothing is lost."""
+    flip = "UPDATE @ SET chunk_data = set_byte(chunk_data, 40, 255 - get_byte(chunk_data, 40)) WHERE chunk_id = 1 AND chunk_seq IN ({})"
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        c.execute("ALTER TABLE f SET (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("CREATE INDEX f_v ON f (v)")
+        first, second, third, *_, last = [s for s, in c.execute("SELECT slot FROM firn.stripes('f') ORDER BY slot").fetchall()]
+        ids = {}
+        for slot in (first, second, third, last):
+            ids[slot] = c.execute("SELECT min(id), max(id) FROM f WHERE ctid >= %s::tid AND ctid < %s::tid",
+                                  (f"({2**31 + slot},1)", f"({2**31 + slot + 2},1)")).fetchone()
+        # Garbage of every kind: dead rows beside the damaged stripes and in them, a stripe without living rows, a
+        # rolled-back load, anchors, dead rows of the row store.
+        c.execute("BEGIN; INSERT INTO f SELECT i, 'gone', 1 FROM generate_series(9001, 10000) i; ROLLBACK")
+        for table in ("f", "h"):
+            c.execute(f"DELETE FROM {table} WHERE id BETWEEN {ids[third][0]} AND {ids[third][1]}")
+            c.execute(f"DELETE FROM {table} WHERE id IN ({ids[second][0]}, {ids[last][1]}) OR v = 'changed'")
+        c.execute("SELECT count(*) FROM (SELECT 1 FROM f WHERE id < 400 FOR SHARE) x")
+        had = [entries(c, slot) for slot in (second, last)]
+        assert all(min(counts) > 400 for counts in had), had
+        by_hand(c, flip.format(f"{second}, {last}"))
+    with cluster.connect() as c:
+        horizon = "SELECT relfrozenxid::text::int FROM pg_class WHERE relname = 'f'"
+        before = c.execute(horizon).fetchone()[0]
+        for options in ("FREEZE, INDEX_CLEANUP on", "FREEZE", "INDEX_CLEANUP off", "PROCESS_TOAST false"):
+            said = warned(c, f"VACUUM ({options}) f")
+            assert [s for s, _, _ in said] == ["XX001"], said
+            assert said[0][1] == f'directory row {second} of table "f" is damaged' and "firn.check" in said[0][2], said
+        assert c.execute(horizon).fetchone()[0] > before, "nothing was frozen"
+        # The rest is done: the dead stripe and the anchors went, with all index entries that lead to nothing.
+        seen = {s for s, in c.execute(f"SELECT chunk_seq FROM {toast_of(c)} WHERE chunk_id = 1").fetchall()}
+        assert seen >= {first, second, last} and third not in seen, seen
+        assert c.execute(f"SELECT count(*) FROM {toast_of(c)} WHERE chunk_id >= 12000 AND substr(chunk_data, 1, 1) = 'L'").fetchone() == (0,)
+        kept = (second, last)
+        assert entries(c, third) == [0, 0] and [entries(c, slot) for slot in kept] == had, (entries(c, third), had)
+        # Who asks for another stripe gets it; who asks for one of these, or for all, is told.
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        wanted = ids[first][0] + 1
+        assert c.execute(f"SELECT id FROM f WHERE id = {wanted}").fetchall() == c.execute(f"SELECT id FROM h WHERE id = {wanted}").fetchall()
+        expect(c, f"SELECT * FROM f WHERE id = {ids[second][0] + 1}", "XX001")
+        c.execute("RESET enable_seqscan; RESET firn.enable_scan")
+        for sql in ("SELECT count(*) FROM f", "TABLE f", "ANALYZE f", "VACUUM FULL f", "REINDEX TABLE f"):
+            expect(c, sql, "XX001")
+        by_hand(c, flip.format(f"{second}, {last}"))
+        assert not warned(c, "VACUUM (INDEX_CLEANUP on) f")
+        intact(c)
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off; SET enable_bitmapscan = off")
+        assert c.execute("SELECT count(*), sum(id) FROM f WHERE id > 0").fetchall() == c.execute("SELECT count(*), sum(id) FROM h").fetchall()
+        # Without its allocation row it is not known what is garbage.
+        by_hand(c, "UPDATE @ SET chunk_data = set_byte(chunk_data, 0, 9) WHERE chunk_id = 2")
+        c.execute("DELETE FROM f WHERE id < 1200")
+        assert [s for s, _, _ in warned(c, "VACUUM f")] == ["XX001"]
+        by_hand(c, "UPDATE @ SET chunk_data = set_byte(chunk_data, 0, 1) WHERE chunk_id = 2")
+        c.execute("DELETE FROM h WHERE id < 1200")
+        c.execute("VACUUM f")
+        intact(c)
+        c.execute("DROP TABLE f, h")
+
+
 def repairs(cluster):
     """Each kind of damage that can be mended."""
     with cluster.connect() as c, cluster.connect() as other:

@@ -34,19 +34,16 @@ pub fn clean(table: Rel, wish: &Wish) {
     let oldest = xact::oldest_visible(table);
     let before = cleaned::read(&directory.toast);
     let Some(end) = allocation::handed_out(&directory.toast) else { return };
-    let (ranges, first_running) = ranges_of(&directory, end);
-    let (mut known, mut fresh, mut rows) = (Vec::with_capacity(ranges.len()), 0u64, 0u64);
-    let mut latest = None;
-    for (slot, blocks, stripe_rows) in ranges {
+    let (mut known, first_open) = known_before(&directory, end);
+    let (mut fresh, mut rows, mut latest) = (0u64, 0u64, None);
+    for stripe in &mut known {
         xact::delay_vacuum();
-        let mut dead = 0;
-        each_dead(&directory, slot, stripe_rows, oldest, |_, deleter| {
-            dead += 1;
+        each_dead(&directory, stripe.slot, stripe.rows, oldest, |_, deleter| {
+            stripe.dead += 1;
             fresh += u64::from(deleter >= before.before);
             latest = latest.max(Some(deleter));
         });
-        rows += u64::from(stripe_rows);
-        known.push(Known { slot, blocks, rows: stripe_rows, dead });
+        rows += u64::from(stripe.rows);
     }
     let holes = untaken(before.blocks, end, known.iter().map(|k| (k.slot, k.blocks)));
     let garbage = fresh + holes * u64::from(firn_format::ROWS_PER_BLOCK);
@@ -72,37 +69,49 @@ pub fn clean(table: Rel, wish: &Wish) {
         from = to;
     }
     guc::crash_point("vacuum-cleaned");
-    let blocks = first_running.unwrap_or(end);
+    let blocks = first_open.unwrap_or(end);
     cleaned::write(&directory.toast, cleaned::Cleaned { before: xact::full(oldest), blocks });
 }
 
-/// Slot, blocks and rows of all stripes before the block `end` that are there or may come to be, in the order of their
-/// slots, and the first slot whose transaction is running. (Rows are counted as 0 before it has ended.) None is missed:
-/// `end` was read when all of them had their directory rows, and nobody waits for us meanwhile. Nor does the dirty
-/// snapshot miss a row that is replaced while we look: whoever replaces or moves directory rows holds
-/// ShareUpdateExclusiveLock to the end of its transaction, as VACUUM does now.
-fn ranges_of(directory: &Directory, end: u32) -> (Vec<(u32, u32, u32)>, Option<u32>) {
+/// All stripes before the block `end` that are there or may come to be, in the order of their slots, and the first
+/// slot of which more may be garbage some day than is known now: that of a running transaction, or of a damaged
+/// directory row. (Rows are counted as 0 then.) None is missed: `end` was read when all of them had their directory
+/// rows, and nobody waits for us meanwhile. Nor does the dirty snapshot miss a row that is replaced while we look:
+/// whoever replaces or moves directory rows holds ShareUpdateExclusiveLock to the end of its transaction, as VACUUM
+/// does now.
+fn known_before(directory: &Directory, end: u32) -> (Vec<Known>, Option<u32>) {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
-    let mut list = Vec::new();
-    let mut first_running = None;
+    let mut list: Vec<Known> = Vec::new();
+    let mut first_open = None;
     directory.each_row(snap, |slot, entry| {
         xact::delay_vacuum();
-        if slot.0 >= end {
+        let slot = slot.0;
+        if slot >= end {
             return;
         }
         let (writer, _) = snap.dirty_found();
-        if writer != 0 && first_running.is_none() {
-            first_running = Some(slot.0);
+        if (writer != 0 || entry.is_none()) && first_open.is_none() {
+            first_open = Some(slot);
         }
-        let rows = if entry.state == EntryState::Live { entry.rows } else { 0 };
+        // How far a stripe reaches whose row is damaged is not known: it may be up to the next one.
+        let blocks = entry.map_or(u32::MAX, |e| e.blocks);
+        let rows = entry.filter(|e| e.state == EntryState::Live).map_or(0, |e| e.rows);
         match list.last_mut() {
             // Two versions of one row, one of them written by a running transaction.
-            Some((last, blocks, _)) if *last == slot.0 => *blocks = entry.blocks.max(*blocks),
-            _ => list.push((slot.0, entry.blocks, rows)),
+            Some(last) if last.slot == slot => last.blocks = blocks.max(last.blocks),
+            last => {
+                if let Some(last) = last {
+                    last.blocks = last.blocks.min(slot.saturating_sub(last.slot));
+                }
+                list.push(Known { slot, blocks, rows, dead: 0 });
+            }
         }
     });
-    (list, first_running)
+    if let Some(last) = list.last_mut() {
+        last.blocks = last.blocks.min(end - last.slot);
+    }
+    (list, first_open)
 }
 
 /// Visit the rows of a stripe that nobody can see any more, in order, with who deleted them.

@@ -1,9 +1,10 @@
 //! Row counts of a table with stripes, for planning and for the commands that keep them.
 
 use crate::directory::counted::{self, Counted};
-use crate::directory::{tombstones, Directory};
+use crate::directory::{tombstones, Directory, Found};
 use crate::pg::rel::StorageId;
 use crate::pg::{xact, LockMode, Rel, Snap, Toast};
+use firn_format::{Error, Slot};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -59,10 +60,10 @@ impl StripeTotals {
 }
 
 impl StripeTotals {
-    fn of(directory: &Directory) -> StripeTotals {
+    fn of(directory: &Directory, stripes: &[Found]) -> StripeTotals {
         let mut t =
             StripeTotals { counted: counted::read(&directory.toast), ..StripeTotals::default() };
-        for found in directory.list(Snap::self_snap()) {
+        for found in stripes {
             t.stripes += 1.0;
             t.rows += f64::from(found.entry.rows);
             t.bytes += found.entry.bytes as f64;
@@ -114,7 +115,9 @@ pub fn stripe_totals(table: Rel) -> StripeTotals {
         return totals;
     }
     let before = Instant::now();
-    let totals = StripeTotals::of(&directory);
+    // Whoever reads a stripe whose directory row is damaged is told; who reads others needs a plan, too.
+    let stripes = directory.list_readable(Snap::self_snap(), |_, _| ());
+    let totals = StripeTotals::of(&directory, &stripes);
     let at = Instant::now();
     let took = at - before;
     TOTALS.with_borrow_mut(|map| {
@@ -133,14 +136,24 @@ pub(super) fn forget(storage: StorageId) {
 
 /// What the table's stripes hold just now.
 pub fn stripe_totals_now(table: Rel) -> StripeTotals {
-    Directory::open(table, LockMode::AccessShare).as_ref().map(StripeTotals::of).unwrap_or_default()
+    let directory = Directory::open(table, LockMode::AccessShare);
+    let totals = |d: &Directory| StripeTotals::of(d, &d.list(Snap::self_snap()));
+    directory.as_ref().map(totals).unwrap_or_default()
 }
 
-/// Count the stripes' rows and the deleted ones. Returns all and the live.
-pub fn count_stripe_rows(directory: &Directory) -> (u64, u64) {
+/// The same, of those stripes whose directory rows can be read; `damaged` is told of the others.
+pub fn stripe_totals_readable(table: Rel, damaged: impl FnMut(Slot, &Error)) -> StripeTotals {
+    let directory = Directory::open(table, LockMode::AccessShare);
+    let totals =
+        |d: &Directory| StripeTotals::of(d, &d.list_readable(Snap::self_snap(), damaged));
+    directory.as_ref().map(totals).unwrap_or_default()
+}
+
+/// Count the rows of stripes and the deleted ones. Returns all and the live.
+pub fn count_stripe_rows(directory: &Directory, stripes: &[Found]) -> (u64, u64) {
     let snap = Snap::self_snap();
     let (mut rows, mut live) = (0, 0);
-    for found in directory.list(snap) {
+    for found in stripes {
         xact::check_for_interrupts();
         let all = found.entry.rows;
         let deleted = tombstones::deleted(&directory.toast, found.slot, all, snap);

@@ -2,16 +2,36 @@
 //! before, so that heapam's estimate is about the row store, and after it.
 
 use super::counts;
-use crate::directory::Directory;
+use crate::directory::{damaged_row, Directory};
 use crate::pg::index_clean::Wish;
 use crate::pg::statistics::add_live_rows;
 use crate::pg::tableam_ddl::{index_oids, row_count, set_row_count};
-use crate::pg::{xact, LockMode, OpenRel, Rel};
+use crate::pg::{error, xact, Kind, LockMode, OpenRel, Rel, Snap};
+use firn_format::{Error, Slot};
 
 /// What heapam shall take for the table's `pg_class.reltuples` = `whole`. VACUUM counts the pages it
 /// reads and takes the others to be as full as all were before.
 pub fn row_store_tuples(table: Rel, whole: f32) -> f32 {
-    counts::stripe_totals_now(table).row_store_part(whole).unwrap_or(-1.0)
+    let mut damaged: Vec<(Slot, Error)> = Vec::new();
+    let totals = counts::stripe_totals_readable(table, |slot, e| damaged.push((slot, e.clone())));
+    if let Some((slot, e)) = damaged.first() {
+        warn_of_damage(table, *slot, e, damaged.len() - 1);
+    }
+    totals.row_store_part(whole).unwrap_or(-1.0)
+}
+
+/// Freezing must go on, whatever a directory row says: nothing that VACUUM does asks for a stripe that it cannot read
+/// about. It says so here, once, and passes over such a row wherever it meets one.
+fn warn_of_damage(table: Rel, slot: Slot, e: &Error, others: usize) {
+    let more = match others {
+        0 => String::new(),
+        1 => " So is 1 other.".to_owned(),
+        n => format!(" So are {n} others."),
+    };
+    error(Kind::Corrupt, damaged_row(table, slot))
+        .detail(format!("{e}.{more} VACUUM leaves the stripe and its index entries as they are."))
+        .hint("Run firn.check() on the table; restore it from a backup or standby.")
+        .warn()
 }
 
 /// What comes before heapam's VACUUM.
@@ -33,7 +53,8 @@ pub fn after(table: Rel) {
 /// Add the stripes' rows to the table's and its indexes' counts, by overwriting in place as VACUUM does it.
 fn correct_statistics(table: Rel) {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return };
-    let (rows, live) = counts::count_stripe_rows(&directory);
+    let stripes = directory.list_readable(Snap::self_snap(), |_, _| ());
+    let (rows, live) = counts::count_stripe_rows(&directory, &stripes);
     if rows == 0 {
         return;
     }

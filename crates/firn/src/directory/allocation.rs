@@ -5,6 +5,7 @@
 use super::{chunks, keys, Directory};
 use crate::pg::lock::AllocationLock;
 use crate::pg::tableam_ddl::index_oids;
+use crate::pg::report::Report;
 use crate::pg::{error, xact, ChunkKey, Kind, LockMode, OpenRel, Snap, Toast};
 use firn_format::{blocks_for, Slot, Tid};
 
@@ -54,14 +55,17 @@ fn update<T, U>(
         return next(result);
     };
     let Some(mut state) = State::decode(&row.data) else {
-        error(Kind::Corrupt, "the allocation row of a firn table is damaged")
-            .detail(format!("TOAST relation {}, {} bytes.", toast.rel().oid(), row.data.len()))
-            .hint("Restore the table from a backup or standby.")
-            .raise()
+        damaged(toast, row.data.len()).raise()
     };
     let result = change(&mut state);
     toast.overwrite(row.place, KEY, &state.encode());
     next(result)
+}
+
+fn damaged(toast: &Toast, bytes: usize) -> Report {
+    error(Kind::Corrupt, "the allocation row of a firn table is damaged")
+        .detail(format!("TOAST relation {}, {bytes} bytes.", toast.rel().oid()))
+        .hint("Restore the table from a backup or standby.")
 }
 
 /// The first slot of a table is given out. After a REINDEX of the TOAST relation in the same transaction a
@@ -109,12 +113,19 @@ pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
     update(&directory.toast, hand_out, |slot| (slot, directory.reserve(slot, rows, cid)))
 }
 
-/// The first virtual block that is not handed out; None when there is no allocation row that can be read. Who asks
-/// afterwards finds a directory row of every slot before it that anybody has: slots are handed out, and their
+/// The first virtual block that is not handed out; None when there is no allocation row that can be read, which is
+/// said of a damaged one. Who asks afterwards finds a directory row of every slot before it that anybody has: slots are handed out, and their
 /// directory rows inserted, under the lock that this takes for a moment.
 pub fn handed_out(toast: &Toast) -> Option<u32> {
-    let _lock = AllocationLock::take(toast.rel());
-    next_block(toast).map(|block| block.min(BLOCKS) as u32)
+    let row = {
+        let _lock = AllocationLock::take(toast.rel());
+        toast.find(KEY, Snap::self_snap())?
+    };
+    let state = State::decode(&row.data);
+    if state.is_none() {
+        damaged(toast, row.data.len()).warn();
+    }
+    state.map(|state| state.next_block.min(BLOCKS) as u32)
 }
 
 /// `count` consecutive chunk addresses. Returns the first.

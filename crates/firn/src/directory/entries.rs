@@ -5,7 +5,7 @@ use super::seen::{self, Print};
 use super::{chunks, keys, tombstones};
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
-use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, VIRTUAL_BASE};
+use firn_format::{blocks_for, DirectoryEntry, EntryState, Error, Location, Slot, Tid, VIRTUAL_BASE};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -41,57 +41,63 @@ impl Directory {
         Some(Directory { table, toast: Toast::open(table, lock)? })
     }
 
-    fn decode(&self, slot: Slot, data: &[u8]) -> DirectoryEntry {
-        let len = data.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-        let body = data.get(4..4 + len as usize).unwrap_or(&[]);
-        DirectoryEntry::decode(body).unwrap_or_else(|e| {
-            error(
-                Kind::Corrupt,
-                format!("directory row {} of table \"{}\" is damaged", slot.0, self.table.name()),
-            )
+    fn raise_damaged(&self, slot: Slot, e: &Error) -> ! {
+        error(Kind::Corrupt, damaged_row(self.table, slot))
             .detail(e.to_string())
             .hint("Restore the table from a backup or standby.")
             .raise()
-        })
     }
 
-    fn remember(&self, slot: Slot, place: Tid, xmin: u32, data: &[u8]) -> Found {
+    fn remember(
+        &self,
+        slot: Slot,
+        place: Tid,
+        xmin: u32,
+        data: &[u8],
+    ) -> firn_format::Result<Found> {
         let print = Print::of(data);
         let known = seen::at(self.toast.storage(), slot.0).filter(|r| r.print == print);
         if let Some(known) = known.as_ref().filter(|r| r.found.place == place) {
-            return Found { xmin, ..known.found.clone() };
+            return Ok(Found { xmin, ..known.found.clone() });
         }
         let entry = match known {
             Some(moved) => moved.found.entry.clone(),
-            None => Rc::new(self.decode(slot, data)),
+            None => Rc::new(decode(data)?),
         };
         let found = Found { slot, entry, place, xmin };
         seen::remember(self.toast.storage(), &found, print);
-        found
+        Ok(found)
     }
 
-    /// All stripes that `snap` sees, in slot order.
+    /// All stripes that `snap` sees, in slot order. Raises when a directory row is damaged.
     pub fn list(&self, snap: Snap) -> Vec<Found> {
+        self.list_readable(snap, |slot, e| self.raise_damaged(slot, e))
+    }
+
+    /// As [`Directory::list`] for those who can do without some: `damaged` is told of each directory row that does
+    /// not decode, and its stripe is left out.
+    pub fn list_readable(&self, snap: Snap, mut damaged: impl FnMut(Slot, &Error)) -> Vec<Found> {
         let mut list = Vec::new();
         // During TRUNCATE the heap is emptied before its index: entries would lead nowhere.
         if self.toast.is_empty() {
             return list;
         }
         self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
-            let found = self.remember(Slot(key.seq as u32), row.place(), row.xmin(), row.data());
-            if found.entry.state == EntryState::Live {
-                list.push(found);
+            let slot = Slot(key.seq as u32);
+            match self.remember(slot, row.place(), row.xmin(), row.data()) {
+                Ok(found) if found.entry.state == EntryState::Live => list.push(found),
+                Ok(_) => (),
+                Err(e) => damaged(slot, &e),
             }
             ControlFlow::Continue(())
         });
         list
     }
 
-    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order.
-    pub fn each_row(&self, snap: Snap, mut visit: impl FnMut(Slot, &DirectoryEntry)) {
+    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order; one that does not decode is None.
+    pub fn each_row(&self, snap: Snap, mut visit: impl FnMut(Slot, Option<&DirectoryEntry>)) {
         self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
-            let slot = Slot(key.seq as u32);
-            visit(slot, &self.decode(slot, row.data()));
+            visit(Slot(key.seq as u32), decode(row.data()).ok().as_ref());
             ControlFlow::Continue(())
         });
     }
@@ -117,7 +123,10 @@ impl Directory {
         let upto = ChunkKey { id: keys::DIRECTORY, seq: block as i32 };
         let look = |snap| {
             let row = self.toast.find_at_or_before(upto, snap)?;
-            let found = self.remember(Slot(row.key.seq as u32), row.place, row.xmin, &row.data);
+            let slot = Slot(row.key.seq as u32);
+            let found = self
+                .remember(slot, row.place, row.xmin, &row.data)
+                .unwrap_or_else(|e| self.raise_damaged(slot, &e));
             covers(found.slot, found.entry.blocks).then_some(found)
         };
         // An offload, a load or VACUUM may replace the row while we look, see `tombstones::again`. An MVCC
@@ -195,6 +204,17 @@ impl Directory {
         let bytes = frame(entry, reserved_bytes(self.table.column_count()));
         self.toast.update(found.place, key(found.slot), &bytes, cid)
     }
+}
+
+/// What is said of a directory row that does not decode.
+pub fn damaged_row(table: Rel, slot: Slot) -> String {
+    format!("directory row {} of table \"{}\" is damaged", slot.0, table.name())
+}
+
+/// The entry in a directory row's data, see [`frame`].
+pub fn decode(data: &[u8]) -> firn_format::Result<DirectoryEntry> {
+    let len = data.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+    DirectoryEntry::decode(data.get(4..4 + len as usize).unwrap_or(&[]))
 }
 
 /// An entry with its length before it, padded so that it can be overwritten in place later.

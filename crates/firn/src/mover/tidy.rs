@@ -42,7 +42,7 @@ pub fn shrink(oid: u32) -> Option<u32> {
 /// nowhere from then on, as their slots are never used again.
 fn remove_dead_stripes(directory: &Directory, oldest: u32) {
     let mut first = None;
-    for found in directory.list(Snap::self_snap()) {
+    for found in directory.list_readable(Snap::self_snap(), |_, _| ()) {
         xact::check_for_interrupts();
         let (rows, mut dead) = (found.entry.rows, 0);
         tombstones::each(&directory.toast, found.slot, rows, Snap::self_snap(), |_, stone| {
@@ -77,9 +77,13 @@ fn is_any_held(directory: &Directory, found: &Found) -> bool {
 }
 
 /// When less than half of the file is in use, move directory rows from its end to free pages at its
-/// beginning. Returns how many were moved.
+/// beginning. Returns how many were moved: none when what is in use is not known.
 fn move_directory_rows(directory: &Directory) -> usize {
-    let mut list = directory.list(Snap::self_snap());
+    let mut damaged = false;
+    let mut list = directory.list_readable(Snap::self_snap(), |_, _| damaged = true);
+    if damaged {
+        return 0;
+    }
     let chunks = list.iter().map(|found| match found.entry.location {
         Location::Chunks { .. } => found.entry.bytes.div_ceil(CHUNK_BYTES as u64),
         Location::Object { .. } => 0,

@@ -105,7 +105,7 @@ unsafe fn carry(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
 /// Rows of the table's stripes, and those alive.
 fn stripe_rows(table: Rel) -> (u64, u64) {
     let directory = Directory::open(table, LockMode::AccessShare);
-    directory.map_or((0, 0), |d| counts::count_stripe_rows(&d))
+    directory.map_or((0, 0), |d| counts::count_stripe_rows(&d, &d.list(Snap::self_snap())))
 }
 
 /// PostgreSQL forgets the defaults of added columns after a rewrite, as heap rows have them written

@@ -1,15 +1,13 @@
 //! What lies in a table's TOAST relation, row by row, and what of it belongs to nothing: once by page, which
 //! needs no index, and once by key, through the index. Both under one snapshot, so that they must agree.
 
-use crate::directory::{chunks, keys};
+use crate::directory::{chunks, decode_row, keys, Found};
 use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
-use firn_format::{DirectoryEntry, EntryState, Location, Slot, Tid, ROWS_PER_BLOCK};
+use firn_format::{EntryState, Location, Slot, Tid, ROWS_PER_BLOCK};
 use std::ops::Range;
 use std::rc::Rc;
-
-use crate::directory::Found;
 
 /// Kinds of rows, by their key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,9 +199,7 @@ fn allocated(data: &[u8]) -> Option<(u64, u64)> {
 impl Part {
     fn directory_row(&mut self, key: ChunkKey, row: &crate::pg::toast::RowView) {
         let slot = key.seq as u32;
-        let data = row.data();
-        let len = data.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-        match DirectoryEntry::decode(data.get(4..4 + len as usize).unwrap_or(&[])) {
+        match decode_row(row.data()) {
             Err(e) => self.unreadable.push((slot, e.to_string())),
             Ok(entry) if entry.state == EntryState::Live => self.stripes.push(Found {
                 slot: Slot(slot),
