@@ -88,7 +88,16 @@ def every_stripe(cluster):
         for path, content in zip(paths, kept):
             with open(path, "wb") as f:
                 f.write(content)
-        # What is not about data still ends it.
+        # What is not about data still ends it: a server by another name, options without sense, a cancel.
+        left = problems(c)
+        c.execute("ALTER SERVER cold RENAME TO elsewhere")
+        expect(c, "SELECT * FROM firn.check('f')", "42704")
+        c.execute("ALTER SERVER elsewhere RENAME TO cold")
+        (options,) = c.execute("SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'cold'").fetchone()
+        c.execute("UPDATE pg_foreign_server SET srvoptions = '{url=nonsense}' WHERE srvname = 'cold'")
+        expect(c, "SELECT * FROM firn.check('f')", "22023")
+        c.execute("UPDATE pg_foreign_server SET srvoptions = %s WHERE srvname = 'cold'", (options,))
+        assert problems(c) == left
         c.execute("SET statement_timeout = 1")
         expect(c, "SELECT * FROM generate_series(1, 10000), LATERAL firn.check('f')", "57014")
         c.execute("RESET statement_timeout; DROP TABLE f, h")
