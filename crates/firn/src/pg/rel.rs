@@ -270,7 +270,11 @@ impl OpenRel {
                 return None;
             }
             let raw = pg_sys::try_relation_open(id, pg_sys::NoLock as i32);
-            (!raw.is_null()).then(|| OpenRel { rel: Rel(raw), release: LockMode::None })
+            if raw.is_null() {
+                pg_sys::UnlockRelationOid(id, lock as i32);
+                return None;
+            }
+            Some(OpenRel { rel: Rel(raw), release: LockMode::None })
         }
     }
     /// As [`OpenRel::try_open`]; the lock is released on close.
