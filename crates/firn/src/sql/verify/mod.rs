@@ -8,6 +8,7 @@ mod stripes;
 pub mod survey;
 
 use crate::directory::{Directory, Found};
+use crate::pg::alter::lacks_toast;
 use crate::pg::snapshot::Registered;
 use crate::pg::{attempt, lock, xact, Count, LockMode, OpenRel, Phase, Progress, Rel};
 use firn_format::Location;
@@ -46,10 +47,11 @@ fn gather(name: &str, report: Report<'_>, work: impl FnOnce(Report<'_>)) -> bool
 /// Check one table; each problem is reported.
 pub fn check_table(table: Rel, progress: &Progress, report: Report<'_>) {
     let name = table.name();
-    let Some(toast) = table.toast_oid() else {
+    if lacks_toast(table) {
         let text = "it has no TOAST relation, so it can have no stripes";
-        return report("warning", &format!("table {name}"), text);
-    };
+        report("warning", &format!("table {name}"), text);
+    }
+    let Some(toast) = table.toast_oid() else { return };
     progress.phase(Phase::CheckingStripes);
     let snapshot = Registered::latest();
     let survey = survey::take(toast, snapshot.snap(), &mut |_, _, _, _| ());
