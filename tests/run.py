@@ -19,6 +19,7 @@ import matrix  # noqa: E402
 import nesting  # noqa: E402
 import oracle  # noqa: E402
 import pairs  # noqa: E402
+import pieces  # noqa: E402
 import reading  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
@@ -57,6 +58,7 @@ SUITES = {
     "differential": differential.run,
     "nesting": nesting.run,
     "pairs": pairs.run,
+    "pieces": pieces.run,
     "reading": reading.run,
     "crash": crash.run,
     "cold": cold.run,

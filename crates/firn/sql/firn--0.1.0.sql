@@ -58,6 +58,22 @@ CREATE FUNCTION firn.load(relation regclass) RETURNS bigint
 COMMENT ON FUNCTION firn.load(regclass) IS
     'bring cold stripes of a table and its partitions back; returns their number';
 
+-- The same with a commit after each piece, for tables and partitioned tables of any size.
+CREATE PROCEDURE firn.compact_in_pieces(relation regclass, piece_stripes integer DEFAULT 16)
+    AS 'MODULE_PATHNAME', 'firn_compact_in_pieces' LANGUAGE C;
+COMMENT ON PROCEDURE firn.compact_in_pieces(regclass, integer) IS
+    'as firn.compact, table by table and so many stripes at a time, each in a transaction of its own';
+
+CREATE PROCEDURE firn.offload_in_pieces(relation regclass, server name, piece_stripes integer DEFAULT 16)
+    AS 'MODULE_PATHNAME', 'firn_offload_in_pieces' LANGUAGE C;
+COMMENT ON PROCEDURE firn.offload_in_pieces(regclass, name, integer) IS
+    'as firn.offload, table by table and so many stripes at a time, each in a transaction of its own';
+
+CREATE PROCEDURE firn.load_in_pieces(relation regclass, piece_stripes integer DEFAULT 16)
+    AS 'MODULE_PATHNAME', 'firn_load_in_pieces' LANGUAGE C;
+COMMENT ON PROCEDURE firn.load_in_pieces(regclass, integer) IS
+    'as firn.load, table by table and so many stripes at a time, each in a transaction of its own';
+
 -- Which store was behind a foreign server when it was used last. Not dumped: rows of a dump are local.
 CREATE TABLE firn.stores (server oid NOT NULL, id text NOT NULL) USING heap;
 COMMENT ON TABLE firn.stores IS 'markers of the stores that this database has used';

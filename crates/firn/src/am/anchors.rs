@@ -19,7 +19,7 @@ const AT_ONCE: usize = 32;
 pub fn remove_unheld(rel: Rel) {
     let Some(owner) = catalog::owner_of_toast(rel.oid()) else { return };
     // Not to the end of VACUUM's transaction, which may be long.
-    let Some(table) = OpenRel::try_brief(owner, LockMode::AccessShare) else { return };
+    let Some(table) = OpenRel::try_open(owner, LockMode::AccessShare) else { return };
     let toast = Toast::open_oid(rel.oid(), LockMode::RowExclusive);
     if toast.is_empty() {
         return;

@@ -6,7 +6,7 @@ use super::{chunks, keys, tombstones};
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Error, Location, Slot, Tid, VIRTUAL_BASE};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::rc::Rc;
 
 /// A directory row that a snapshot sees.
@@ -78,20 +78,47 @@ impl Directory {
     /// not decode, and its stripe is left out.
     pub fn list_readable(&self, snap: Snap, mut damaged: impl FnMut(Slot, &Error)) -> Vec<Found> {
         let mut list = Vec::new();
-        // During TRUNCATE the heap is emptied before its index: entries would lead nowhere.
-        if self.toast.is_empty() {
-            return list;
-        }
-        self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
-            let slot = Slot(key.seq as u32);
-            match self.remember(slot, row.place(), row.xmin(), row.data()) {
-                Ok(found) if found.entry.state == EntryState::Live => list.push(found),
-                Ok(_) => (),
+        self.visit(snap, 0..VIRTUAL_BASE, |slot, found| {
+            match found {
+                Ok(found) => list.push(found),
                 Err(e) => damaged(slot, &e),
             }
             ControlFlow::Continue(())
         });
         list
+    }
+
+    /// Visit the stripes at these slots that `snap` sees, in their order. Raises when a directory row is damaged.
+    pub fn each(
+        &self,
+        snap: Snap,
+        slots: Range<u32>,
+        mut visit: impl FnMut(Found) -> ControlFlow<()>,
+    ) {
+        self.visit(snap, slots, |slot, found| match found {
+            Ok(found) => visit(found),
+            Err(e) => self.raise_damaged(slot, &e),
+        });
+    }
+
+    fn visit(
+        &self,
+        snap: Snap,
+        slots: Range<u32>,
+        mut visit: impl FnMut(Slot, Result<Found, Error>) -> ControlFlow<()>,
+    ) {
+        // During TRUNCATE the heap is emptied before its index: entries would lead nowhere.
+        if slots.is_empty() || self.toast.is_empty() {
+            return;
+        }
+        let (low, high) = (slots.start as i32, (slots.end.min(VIRTUAL_BASE) - 1) as i32);
+        self.toast.scan::<()>(keys::DIRECTORY, low, high, snap, false, |key, row| {
+            let slot = Slot(key.seq as u32);
+            match self.remember(slot, row.place(), row.xmin(), row.data()) {
+                Ok(found) if found.entry.state != EntryState::Live => ControlFlow::Continue(()),
+                found => visit(slot, found),
+            }
+        });
     }
 
     /// Visit the directory rows that `snap` sees, reserved ones too, in slot order; one that does not decode is None.

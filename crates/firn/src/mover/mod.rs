@@ -1,8 +1,10 @@
 //! The tuple mover: settled rows of the row store become stripes. Today it runs when
 //! `firn.compact()` is called; README.md states the protocol that lets writers go on meanwhile.
 
+mod part;
 mod tidy;
 
+pub use part::Part;
 pub use tidy::{shrink, tidy};
 
 use crate::directory::{allocation, forward, Directory};
@@ -18,7 +20,7 @@ use crate::pg::{
 };
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{push_row, store, write_options};
-use firn_format::{ColumnSpec, StripeWriter, Tid};
+use firn_format::{ColumnSpec, StripeWriter, Tid, ROWS_PER_BLOCK};
 use std::rc::Rc;
 
 /// Raw bytes after which a stripe is written, however few rows it has.
@@ -26,8 +28,8 @@ const STRIPE_BYTES: usize = 128 << 20;
 /// Bytes of a block of the row store.
 const BLOCK_BYTES: u64 = 8_192;
 
-/// Move the settled rows of a table's row store into stripes. Returns the number of rows moved.
-pub fn compact(oid: u32, progress: &Progress) -> i64 {
+/// Move the settled rows of a part of a table's row store into stripes. Returns the number of rows moved.
+pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
@@ -39,8 +41,15 @@ pub fn compact(oid: u32, progress: &Progress) -> i64 {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
     let snapshot = snapshot::Registered::latest();
     let oldest = xact::oldest_visible(table);
-    forward::prune(&directory.toast, xact::oldest_visible(directory.toast.rel()));
-    let mut scan = RowStoreScan::begin(table, snapshot.snap());
+    let blocks = part.begin_pages(table.storage(), table.heap_blocks());
+    // Lists are all looked at for that.
+    if part.is_first() {
+        forward::prune(&directory.toast, xact::oldest_visible(directory.toast.rel()));
+    }
+    if blocks.is_empty() {
+        return 0;
+    }
+    let mut scan = RowStoreScan::of_blocks(table, snapshot.snap(), blocks);
     let slot = OwnedSlot::for_table(table);
     let cid = xact::command_id(true);
     let mut moving = Moving {
@@ -51,6 +60,7 @@ pub fn compact(oid: u32, progress: &Progress) -> i64 {
         slot: OwnedSlot::for_table(table),
         batch: Batch::new(table),
         moved: 0,
+        stripes: 0,
     };
     // The settled rows of the page that the scan is at.
     let (mut block, mut offsets) = (0, Vec::new());
@@ -65,6 +75,10 @@ pub fn compact(oid: u32, progress: &Progress) -> i64 {
             moving.take(block, &offsets);
             (block, offsets) = (tid.block, Vec::new());
             progress.set(Count::BytesDone, bytes_before(block));
+            if moving.is_enough(part.stripes()) {
+                part.stop_before(block);
+                break;
+            }
         }
         // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
         // and nobody gets an error that heap would not give.
@@ -88,6 +102,8 @@ struct Moving<'a> {
     slot: OwnedSlot,
     batch: Batch,
     moved: i64,
+    /// Stripes written so far.
+    stripes: usize,
 }
 
 impl Moving<'_> {
@@ -106,10 +122,23 @@ impl Moving<'_> {
         });
     }
 
+    /// A piece of so many stripes has them, or might have more with the rows of another page, all of which are taken
+    /// at once.
+    fn is_enough(&self, most: usize) -> bool {
+        let rows = self.batch.writer.rows();
+        match most.saturating_sub(self.stripes) {
+            0 => true,
+            1 => rows > 0 && rows + ROWS_PER_BLOCK > guc::stripe_rows(),
+            _ => false,
+        }
+    }
+
     /// Write the stripe collected so far.
     fn write(&mut self) {
         let batch = std::mem::replace(&mut self.batch, Batch::new(self.directory.table));
-        self.moved += batch.write(self.directory, self.cid, self.progress);
+        let rows = batch.write(self.directory, self.cid, self.progress);
+        self.moved += rows;
+        self.stripes += usize::from(rows > 0);
         self.progress.phase(Phase::ReadingRowStore);
     }
 }

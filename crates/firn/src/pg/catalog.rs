@@ -252,6 +252,13 @@ pub fn current_role() -> u32 {
 
 /// Make the table depend on the server, so that DROP SERVER refuses while stripes are there.
 pub fn depend_on_server(table: u32, server: u32) {
+    let mut depends = false;
+    each_dependency(table, |class, object| {
+        depends |= class == u32::from(pg_sys::ForeignServerRelationId) && object == server;
+    });
+    if depends {
+        return;
+    }
     // SAFETY: recordDependencyOn copies both addresses.
     unsafe {
         let from = pg_sys::ObjectAddress {
@@ -264,13 +271,6 @@ pub fn depend_on_server(table: u32, server: u32) {
             objectId: pg_sys::Oid::from(server),
             objectSubId: 0,
         };
-        pg_sys::deleteDependencyRecordsForSpecific(
-            from.classId,
-            from.objectId,
-            pg_sys::DependencyType::DEPENDENCY_NORMAL as core::ffi::c_char,
-            to.classId,
-            to.objectId,
-        );
         pg_sys::recordDependencyOn(&from, &to, pg_sys::DependencyType::DEPENDENCY_NORMAL);
     }
 }

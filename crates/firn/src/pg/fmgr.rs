@@ -60,11 +60,24 @@ impl Args {
     pub fn oid(self, n: usize) -> Option<u32> {
         self.raw(n).map(|d| d as u32)
     }
+    pub fn int4(self, n: usize) -> Option<i32> {
+        self.raw(n).map(|d| d as i32)
+    }
     pub fn int8(self, n: usize) -> Option<i64> {
         self.raw(n).map(|d| d as i64)
     }
     pub fn bool(self, n: usize) -> Option<bool> {
         self.raw(n).map(|d| d & 0xff != 0)
+    }
+    /// This is a CALL that may end the transaction: its caller expects that.
+    pub fn may_commit(self) -> bool {
+        // SAFETY: a node of PostgreSQL's, or null; CALL gives one of its own.
+        unsafe {
+            (*self.0).context.as_ref().is_some_and(|node| {
+                node.type_ == pg_sys::NodeTag::T_CallContext
+                    && !(*(node as *const pg_sys::Node as *const pg_sys::CallContext)).atomic
+            })
+        }
     }
     /// A `name` argument.
     pub fn name(self, n: usize) -> Option<String> {
@@ -159,6 +172,9 @@ sql_functions! {
     firn_load, pg_finfo_firn_load, single => crate::sql::load;
     firn_unneeded, pg_finfo_firn_unneeded, set => crate::sql::unneeded;
     firn_accept_store, pg_finfo_firn_accept_store, single => crate::sql::accept_store;
+    firn_compact_in_pieces, pg_finfo_firn_compact_in_pieces, single => crate::sql::pieces::compact;
+    firn_offload_in_pieces, pg_finfo_firn_offload_in_pieces, single => crate::sql::pieces::offload;
+    firn_load_in_pieces, pg_finfo_firn_load_in_pieces, single => crate::sql::pieces::load;
     firn_activity_info, pg_finfo_firn_activity_info, set => crate::sql::activity_info;
     firn_fdw_validator, pg_finfo_firn_fdw_validator, single => crate::sql::validate_options;
 }

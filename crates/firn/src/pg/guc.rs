@@ -67,7 +67,8 @@ fn text(raw: *mut core::ffi::c_char) -> String {
 
 /// Developer setting for crash tests: when `firn.crash_point` names this point, the backend kills
 /// itself as `kill -9` would, and PostgreSQL restarts from its log. With `+wal` behind the name all that
-/// was logged so far reaches the disk before; without, what was logged last is lost.
+/// was logged so far reaches the disk before; without, what was logged last is lost. With `#3` behind that, the third
+/// time that it comes there.
 pub fn crash_point(name: &str) {
     // SAFETY: as above; kill on ourselves.
     unsafe {
@@ -75,11 +76,17 @@ pub fn crash_point(name: &str) {
             return;
         }
         let wanted = text(CRASH_POINT);
+        let (wanted, times) = wanted.split_once('#').unwrap_or((&wanted, "1"));
         let (wanted, flush) = match wanted.strip_suffix("+wal") {
             Some(wanted) => (wanted, true),
-            None => (wanted.as_str(), false),
+            None => (wanted, false),
         };
         if wanted == name {
+            static mut REACHED: u32 = 0;
+            REACHED += 1;
+            if times.parse() != Ok(REACHED) {
+                return;
+            }
             if flush {
                 super::wal::flush_all();
             }

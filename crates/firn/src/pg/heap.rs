@@ -225,6 +225,13 @@ impl RowStoreScan {
             )
         })
     }
+    /// A scan of these blocks, of which there is one at least; all of them exist.
+    pub fn of_blocks(table: Rel, snap: Snap, blocks: std::ops::Range<u32>) -> RowStoreScan {
+        let scan = RowStoreScan::begin(table, snap);
+        // SAFETY: the scan has not begun, and begins where it is told to.
+        unsafe { pg_sys::heap_setscanlimits(scan.0, blocks.start, blocks.end - blocks.start) }
+        scan
+    }
     pub fn next(&mut self, slot: Slot) -> bool {
         // SAFETY: the slot is a buffer heap slot of the table.
         unsafe {

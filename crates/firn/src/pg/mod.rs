@@ -30,6 +30,7 @@ pub mod lock;
 pub mod mark_moved;
 pub mod memory;
 mod page;
+pub mod procedure;
 pub mod progress;
 pub mod rel;
 pub mod relation_info;

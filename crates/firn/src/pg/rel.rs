@@ -241,25 +241,26 @@ impl Rel {
     }
 }
 
-/// A relation opened by us; closed on drop, its lock kept to the end of the transaction unless opened
-/// with [`OpenRel::brief`].
+/// A relation opened by us; closed on drop. A lock for reading goes with it, as heap's on its TOAST relation does, so
+/// that a transaction which reads many tables holds few locks; others stay to the end of the transaction.
 pub struct OpenRel {
     rel: Rel,
     release: LockMode,
 }
 
 impl OpenRel {
-    /// Open and lock; the lock stays until the transaction ends.
+    fn of(raw: pg_sys::Relation, lock: LockMode) -> OpenRel {
+        let release = match lock {
+            LockMode::AccessShare => lock,
+            _ => LockMode::None,
+        };
+        OpenRel { rel: Rel(raw), release }
+    }
+    /// Open and lock.
     pub fn open(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: table_open checks the OID and raises when it is gone.
         let raw = unsafe { pg_sys::table_open(pg_sys::Oid::from(oid), lock as i32) };
-        OpenRel { rel: Rel(raw), release: LockMode::None }
-    }
-    /// Open and lock; the lock is released on close.
-    pub fn brief(oid: u32, lock: LockMode) -> OpenRel {
-        let mut rel = OpenRel::open(oid, lock);
-        rel.release = lock;
-        rel
+        OpenRel::of(raw, lock)
     }
     /// Open and lock; None when the table is gone or somebody else holds a conflicting lock.
     pub fn try_open(oid: u32, lock: LockMode) -> Option<OpenRel> {
@@ -274,26 +275,24 @@ impl OpenRel {
                 pg_sys::UnlockRelationOid(id, lock as i32);
                 return None;
             }
-            Some(OpenRel { rel: Rel(raw), release: LockMode::None })
+            Some(OpenRel::of(raw, lock))
         }
-    }
-    /// As [`OpenRel::try_open`]; the lock is released on close.
-    pub fn try_brief(oid: u32, lock: LockMode) -> Option<OpenRel> {
-        let mut rel = OpenRel::try_open(oid, lock)?;
-        rel.release = lock;
-        Some(rel)
     }
     /// Open any kind of relation (an index, a partitioned table).
     pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: as above.
         let raw = unsafe { pg_sys::relation_open(pg_sys::Oid::from(oid), lock as i32) };
-        OpenRel { rel: Rel(raw), release: LockMode::None }
+        OpenRel::of(raw, lock)
     }
     /// Open any kind of relation, waiting for the lock; None when it is gone.
     pub fn if_there(oid: u32, lock: LockMode) -> Option<OpenRel> {
         // SAFETY: the relation is looked up once it is locked.
         let raw = unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock as i32) };
-        (!raw.is_null()).then(|| OpenRel { rel: Rel(raw), release: LockMode::None })
+        (!raw.is_null()).then(|| OpenRel::of(raw, lock))
+    }
+    /// Close it and keep its lock to the end of the transaction.
+    pub fn keep_lock(mut self) {
+        self.release = LockMode::None;
     }
     pub fn rel(&self) -> Rel {
         self.rel

@@ -40,6 +40,10 @@ pub enum Kind {
     UndefinedTable,
     /// This cannot be done now.
     NotNow,
+    /// Not within a transaction block.
+    InTransaction,
+    /// The transaction is its caller's, so it cannot be ended.
+    CannotCommit,
     /// Somebody else holds the lock (NOWAIT).
     LockNotAvailable,
     /// Another transaction has changed the row in a way that this one cannot follow.
@@ -68,6 +72,8 @@ impl Kind {
             Kind::Undefined => C::ERRCODE_UNDEFINED_OBJECT,
             Kind::UndefinedTable => C::ERRCODE_UNDEFINED_TABLE,
             Kind::NotNow => C::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Kind::InTransaction => C::ERRCODE_ACTIVE_SQL_TRANSACTION,
+            Kind::CannotCommit => C::ERRCODE_INVALID_TRANSACTION_TERMINATION,
             Kind::LockNotAvailable => C::ERRCODE_LOCK_NOT_AVAILABLE,
             Kind::Serialization => C::ERRCODE_T_R_SERIALIZATION_FAILURE,
             Kind::Internal => C::ERRCODE_INTERNAL_ERROR,

@@ -114,7 +114,7 @@ unsafe fn is_firn(oid: pg_sys::Oid, kind: u8) -> bool {
     match kind {
         b'r' | b'm' => {
             // The parser holds a lock on it, or it is a partition: then look at it under one.
-            OpenRel::brief(oid.to_u32(), LockMode::AccessShare).is_firn()
+            OpenRel::open(oid.to_u32(), LockMode::AccessShare).is_firn()
         }
         b'p' => {
             let children = ext::find_inheritance_children(oid, 0);

@@ -41,6 +41,8 @@ pub struct ChunkRow {
 /// An open TOAST relation of a firn table with its indexes.
 pub struct Toast {
     rel: OpenRel,
+    /// The lock of the indexes that goes with them: as for [`OpenRel`].
+    release: LockMode,
     indexes: *mut pg_sys::Relation,
     index_count: i32,
     valid: usize,
@@ -89,8 +91,13 @@ impl Toast {
         let valid = unsafe {
             ext::toast_open_indexes(rel.rel().raw(), lock as i32, &mut indexes, &mut index_count)
         };
+        let release = match lock {
+            LockMode::AccessShare => lock,
+            _ => LockMode::None,
+        };
         Toast {
             rel,
+            release,
             indexes,
             index_count,
             valid: valid.max(0) as usize,
@@ -557,7 +564,7 @@ impl Drop for Toast {
             if !self.ring.get().is_null() {
                 pg_sys::FreeAccessStrategy(self.ring.get());
             }
-            ext::toast_close_indexes(self.indexes, self.index_count, 0);
+            ext::toast_close_indexes(self.indexes, self.index_count, self.release as i32);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What the SQL functions do; their C entry points are in `pg::fmgr`. Privileges are checked here.
 
+pub mod pieces;
 mod repair;
 mod verify;
 mod zones;
 
 use crate::directory::{tombstones, Directory};
+use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::progress::{activities, Command, COUNTS};
 use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Progress, Snap};
@@ -42,8 +44,10 @@ struct Target {
     named: bool,
 }
 
-/// The tables that a call on `oid` means: the table, or all partitions of a parent.
-fn targets(oid: u32, doing: Doing) -> Vec<Target> {
+/// The tables that a call on `oid` means: the table, or all partitions of a parent. These are locked one by one; for
+/// those who keep their locks the parent's is kept, too, so that whoever drops it waits there, and not with half of the
+/// partitions in his hands.
+fn targets(oid: u32, doing: Doing, locks_stay: bool) -> Vec<Target> {
     let named = Target { oid, named: true };
     let opened = existing(oid, LockMode::AccessShare);
     if opened.rel().kind() != b'p' {
@@ -54,6 +58,9 @@ fn targets(oid: u32, doing: Doing) -> Vec<Target> {
     }
     let ours = catalog::access_method();
     let mut tree = catalog::inheritance_tree(oid, LockMode::None);
+    if locks_stay {
+        opened.keep_lock();
+    }
     tree.retain(|oid| ours.is_some() && catalog::access_method_of(*oid) == ours);
     tree.into_iter().map(|oid| Target { oid, named: false }).collect()
 }
@@ -126,7 +133,7 @@ fn each(
         Command::Load => c"firn.load()",
         _ => c"firn.compact()",
     });
-    let targets = targets(oid, doing);
+    let targets = targets(oid, doing, true);
     let (count, mut total) = (targets.len(), 0);
     for (done, target) in targets.into_iter().enumerate() {
         xact::next_command();
@@ -148,7 +155,7 @@ pub fn compact(args: Args) -> Out {
         // It opens the table itself, and looks whether anybody else in this session has it open.
         let oid = table.rel().oid();
         drop(table);
-        crate::mover::compact(oid, progress)
+        crate::mover::compact(oid, &mut Part::whole(), progress)
     })
 }
 
@@ -158,34 +165,39 @@ pub fn offload(args: Args) -> Out {
     let doing = Doing { what: "offload", by: By::Owner };
     let oid = relation(args);
     // Whose table it is comes before what else is wrong.
-    targets(oid, doing)
+    targets(oid, doing, true)
         .into_iter()
         .filter(|t| t.named)
         .for_each(|t| drop(open_target(t, LockMode::AccessShare, doing)));
-    match catalog::server(&server, 0) {
+    usable_server(&server);
+    each(Command::Offload, oid, doing, |table, progress| {
+        crate::tier::offload_table(table.rel(), &server, &mut Part::whole(), progress)
+    })
+}
+
+/// Raise unless the server is there and the current role may use it.
+fn usable_server(server: &str) {
+    match catalog::server(server, 0) {
         None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
         Some(s) if !catalog::may_use_server(s.oid) => {
             error(Kind::Denied, format!("permission denied for foreign server {server}")).raise()
         }
         Some(_) => (),
     }
-    each(Command::Offload, oid, doing, |table, progress| {
-        crate::tier::offload_table(table.rel(), &server, progress)
-    })
 }
 
 /// `firn.load(regclass)`.
 pub fn load(args: Args) -> Out {
     let doing = Doing { what: "load", by: By::Owner };
     each(Command::Load, relation(args), doing, |table, progress| {
-        crate::tier::load_table(table.rel(), progress)
+        crate::tier::load_table(table.rel(), &mut Part::whole(), progress)
     })
 }
 
 /// `firn.unneeded(regclass)`.
 pub fn unneeded(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let doing = Doing { what: "list objects of", by: By::Owner };
-    for target in targets(relation(args), doing) {
+    for target in targets(relation(args), doing, false) {
         let Some(table) = open_target(target, LockMode::AccessShare, doing) else { continue };
         // What a standby has not replayed yet may name an object that its directory does not.
         if xact::is_in_recovery() {
@@ -317,7 +329,7 @@ pub fn stripe_file(args: Args) -> Out {
 /// `firn.check(regclass)`.
 pub fn check(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let doing = Doing { what: "check", by: By::Maintainer };
-    let targets = targets(relation(args), doing);
+    let targets = targets(relation(args), doing, false);
     let count = targets.len();
     for (done, target) in targets.into_iter().enumerate() {
         let Some(table) = open_target(target, LockMode::AccessShare, doing) else { continue };
@@ -339,20 +351,23 @@ pub fn repair(args: Args, sink: &mut dyn FnMut(&[Out])) {
         xact::prevent_if_read_only(c"firn.repair()");
     }
     let doing = Doing { what: "repair", by: By::Owner };
-    let targets = targets(relation(args), doing);
+    let targets = targets(relation(args), doing, !dry);
     let count = targets.len();
-    let lock = if dry { LockMode::AccessShare } else { LockMode::AccessExclusive };
     for (done, target) in targets.into_iter().enumerate() {
-        let Some(opened) = open_target(target, lock, doing) else { continue };
-        let owner = opened.rel().owner();
+        let Some(seen) = open_target(target, LockMode::AccessShare, doing) else { continue };
         let progress = Progress::begin(Command::Repair, target.oid, done, count);
         let mut tell = |object: &str, action: &str, done: bool| {
             sink(&[Out::Text(object.to_owned()), Out::Text(action.to_owned()), Out::Bool(done)]);
         };
-        if dry {
-            repair::dry_run(opened.rel(), &progress, &mut tell);
+        // Only a table that needs it is locked against everybody, and to the end of the transaction.
+        let plan = repair::plan_of(seen.rel(), &progress);
+        if dry || !plan.can_be_done() {
+            plan.tell(&mut tell);
             continue;
         }
+        drop(seen);
+        let Some(opened) = open_target(target, LockMode::AccessExclusive, doing) else { continue };
+        let owner = opened.rel().owner();
         opened.rel().check_not_in_use(c"repair");
         crate::write::flush_table(opened.rel());
         drop(opened);

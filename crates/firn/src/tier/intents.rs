@@ -8,9 +8,9 @@
 
 use crate::directory::{keys, Directory};
 use crate::pg::{error, wal, xact, ChunkKey, Fate, Kind, Snap};
-use firn_format::Tid;
+use firn_format::{Tid, VIRTUAL_BASE};
 use firn_lake::plan::Intent;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// An intent and where its row is.
 pub struct Noted {
@@ -39,8 +39,8 @@ fn decode(data: &[u8]) -> (u32, String) {
     (generation, String::from_utf8_lossy(&key[..end]).into_owned())
 }
 
-/// All intents of a table. `live` says whether their run may be at work.
-pub fn list(directory: &Directory, live: bool) -> Vec<Noted> {
+/// All intents of stripes at these slots. `live` says whether their run may be at work.
+pub fn list(directory: &Directory, slots: Range<u32>, live: bool) -> Vec<Noted> {
     let mut list = Vec::new();
     let all = |key: ChunkKey, row: &crate::pg::toast::RowView| {
         let (generation, name) = decode(row.data());
@@ -48,7 +48,10 @@ pub fn list(directory: &Directory, live: bool) -> Vec<Noted> {
         list.push(Noted { intent, place: row.place() });
         ControlFlow::<()>::Continue(())
     };
-    directory.toast.scan(keys::INTENT, 0, i32::MAX, Snap::self_snap(), false, all);
+    if !slots.is_empty() {
+        let (low, high) = (slots.start as i32, (slots.end.min(VIRTUAL_BASE) - 1) as i32);
+        directory.toast.scan(keys::INTENT, low, high, Snap::self_snap(), false, all);
+    }
     list
 }
 

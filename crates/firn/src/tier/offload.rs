@@ -2,20 +2,20 @@
 
 use super::intents::{self, Noted};
 use super::stores::{self, call, cancelled, raise, Open};
-use crate::directory::{Directory, Found};
+use crate::directory::{allocation, Directory, Found};
+use crate::mover::Part;
 use crate::pg::{
     catalog, error, guc, lock, xact, Count, Kind, LockMode, Phase, Progress, Rel, Snap,
 };
 use crate::stripe::handle_for;
 use bytes::Bytes;
-use firn_format::{DirectoryEntry, Location};
+use firn_format::{DirectoryEntry, Location, VIRTUAL_BASE};
 use firn_lake::plan::{self, State, Step, Stripe, Table};
 use std::collections::HashMap;
+use std::ops::{ControlFlow, Range};
 
-fn open_directory(table: Rel) -> Option<Directory> {
-    Directory::open(table, LockMode::RowExclusive)
-        .filter(|d| !d.toast.is_empty())
-        .inspect(|d| d.toast.read_in_bulk())
+fn open_directory(table: Rel, lock: LockMode) -> Option<Directory> {
+    Directory::open(table, lock).filter(|d| !d.toast.is_empty()).inspect(|d| d.toast.read_in_bulk())
 }
 
 fn identity(table: Rel) -> Table {
@@ -32,9 +32,43 @@ fn describe(found: &Found) -> Stripe {
     Stripe { slot: found.slot.0, bytes: entry.bytes, state, generation: entry.generation }
 }
 
-/// Move a table's stripes to the store behind `server`. Returns how many were moved.
+/// The stripes of a part that are wanted, and the slots that it is about. Counts all that are left with the first.
+fn stripes_of(
+    directory: &Directory,
+    part: &mut Part,
+    progress: &Progress,
+    wanted: fn(&Location) -> bool,
+) -> (Vec<Found>, Range<u32>) {
+    let toast = &directory.toast;
+    let slots = part.begin_slots(toast.storage(), allocation::next_block(toast));
+    let (mut list, mut left, mut bytes) = (Vec::new(), 0, 0);
+    let (most, count_all) = (part.stripes(), part.is_first());
+    directory.each(Snap::self_snap(), slots.clone(), |found| {
+        if wanted(&found.entry.location) {
+            left += 1;
+            bytes += found.entry.bytes;
+            if list.len() < most {
+                list.push(found);
+            }
+        }
+        match list.len() >= most && !count_all {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    if count_all {
+        progress.set(Count::StripesTotal, left);
+        progress.set(Count::BytesTotal, bytes);
+    }
+    let Some(last) = list.last().filter(|_| list.len() >= most) else { return (list, slots) };
+    let end = last.slot.0 + 1;
+    part.stop_before(end);
+    (list, slots.start..end)
+}
+
+/// Move the stripes of a part of a table to the store behind `server`. Returns how many were moved.
 /// The table's lock excludes other moves and VACUUM; readers and writers go on.
-pub fn offload_table(table: Rel, server: &str, progress: &Progress) -> i64 {
+pub fn offload_table(table: Rel, server: &str, part: &mut Part, progress: &Progress) -> i64 {
     if table.is_temporary() {
         error(
             Kind::Unsupported,
@@ -48,24 +82,23 @@ pub fn offload_table(table: Rel, server: &str, progress: &Progress) -> i64 {
             .hint("Use ALTER TABLE ... SET LOGGED first.")
             .raise()
     }
-    let Some(directory) = open_directory(table) else { return 0 };
+    let Some(directory) = open_directory(table, LockMode::RowExclusive) else { return 0 };
     let store = stores::open(server, table.owner());
     progress.phase(Phase::Uploading);
-    stores::confirm_to_write(&store);
-    let stripes: HashMap<u32, Found> =
-        directory.list(Snap::self_snap()).into_iter().map(|f| (f.slot.0, f)).collect();
-    let described: Vec<Stripe> = stripes.values().map(describe).collect();
+    let is_local = |location: &Location| matches!(location, Location::Chunks { .. });
+    let (local, slots) = stripes_of(&directory, part, progress, is_local);
+    let described: Vec<Stripe> = local.iter().map(describe).collect();
+    let stripes: HashMap<u32, Found> = local.into_iter().map(|f| (f.slot.0, f)).collect();
     // The table's lock excludes other offloads, so each is a dead run's.
-    let noted = intents::list(&directory, false);
+    let noted = intents::list(&directory, slots, false);
     let known: Vec<_> = noted.iter().map(|n| n.intent.clone()).collect();
     let mut nonce = firn_lake::random_nonce;
     let plan = plan::plan_offload(&identity(table), &described, &known, None, &mut nonce)
         .unwrap_or_else(|e| raise(e));
     if plan.uploads > 0 {
+        stores::confirm_to_write(&store);
         catalog::depend_on_server(table.oid(), store.server);
     }
-    progress.set(Count::StripesTotal, plan.uploads as u64);
-    progress.set(Count::BytesTotal, plan.upload_bytes);
     let mut run = Run { directory, table, server, store: &store, stripes, noted, progress };
     for step in &plan.steps {
         xact::check_for_interrupts();
@@ -169,13 +202,11 @@ pub fn read_stripe(table: Rel, directory: &Directory, found: &Found) -> Vec<u8> 
     bytes
 }
 
-/// Bring a table's cold stripes back. Returns how many.
-pub fn load_table(table: Rel, progress: &Progress) -> i64 {
-    let Some(directory) = open_directory(table) else { return 0 };
-    let mut cold = directory.list(Snap::self_snap());
-    cold.retain(|found| matches!(found.entry.location, Location::Object { .. }));
-    progress.set(Count::StripesTotal, cold.len() as u64);
-    progress.set(Count::BytesTotal, cold.iter().map(|f| f.entry.bytes).sum());
+/// Bring the cold stripes of a part of a table back. Returns how many.
+pub fn load_table(table: Rel, part: &mut Part, progress: &Progress) -> i64 {
+    let Some(directory) = open_directory(table, LockMode::RowExclusive) else { return 0 };
+    let is_cold = |location: &Location| matches!(location, Location::Object { .. });
+    let (cold, _) = stripes_of(&directory, part, progress, is_cold);
     let count = cold.len() as i64;
     for found in cold {
         progress.phase(Phase::Downloading);
@@ -206,7 +237,7 @@ pub fn load_table(table: Rel, progress: &Progress) -> i64 {
 /// The store is listed first: an object in the list whose offload is running then has an intent, and is named
 /// by the directory later if its offload has committed meanwhile.
 pub fn unneeded(table: Rel) -> Vec<(String, String, String)> {
-    let Some(directory) = open_directory(table) else { return Vec::new() };
+    let Some(directory) = open_directory(table, LockMode::AccessShare) else { return Vec::new() };
     let identity = identity(table);
     let mut lists = Vec::new();
     for server in catalog::servers_of(table.oid()) {
@@ -217,7 +248,8 @@ pub fn unneeded(table: Rel) -> Vec<(String, String, String)> {
     }
     let at_work = lock::is_held_by_others(table, LockMode::ShareUpdateExclusive);
     let stripes: Vec<Stripe> = directory.list(Snap::self_snap()).iter().map(describe).collect();
-    let known: Vec<_> = intents::list(&directory, at_work).into_iter().map(|n| n.intent).collect();
+    let known: Vec<_> =
+        intents::list(&directory, 0..VIRTUAL_BASE, at_work).into_iter().map(|n| n.intent).collect();
     let mut result = Vec::new();
     for (server, listed) in lists {
         for u in plan::unneeded(&identity, &listed, &stripes, &known) {

@@ -14,11 +14,28 @@ type Report<'a> = &'a mut dyn FnMut(&str, &str, bool);
 /// How often it is looked whether more can be done: what an index hides shows when it is rebuilt.
 const ROUNDS: usize = 4;
 
-/// Tell what a repair of the table would do.
-pub fn dry_run(table: Rel, progress: &Progress, report: Report<'_>) {
-    let name = table.name();
-    for step in plan::plan(&facts(table, progress)) {
-        report(&step.object(&name), &step.to_string(), false);
+/// What a repair of a table would do.
+pub struct Plan {
+    table: String,
+    steps: Vec<Step>,
+}
+
+/// Plan the repair of a table.
+pub fn plan_of(table: Rel, progress: &Progress) -> Plan {
+    Plan { table: table.name(), steps: plan::plan(&facts(table, progress)) }
+}
+
+impl Plan {
+    /// There is something that can be done.
+    pub fn can_be_done(&self) -> bool {
+        self.steps.iter().any(Step::can_be_done)
+    }
+
+    /// Tell it, and that nothing was done.
+    pub fn tell(&self, report: Report<'_>) {
+        for step in &self.steps {
+            report(&step.object(&self.table), &step.to_string(), false);
+        }
     }
 }
 
