@@ -87,11 +87,21 @@ fn refuse_kind(name: &str) -> ! {
 /// table and the caller's; a partition that is not is left out, with a warning if it is another owner's, as
 /// VACUUM does it.
 fn open_target(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> {
+    // A lock that stops others is taken only by who may do something with it. Nobody waits for it with the lesser one
+    // in his hands: who has it may be about to take one that excludes both.
+    let seen = look_at(target, LockMode::AccessShare, doing)?;
+    if lock == LockMode::AccessShare {
+        return Some(seen);
+    }
+    drop(seen);
+    look_at(target, lock, doing)
+}
+
+fn look_at(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> {
     let Target { oid, named } = target;
-    // A lock that stops others is taken only by who may do something with it.
     let seen = match named {
-        true => existing(oid, LockMode::AccessShare),
-        false => OpenRel::if_there(oid, LockMode::AccessShare)?,
+        true => existing(oid, lock),
+        false => OpenRel::if_there(oid, lock)?,
     };
     let name = seen.rel().name();
     let is_table = matches!(seen.rel().kind(), b'r' | b'm') && seen.rel().is_firn();
@@ -112,7 +122,7 @@ fn open_target(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> 
     if !is_table {
         refuse_kind(&name)
     }
-    Some(OpenRel::open(oid, lock))
+    Some(seen)
 }
 
 fn relation(args: Args) -> u32 {
