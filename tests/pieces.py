@@ -15,7 +15,7 @@ from trouble.common import Background, expect, intact
 COMPACT, OFFLOAD, LOAD = ("CALL firn.compact_in_pieces('{}', {})", "CALL firn.offload_in_pieces('{}', 'cold', {})",
                           "CALL firn.load_in_pieces('{}', {})")
 # Locks of a tenth of them are more than the server has room for.
-MANY = int(os.environ.get("FIRN_PARTITIONS", "1000"))
+MANY = int(os.environ.get("FIRN_PARTITIONS", "600"))
 
 
 def fresh(c, rows=4000, stripe_rows=100):
@@ -107,7 +107,8 @@ def each_piece_is_a_transaction(cluster):
             intact(c)
             begun = transactions(c)
             c.execute(call.format("f", stripes))
-            assert transactions(c) - begun == 1, "what is done was done again"
+            # A compaction removes lists that nobody needs any more.
+            assert transactions(c) - begun <= 1 + (call is COMPACT), "what is done was done again"
         assert c.execute("SELECT count(*) FROM firn.stripes('f') WHERE rows > 100").fetchone() == (0,)
         assert c.execute("SELECT firn.compact('f')").fetchone() == (0,)
 
@@ -258,6 +259,7 @@ def ended_by_others(cluster):
                 # Between pieces it has no lock, no snapshot and no transaction that others would have to mind.
                 assert watch.execute("SELECT count(*) FROM pg_locks WHERE pid = %s AND granted AND locktype IN "
                                      "('relation', 'transactionid')", (call.pid,)).fetchone() == (0,)
+                assert watch.execute("SELECT backend_xmin FROM pg_stat_activity WHERE pid = %s", (call.pid,)).fetchone() == (None,)
                 watch.execute(how.format(call.pid))
                 assert outcome(call) in ("57014", "57P01", "55P03"), call.result
                 holder.execute("ROLLBACK")
@@ -354,9 +356,10 @@ def store_fails(cluster):
             os.mkdir(folder)
             shutil.chown(folder, "postgres", "postgres")
             holder.execute("ROLLBACK")
-            assert outcome(call) == "HV00N", call.result
-        os.rmdir(folder)
-        os.rename(folder + "-away", folder)
+            ended = outcome(call)
+            os.rmdir(folder)
+            os.rename(folder + "-away", folder)
+            assert ended == "HV00N", (ended, call.result)
         assert cold(c, "f") == 3
         intact(c)
         c.execute(OFFLOAD.format("f", 3))
@@ -364,11 +367,12 @@ def store_fails(cluster):
         intact(c)
         # Nothing is left of it: no intent, and no object that nobody needs.
         assert not c.execute("SELECT * FROM firn.unneeded('f')").fetchall()
-        with stopped(cluster, LOAD.format("f", 3), "f") as (call, holder, watch):
+        with stopped(cluster, LOAD.format("f", 3), "f", "SET firn.cache_size = 0") as (call, holder, watch):
             os.rename(folder, folder + "-away")
             holder.execute("ROLLBACK")
-            assert outcome(call) in ("HV00N", "58P01"), call.result
-        os.rename(folder + "-away", folder)
+            ended = outcome(call)
+            os.rename(folder + "-away", folder)
+            assert ended == "HV00N", (ended, call.result)
         assert cold(c, "f") == 7
         intact(c)
 

@@ -52,14 +52,20 @@ impl Procedure {
         }
     }
 
-    /// Commit what was done so far and begin another transaction, with a snapshot as a statement of its own has.
+    /// Commit what was done so far and begin another transaction. It has no snapshot: who waits for a lock now holds
+    /// nobody back.
     pub fn commit(&self) {
         // SAFETY: PostgreSQL refuses where it cannot be done. Nobody has memory of the piece that is over.
         unsafe {
             pg_sys::SPI_commit();
             pg_sys::MemoryContextReset(self.memory);
-            pg_sys::EnsurePortalSnapshotExists();
         }
+    }
+
+    /// Take the transaction's snapshot, as a statement of its own has one.
+    pub fn take_snapshot(&self) {
+        // SAFETY: plain call; CALL has a portal.
+        unsafe { pg_sys::EnsurePortalSnapshotExists() }
     }
 }
 

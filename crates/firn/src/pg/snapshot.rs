@@ -80,6 +80,13 @@ impl Snap {
     }
 }
 
+/// Let go of the snapshot under which this session has looked into the catalogs: who is about to wait holds nobody
+/// back by it.
+pub fn forget_catalog() {
+    // SAFETY: plain call; PostgreSQL takes another when it looks again.
+    unsafe { pg_sys::InvalidateCatalogSnapshot() }
+}
+
 /// A dirty snapshot of our own (PostgreSQL's InitDirtySnapshot).
 pub struct DirtySnap(Box<pg_sys::SnapshotData>);
 

@@ -9,7 +9,7 @@ use crate::directory::{tombstones, Directory};
 use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::progress::{activities, Command, COUNTS};
-use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel, Progress, Snap};
+use crate::pg::{catalog, error, snapshot, xact, Kind, LockMode, OpenRel, Progress, Snap};
 use firn_format::Location;
 
 /// Whose call it has to be.
@@ -94,6 +94,7 @@ fn open_target(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> 
         return Some(seen);
     }
     drop(seen);
+    snapshot::forget_catalog();
     look_at(target, lock, doing)
 }
 

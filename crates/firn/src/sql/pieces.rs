@@ -41,6 +41,7 @@ fn in_pieces(
     let Call { command, name, function, doing } = call;
     let procedure = Procedure::begin(args, &name.to_string_lossy(), function);
     xact::prevent_if_read_only(name);
+    procedure.take_snapshot();
     let mut targets = targets(relation(args), doing, false);
     // Whose table it is comes before what else is wrong.
     for target in targets.iter().filter(|t| t.named) {
@@ -55,6 +56,7 @@ fn in_pieces(
             xact::check_for_interrupts();
             let table = open_target(*target, LockMode::ShareUpdateExclusive, doing);
             if let Some(table) = table {
+                procedure.take_snapshot();
                 let owner = table.rel().owner();
                 let progress = progress
                     .get_or_insert_with(|| Progress::begin(command, target.oid, done, count));
