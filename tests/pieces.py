@@ -15,7 +15,7 @@ from trouble.common import Background, expect, intact
 COMPACT, OFFLOAD, LOAD = ("CALL firn.compact_in_pieces('{}', {})", "CALL firn.offload_in_pieces('{}', 'cold', {})",
                           "CALL firn.load_in_pieces('{}', {})")
 # Locks of a tenth of them are more than the server has room for.
-MANY = int(os.environ.get("FIRN_PARTITIONS", "600"))
+MANY = int(os.environ.get("FIRN_PARTITIONS", "400"))
 
 
 def fresh(c, rows=4000, stripe_rows=100):
@@ -444,12 +444,12 @@ def rights(cluster):
             assert [info(c, f"p{n}")[0] for n in (1, 2, 3, 4)] == [3, 0, 0, 3]
             assert cold(c, "p1") == cold(c, "p4") == (3 if call is OFFLOAD else 0)
         # Code in an index runs with the rights of the table's owner, in each piece.
-        c.execute("CREATE TABLE who (name text); GRANT INSERT ON who TO PUBLIC")
         c.execute("CREATE FUNCTION me(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS "
-                  "'BEGIN INSERT INTO public.who VALUES (current_user); RETURN $1; END'")
-        c.execute("CREATE INDEX ON p2 (me(id)); ALTER TABLE p2 OWNER TO an_owner; TRUNCATE who")
+                  "'BEGIN RAISE NOTICE ''as %'', current_user; RETURN $1; END'")
+        c.execute("CREATE INDEX ON p2 (me(id)); ALTER TABLE p2 OWNER TO an_owner")
+        warnings.clear()
         c.execute(COMPACT.format("p2", 1))
-        assert c.execute("SELECT DISTINCT name FROM who").fetchall() == [("an_owner",)]
+        assert len(warnings) >= 300 and set(warnings) == {"as an_owner"}, warnings[:3]
         assert c.execute("SELECT current_user").fetchone() == ("postgres",)
         # A table that has become another's meanwhile.
         parts(c, 1, 900)
@@ -458,7 +458,7 @@ def rights(cluster):
             holder.execute("ALTER TABLE p1 OWNER TO postgres; COMMIT")
             assert outcome(call) is None, call.result
             assert 1 <= info(c, "p1")[0] <= 3
-        c.execute("DROP TABLE p, h, who; DROP FUNCTION me; DROP OWNED BY an_owner; DROP ROLE an_owner, a_stranger")
+        c.execute("DROP TABLE p, h; DROP FUNCTION me; DROP OWNED BY an_owner; DROP ROLE an_owner, a_stranger")
 
 
 def progress(cluster):
