@@ -232,7 +232,7 @@ def repairs(cluster):
         # Invalid indexes that REINDEX CONCURRENTLY leaves.
         fresh(c)
         other.execute("BEGIN")
-        other.execute("SELECT * FROM f WHERE id = 7 FOR UPDATE")
+        other.execute("SELECT * FROM f WHERE id = 707 FOR UPDATE")
         c.execute("SET statement_timeout = '2s'")
         expect(c, f"REINDEX TABLE CONCURRENTLY {toast_of(c)}", "57014")
         c.execute("RESET statement_timeout")

@@ -5,7 +5,9 @@ use super::seen::{self, Print};
 use super::{chunks, keys, tombstones};
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
-use firn_format::{blocks_for, DirectoryEntry, EntryState, Error, Location, Slot, Tid, VIRTUAL_BASE};
+use firn_format::{
+    blocks_for, DirectoryEntry, EntryState, Error, Location, Slot, Tid, VIRTUAL_BASE,
+};
 use std::ops::{ControlFlow, Range};
 use std::rc::Rc;
 
