@@ -14,6 +14,7 @@ import crash  # noqa: E402
 import differential  # noqa: E402
 import docs  # noqa: E402
 import frames  # noqa: E402
+import growth  # noqa: E402
 import isolation  # noqa: E402
 import matrix  # noqa: E402
 import nesting  # noqa: E402
@@ -54,6 +55,7 @@ SUITES = {
     "sessions": sessions.run,
     "analyze": analyze.run,
     "frames": frames.run,
+    "growth": growth.run,
     "contention": contention.run,
     "differential": differential.run,
     "nesting": nesting.run,
