@@ -76,7 +76,7 @@ def run(tally, pattern):
         for name, op in repeat.cases():
             if pattern in f"repeated: {name}":
                 tally.case(f"growth repeated: {name}", lambda: one(cluster, name, op))
-        rows = 20_000 if N <= 1000 else 200_000
+        rows = 10_000 if N <= 1000 else 100_000
         if pattern in "size: ten times the data":
             tally.case("growth size: ten times the data", lambda: of_sizes(cluster, rows))
         for name, (body, some, most) in MUCH.items():

@@ -122,27 +122,27 @@ def tables(cluster, n, tell):
     with fresh(cluster) as c:
         held = {}
         for am in ("heap", "firn"):
-            c.execute(f"CREATE SCHEMA {am}")
             for i in range(n):
-                c.execute(f"CREATE TABLE {am}.t{i} (id int PRIMARY KEY, v text) USING {am}")
+                c.execute(f"CREATE TABLE {am}_{i} (id int PRIMARY KEY, v text) USING {am}")
         for am in ("heap", "firn"):
             with cluster.connect("growth", prepare_threshold=None) as s:
                 s.execute("SET firn.bulk_threshold = 0; SET firn.metadata_cache = '1MB'")
                 begin = resident(s.info.backend_pid)
                 for i in range(n):
-                    s.execute(f"INSERT INTO {am}.t{i} SELECT g, 'v' || g FROM generate_series(1, 5) g")
-                    s.execute(f"SELECT v FROM {am}.t{i} WHERE id = 3")
-                    s.execute(f"SELECT count(v) FROM {am}.t{i} WHERE v > 'a'")
+                    s.execute(f"INSERT INTO {am}_{i} SELECT g, 'v' || g FROM generate_series(1, 5) g")
+                    s.execute(f"SELECT v FROM {am}_{i} WHERE id = 3")
+                    s.execute(f"SELECT count(v) FROM {am}_{i} WHERE v > 'a'")
                 first = resident(s.info.backend_pid)
                 for i in range(n):
-                    s.execute(f"UPDATE {am}.t{i} SET v = 'w' WHERE id = 3")
-                    s.execute(f"SELECT count(v) FROM {am}.t{i} WHERE v > 'a'")
+                    s.execute(f"UPDATE {am}_{i} SET v = 'w' WHERE id = 3")
+                    s.execute(f"SELECT count(v) FROM {am}_{i} WHERE v > 'a'")
                 again = resident(s.info.backend_pid)
                 contexts = s.execute(f"SELECT {ALL}").fetchone()[0]
-                opened = len(Watch(cluster, s, c).take()[0])
+                opened = Watch(cluster, s, c).take()[0]["open files"]
                 held[am] = (first - begin) // n, (again - first) // n, contexts // n, opened
         for at, what in enumerate(("of first use", "of second use", "in contexts")):
             tell(f"{n} tables, memory per table {what}: heap and firn", held["heap"][at], held["firn"][at])
+        tell(f"{n} tables, open files: heap and firn", held["heap"][3], held["firn"][3])
         # A firn table has a TOAST relation with an index, which a heap table has, too, but does not open.
         assert held["firn"][0] < held["heap"][0] + 24 * KB and held["firn"][1] < held["heap"][1] + 2 * KB, held
         before = resident(c.info.backend_pid)
@@ -154,4 +154,4 @@ def tables(cluster, n, tell):
         # As many at once as a transaction may lock.
         for am in ("heap", "firn"):
             for low in range(0, n, 100):
-                c.execute("; ".join(f"DROP TABLE {am}.t{i}" for i in range(low, min(n, low + 100))))
+                c.execute("; ".join(f"DROP TABLE {am}_{i}" for i in range(low, min(n, low + 100))))

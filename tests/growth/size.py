@@ -5,7 +5,7 @@ from .measure import MB, peak, reset_peak, resident, short
 
 # By how much more memory ten times the rows may take at the peak: at all, per stripe, per row, and why.
 NOTHING_MORE = (4 * MB, 0, 0, "an allocator's pieces")
-LOADED = "INSERT INTO {t} SELECT i, i % 100, md5(i::text), i / 4.0 FROM generate_series(1, {n}) i"
+OBJECTS = (12 * MB, 0, 0, "8 MB of blocks of objects that a session keeps")
 
 # Statements in the order in which they run, each in a session of its own, before what is there for the next.
 STATEMENTS = {
@@ -26,9 +26,9 @@ STATEMENTS = {
     "compact": ("SELECT firn.compact('{t}')", NOTHING_MORE),
     "DELETE of a tenth": ("DELETE FROM {t} WHERE id % 10 = 2", NOTHING_MORE),
     "VACUUM": ("VACUUM (INDEX_CLEANUP on) {t}", NOTHING_MORE),
-    "firn.offload": ("SELECT firn.offload('{t}', 'cold')", NOTHING_MORE),
-    "cold scan": ("SELECT count(v), sum(n) FROM {t}", NOTHING_MORE),
-    "firn.load": ("SELECT firn.load('{t}')", NOTHING_MORE),
+    "firn.offload": ("SELECT firn.offload('{t}', 'cold')", OBJECTS),
+    "cold scan": ("SELECT count(v), sum(n) FROM {t}", OBJECTS),
+    "firn.load": ("SELECT firn.load('{t}')", OBJECTS),
     "CLUSTER": ("CLUSTER {t} USING {t}_id_idx", NOTHING_MORE),
     "VACUUM FULL": ("VACUUM FULL {t}", NOTHING_MORE),
     "REINDEX CONCURRENTLY": ("REINDEX TABLE CONCURRENTLY {t}", NOTHING_MORE),
@@ -42,7 +42,7 @@ STATEMENTS = {
 def measured(cluster, table, sql, rows_file):
     """The statement's peak, over what the session has before it."""
     with cluster.connect("growth", prepare_threshold=None) as c:
-        c.execute("SET firn.metadata_cache = '1MB'; SET maintenance_work_mem = '4MB'; SET work_mem = '1MB'")
+        c.execute("SET firn.metadata_cache = '1MB'; SET maintenance_work_mem = '1MB'; SET work_mem = '1MB'")
         c.execute("SET firn.stripe_rows = 2000; SET max_parallel_maintenance_workers = 0; SET max_parallel_workers_per_gather = 0")
         if "/*plain*/" in sql:
             c.execute("SET firn.enable_scan = off; SET enable_sort = off")

@@ -21,9 +21,20 @@ pub struct Open {
     pub name: String,
 }
 
+/// A store that is kept open, for calls to come.
+struct Kept {
+    options: Options,
+    open: Rc<Open>,
+    used: u64,
+}
+
+/// Stores that a session keeps open, at most: each has connections, descriptors of the system and memory of
+/// its own, and a server that was dropped or renamed is not heard of again.
+const KEPT_OPEN: usize = 16;
+
 thread_local! {
-    /// Open stores by server and role; reopened when their options change.
-    static STORES: RefCell<HashMap<ServerAndRole, (Options, Rc<Open>)>> = RefCell::default();
+    /// Open stores by server and role, and how often one was asked for; reopened when their options change.
+    static STORES: RefCell<(HashMap<ServerAndRole, Kept>, u64)> = RefCell::default();
     static CACHE: RefCell<Option<OpenCache>> = const { RefCell::new(None) };
 }
 
@@ -186,10 +197,11 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     }
     let all: Options = found.options.iter().chain(&found.secrets).cloned().collect();
     let key = (server.to_owned(), role);
-    let known = STORES.with_borrow(|map| {
-        map.get(&key)
-            .filter(|(options, open)| *options == all && open.server == found.oid)
-            .map(|(_, open)| open.clone())
+    let known = STORES.with_borrow_mut(|(map, clock)| {
+        *clock += 1;
+        let kept = map.get_mut(&key)?;
+        kept.used = *clock;
+        (kept.options == all && kept.open.server == found.oid).then(|| kept.open.clone())
     });
     if let Some(open) = known {
         return open;
@@ -202,7 +214,13 @@ pub fn open(server: &str, role: u32) -> Rc<Open> {
     // The same object may be known under several servers; its place is what identifies it.
     let id = format!("{} {}", store.url(), options.endpoint.as_deref().unwrap_or(""));
     let open = Rc::new(Open { store, id, server: found.oid, name: server.to_owned() });
-    STORES.with_borrow_mut(|map| map.insert(key, (all, open.clone())));
+    STORES.with_borrow_mut(|(map, clock)| {
+        map.insert(key, Kept { options: all, open: open.clone(), used: *clock });
+        while map.len() > KEPT_OPEN {
+            let oldest = map.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
+            oldest.map(|key| map.remove(&key));
+        }
+    });
     open
 }
 
