@@ -62,7 +62,8 @@ MUCH = {
 def tell(name, few, many, why=""):
     keep(name, {"few": few, "many": many})
     if few is not None:
-        print(f"     {name}: {short('resident', few)} {short('resident', many)}{why and ', as ' + why}", flush=True)
+        measure = "open files" if "open files" in name else "resident"
+        print(f"     {name}: {short(measure, few)} {short(measure, many)}{why and ', as ' + why}", flush=True)
 
 
 def of_sizes(cluster, n):

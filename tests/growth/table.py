@@ -13,30 +13,32 @@ def read(path):
 def size(b):
     if abs(b) < 1000:
         return f"{b}"
-    return f"{b / KB:.0f} kB" if abs(b) < MB else f"{b / MB:.1f} MB"
+    return f"{b / KB:.0f}k" if abs(b) < MB else f"{b / MB:.1f}M"
 
 
 def is_size(measure):
     return measure in ("contexts", "resident", "row store", "TOAST", "TOAST indexes") or measure.startswith("index ")
 
 
+# Growth from 10 to 100 per cent that is not worth a word.
+LITTLE = {"contexts": 16 * KB, "resident": 300 * KB}
+SHORT = {"contexts": "contexts", "resident": "heap"}
+
+
 def told(result):
-    """What a run had at 10, 50 and 100 per cent: memory always, of the rest what grew in its second half."""
+    """What a run had at 10, 50 and 100 per cent, as far as it was not the same."""
     if not result:
         return "not run"
     if not result["taken"] or result["lost"]:
         return f"session lost ({result['lost']})"
     marks = [result["taken"][m] for m in ("10 %", "50 %", "100 %")]
-    cells = [f"{result['n']}×"]
-    for m in ("contexts", "resident"):
-        values = [size(x[m]) for x in marks]
-        cells.append(("" if m == "contexts" else "RSS ") + (values[0] if len(set(values)) == 1 else " → ".join(values)))
+    cells = []
     for m in sorted(set(marks[1]) | set(marks[2])):
-        was, now = marks[1].get(m, 0), marks[2].get(m, 0)
-        if m not in ("contexts", "resident") and now > was:
-            cells.append(f"{m} {size(was) if is_size(m) else was} → {size(now) if is_size(m) else now}")
+        values = [x.get(m, 0) for x in marks]
+        if max(values) - values[0] > LITTLE.get(m, 0):
+            cells.append(f"{SHORT.get(m, m)} " + " → ".join(size(v) if is_size(m) else str(v) for v in values))
     cells += [f"{text} ({count})" for text, count in result["surprises"].items()]
-    return ", ".join(cells)
+    return f"{result['n']}: " + ("; ".join(cells) or "flat")
 
 
 def main():
@@ -50,7 +52,8 @@ def main():
         if "few" in result:
             cells = []
             for r in (before.get(name), result):
-                cells.append("not run" if not r else "failed" if r["few"] is None else f"{size(r['few'])}, {size(r['many'])}")
+                scale = str if "open files" in name else size
+                cells.append("not run" if not r else "failed" if r["few"] is None else f"{scale(r['few'])}, {scale(r['many'])}")
             print(f"| {name} | {cells[0]} | {cells[1]} |")
 
 

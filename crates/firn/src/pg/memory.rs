@@ -2,22 +2,45 @@
 
 use pgrx::pg_sys;
 
+/// A value, and the memory context's note to drop it.
+#[repr(C)]
+struct Bound<T> {
+    note: pg_sys::MemoryContextCallback,
+    context: pg_sys::MemoryContext,
+    value: T,
+}
+
 /// Move `value` to the Rust heap and drop it when the current memory context is reset or deleted,
-/// be it by the normal end of a scan or by an error.
+/// be it by the normal end of a query or by an error; or before, by [`release`].
 pub(super) fn bind<T>(value: T) -> *mut T {
-    let raw = Box::into_raw(Box::new(value));
-    // SAFETY: the callback record is palloc'ed in the very context whose reset runs it.
+    // SAFETY: the context is alive; it forgets the note before it calls, so that may free the note as well.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
-        let record = pg_sys::MemoryContextAllocZero(
-            context,
-            std::mem::size_of::<pg_sys::MemoryContextCallback>(),
-        ) as *mut pg_sys::MemoryContextCallback;
-        (*record).func = Some(drop_boxed::<T>);
-        (*record).arg = raw.cast();
-        pg_sys::MemoryContextRegisterResetCallback(context, record);
+        let bound = Box::into_raw(Box::new(Bound { note: std::mem::zeroed(), context, value }));
+        (*bound).note.func = Some(drop_bound::<T>);
+        (*bound).note.arg = bound.cast();
+        pg_sys::MemoryContextRegisterResetCallback(context, &raw mut (*bound).note);
+        &raw mut (*bound).value
     }
-    raw
+}
+
+/// Drop a bound value now, with all that was kept of it: a context may see as many scans as a statement
+/// checks rows, and is reset once.
+///
+/// # Safety
+/// `value` came from [`bind`], its context has not been reset since, and it is not used again.
+pub(super) unsafe fn release<T>(value: *mut T) {
+    let bound = value.byte_sub(std::mem::offset_of!(Bound<T>, value)) as *mut Bound<T>;
+    // Newest first, so that it is found at once where scans do not overlap.
+    let mut link = &raw mut (*(*bound).context).reset_cbs;
+    while !(*link).is_null() {
+        if *link == &raw mut (*bound).note {
+            *link = (*bound).note.next;
+            drop(Box::from_raw(bound));
+            return;
+        }
+        link = &raw mut (**link).next;
+    }
 }
 
 /// Run `f` with `context` as the current memory context: what a scan allocates on its way must live
@@ -64,12 +87,12 @@ pub fn resources_are_released() -> bool {
     std::thread::panicking() || unsafe { RESETTING }
 }
 
-unsafe extern "C-unwind" fn drop_boxed<T>(arg: *mut core::ffi::c_void) {
-    // SAFETY: arg came from Box::into_raw in bind(); PostgreSQL runs the callback once. A panic must
+unsafe extern "C-unwind" fn drop_bound<T>(arg: *mut core::ffi::c_void) {
+    // SAFETY: arg came from Box::into_raw in bind(); release() takes back the note; PostgreSQL runs the callback once. A panic must
     // not cross into C.
     let before = RESETTING;
     RESETTING = true;
-    let result = std::panic::catch_unwind(|| drop(Box::from_raw(arg as *mut T)));
+    let result = std::panic::catch_unwind(|| drop(Box::from_raw(arg as *mut Bound<T>)));
     RESETTING = before;
     drop(result);
 }

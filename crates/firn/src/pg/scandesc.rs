@@ -23,24 +23,21 @@ impl ScanDesc {
     /// `scan` was made by `tableam_scan::begin` and not ended.
     pub(super) unsafe fn scan<'a>(scan: pg_sys::TableScanDesc) -> &'a mut Scan {
         let desc = scan as *mut ScanDesc;
-        match &mut *(*desc).state {
-            Some(state) => state,
-            None => {
-                super::error(super::Kind::Internal, "a firn scan was used after its end").raise()
-            }
+        match (*desc).state.as_mut() {
+            Some(Some(state)) => state,
+            _ => super::error(super::Kind::Internal, "a firn scan was used after its end").raise(),
         }
     }
     /// Drop what the scan holds.
     pub(super) unsafe fn finish(scan: pg_sys::TableScanDesc) {
         let desc = scan as *mut ScanDesc;
-        *(*desc).state = None;
-        if !(*desc).analyze.is_null() {
-            if let Some(sampler) = (*(*desc).analyze).take() {
-                sampler.finish();
-            }
-        }
-        if !(*desc).sample.is_null() {
-            *(*desc).sample = None;
+        let analyze = (*desc).analyze;
+        let sampler = if analyze.is_null() { None } else { (*analyze).take() };
+        end_state(&mut (*desc).state);
+        end_state(&mut (*desc).analyze);
+        end_state(&mut (*desc).sample);
+        if let Some(sampler) = sampler {
+            sampler.finish();
         }
     }
 }
@@ -68,6 +65,17 @@ pub(super) unsafe fn alloc<T>() -> *mut T {
 /// A state that begins empty and is dropped with the current memory context at the latest.
 pub(super) fn slot_for_state<T>() -> *mut Option<T> {
     memory::bind(None)
+}
+
+/// Drop a state with its scan.
+///
+/// # Safety
+/// It is null or was made by [`slot_for_state`] in a context that is still there.
+pub(super) unsafe fn end_state<T>(state: &mut *mut Option<T>) {
+    let state = std::mem::replace(state, std::ptr::null_mut());
+    if !state.is_null() {
+        memory::release(state);
+    }
 }
 
 /// Shared memory of a parallel scan: heapam's, then the next stripe to claim.

@@ -4,7 +4,7 @@
 use super::ext::callback;
 use super::heap::{am as heapam, check_room, hidden, Failure, RowLock};
 use super::lock::Wait;
-use super::scandesc::{alloc, slot_for_state, FetchDesc};
+use super::scandesc::{alloc, end_state, slot_for_state, FetchDesc};
 use super::slot::Slot;
 use super::snapshot::Snap;
 use super::tableam_scan::heap;
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C-unwind" fn index_fetch_reset(data: *mut pg_sys::Inde
 }
 
 pub(super) unsafe extern "C-unwind" fn index_fetch_end(data: *mut pg_sys::IndexFetchTableData) {
-    callback(|| *(*(data as *mut FetchDesc)).state = None);
+    callback(|| end_state(&mut (*(data as *mut FetchDesc)).state));
     heap!(index_fetch_end(data))
 }
 
