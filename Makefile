@@ -10,11 +10,13 @@ export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
 PREFIX ?= /usr/local
 
-.PHONY: help setup build program install install-cli demo test test-assert torture bench bench-restore bench-restore-rows lint
+.PHONY: help setup build program install install-cli demo test test-assert test-settings assert-server valgrind torture bench bench-restore bench-restore-rows lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make test-assert  the suites on a server built with assertions and clobbered memory (SUITES='sql sessions')"
+	@echo "make test-settings  whole suites under hostile settings (SETTINGS=discard,wal SUITES='sql sessions')"
+	@echo "make valgrind  a part of a suite on a server under memcheck (SUITE=sql PATTERN=dml)"
 	@echo "make torture  an error at every call, and everything against everything, for as long as told (HOURS=1)"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
 	@echo "make bench-restore  firn restore and pg_restore side by side (TABLES=10000)"
@@ -58,18 +60,32 @@ demo: install
 
 test: install program
 	@scripts/postgresql-18.sh || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
-	@"$(FIRN_VENV)/bin/python" tests/run.py
+	@if ls "$(ASSERT)"/.firn-* >/dev/null 2>&1; then $(MAKE) --no-print-directory assert-server; fi
+	@FIRN_ASSERT="$(wildcard $(ASSERT)/bin/pg_config)" "$(FIRN_VENV)/bin/python" tests/run.py
 
-# The library is the same: assertions change no structure that it sees.
 ASSERT = $(FIRN_TOOLS)/postgresql-15-assert
-SUITES ?= sql sessions nesting reading rewrites vacuum frames contention pairs differential crash cold trouble analyze matrix
-test-assert: install program
+# The library is the same: assertions change no structure that it sees.
+assert-server: build
 	@scripts/postgresql-15-assert.sh
 	@install -m 755 "$(CARGO_TARGET_DIR)/release/libfirn.so" "$$($(ASSERT)/bin/pg_config --pkglibdir)/firn.so"
 	@install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql "$$($(ASSERT)/bin/pg_config --sharedir)/extension/"
 	@chmod -R a+rX "$(ASSERT)"
+
+SUITES ?= sql sessions nesting reading rewrites vacuum frames contention pairs differential crash cold trouble analyze matrix
+test-assert: install program assert-server
 	@bad=0; for suite in $(SUITES); do \
 		PG_CONFIG="$(ASSERT)/bin/pg_config" "$(FIRN_VENV)/bin/python" tests/run.py $$suite || bad=1; done; exit $$bad
+
+# Whole suites under hostile settings (tests/settings.py); all of them without SETTINGS, which takes many hours.
+SETTINGS ?=
+test-settings: install program assert-server
+	@FIRN_ASSERT="$(ASSERT)/bin/pg_config" FIRN_SETTINGS="$(SETTINGS)" FIRN_SUITES="$(SUITES)" \
+		"$(FIRN_VENV)/bin/python" tests/run.py settings
+
+SUITE ?= sql
+PATTERN ?= dml
+valgrind: build
+	@scripts/valgrind.sh $(SUITE) $(PATTERN)
 
 HOURS ?= 1
 torture: install

@@ -26,9 +26,11 @@ import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
 import rewrites  # noqa: E402
+import settings  # noqa: E402
 import torture  # noqa: E402
 import trouble  # noqa: E402
 import vacuum  # noqa: E402
+import walk  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -74,6 +76,8 @@ SUITES = {
     "matrix": matrix.run,
     "regress": regress.run,
     "restore": restore.run,
+    "settings": settings.run,
+    "walk": walk.run,
 }
 
 

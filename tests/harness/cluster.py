@@ -11,7 +11,7 @@ import time
 import psycopg
 
 # Lines that must not appear in the server log of a test that did not ask for them.
-ALARMS = re.compile(r"PANIC|TRAP:|terminated by signal|could not read stripe|panicked at")
+ALARMS = re.compile(r"PANIC|TRAP:|terminated by signal|could not read stripe|panicked at|inconsistent page found")
 
 
 def alive(pid):
@@ -23,18 +23,27 @@ def alive(pid):
         return False
 
 
+def foreign_settings():
+    """What FIRN_CONF adds to every cluster's postgresql.conf: lines, or settings with semicolons between them."""
+    return [line.strip() for line in re.split(r"[;\n]", os.environ.get("FIRN_CONF", "")) if line.strip()]
+
+
 class Cluster:
-    """One server. `conf` are lines of postgresql.conf. `bindir` has the programs of another PostgreSQL than PG_CONFIG's;
-    `preload` is what the server loads."""
+    """One server. `conf` are lines of postgresql.conf; those of FIRN_CONF come after them, and win. `bindir` has the
+    programs of another PostgreSQL than PG_CONFIG's; `preload` is what the server loads. FIRN_POSTGRES is started instead of
+    the server's own executable: a script around it."""
 
     def __init__(self, name, conf=(), base=None, bindir=None, preload="firn"):
         self.bin = bindir or subprocess.check_output([os.environ["PG_CONFIG"], "--bindir"], text=True).strip()
+        self.own = bindir is None
         self.preload = preload
         self.root = tempfile.mkdtemp(prefix=f"firn-{name}-", dir=base or "/tmp")
         self.data = os.path.join(self.root, "data")
         self.log = os.path.join(self.root, "log")
         self.port = 5432
         self.conf = list(conf)
+        self.shadow = None
+        self.settable = None
         os.chmod(self.root, 0o755)
         if os.getuid() == 0:
             user = pwd.getpwnam("postgres")
@@ -60,7 +69,11 @@ class Cluster:
         self.run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8",
                  "--locale=C.UTF-8")
         self.configure()
+        if os.environ.get("FIRN_STANDBY"):
+            self.shadow = Shadow(self)
         self.start()
+        if self.shadow:
+            self.shadow.follow()
         return self
 
     def configure(self):
@@ -68,16 +81,17 @@ class Cluster:
             f"port={self.port}", "listen_addresses=''", f"unix_socket_directories='{self.root}'",
             f"shared_preload_libraries='{self.preload}'", "shared_buffers=256MB", "max_prepared_transactions=10",
             "log_min_messages=warning", "max_wal_size=4GB", "wal_level=replica", "autovacuum_naptime=5s",
-            *self.conf,
+            *self.conf, *foreign_settings(),
         ]
         with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
             f.write("\n".join(lines) + "\n")
 
     def start(self):
         # After a kill -9, remnants may hold the old shared memory for a moment: try again.
+        other = ["-p", os.environ["FIRN_POSTGRES"]] if os.environ.get("FIRN_POSTGRES") and self.own else []
         for attempt in range(8):
             try:
-                self.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start")
+                self.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", *other, "start")
                 return
             except RuntimeError:
                 if attempt == 7:
@@ -124,7 +138,19 @@ class Cluster:
                     raise
                 time.sleep(0.2)
 
+    def session_settings(self):
+        """Those of FIRN_CONF that a session may set, as options: so they win over what a test sets at connection."""
+        if self.settable is None:
+            with self.connect() as c:
+                rows = c.execute("SELECT name FROM pg_settings WHERE context IN ('user', 'superuser')").fetchall()
+            self.settable = {r[0].lower() for r in rows}
+        pairs = [re.split(r"\s*=\s*", line, maxsplit=1) for line in foreign_settings()]
+        return " ".join("-c {}={}".format(name, value.strip("'").replace(" ", "\\ "))
+                        for name, value in pairs if name.lower() in self.settable)
+
     def psql(self, sql, dbname="postgres", settings=""):
+        if foreign_settings():
+            settings += " " + self.session_settings()
         env = dict(os.environ, PGOPTIONS=settings, PGHOST=self.root, PGPORT=str(self.port))
         cmd = [os.path.join(self.bin, "psql"), "-X", "-q", "-a", "-U", "postgres", "-d", dbname]
         r = subprocess.run(cmd, input=sql, text=True, env=env, stdout=subprocess.PIPE,
@@ -132,11 +158,65 @@ class Cluster:
         return r.stdout
 
     def alarms(self):
-        if not os.path.exists(self.log):
-            return []
-        with open(self.log, errors="replace") as f:
-            return [line.rstrip() for line in f if ALARMS.search(line)]
+        if self.shadow:
+            self.shadow.catch_up()
+        found = []
+        for log in (self.log, self.shadow and self.shadow.log):
+            if log and os.path.exists(log):
+                with open(log, errors="replace") as f:
+                    found += [line.rstrip() for line in f if ALARMS.search(line)]
+        return found
 
     def destroy(self):
+        if self.shadow:
+            self.shadow.destroy()
         self.stop("immediate")
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class Shadow:
+    """A standby of a cluster, from its first start on, that only replays (FIRN_STANDBY=1): with
+    wal_consistency_checking it compares each page with what replaying made of it."""
+
+    def __init__(self, primary):
+        """`primary` is made but not started yet: its files are a backup."""
+        self.primary = primary
+        self.root = primary.root + "-shadow"
+        self.data = os.path.join(self.root, "data")
+        self.log = os.path.join(self.root, "log")
+        os.mkdir(self.root)
+        if os.getuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(self.root, user.pw_uid, user.pw_gid)
+        primary.run("/bin/cp", "-r", primary.data, self.data)
+
+    def follow(self):
+        p = self.primary
+        with p.connect() as c:
+            c.execute("SELECT pg_create_physical_replication_slot('shadow', true)")
+        with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
+            f.write(f"unix_socket_directories='{self.root}'\nprimary_slot_name='shadow'\nfsync=off\n"
+                    f"primary_conninfo='host={p.root} port={p.port} user=postgres application_name=shadow'\n")
+        open(os.path.join(self.data, "standby.signal"), "w").close()
+        os.chmod(os.path.join(self.data, "standby.signal"), 0o644)
+        p.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start", cwd=self.root)
+
+    def catch_up(self):
+        with self.primary.connect() as c:
+            end = c.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
+            until = time.time() + 600
+            # A record that no commit has flushed may wait for ever.
+            c.execute("SELECT pg_switch_wal()")
+            asked = f"SELECT replay_lsn >= '{end}' FROM pg_stat_replication WHERE application_name = 'shadow'"
+            while c.execute(asked).fetchone() != (True,):
+                ended = not os.path.exists(os.path.join(self.data, "postmaster.pid"))
+                assert not ended and time.time() < until, f"the shadow does not follow: {self.tail()}"
+                time.sleep(0.1)
+
+    def tail(self):
+        with open(self.log, errors="replace") as f:
+            return f.read()[-2000:]
+
+    def destroy(self):
+        self.primary.run("pg_ctl", "-D", self.data, "-w", "-m", "immediate", "stop", check=False, cwd=self.root)
         shutil.rmtree(self.root, ignore_errors=True)
