@@ -141,6 +141,8 @@ class Rack:
             self.sessions[am] = c
         self.filler = cluster.connect() if full else None
         self.most = fill(self.filler) if full else 0
+        if full:
+            leave(self.filler, self.most, None)
         self.failures = 0
         self.short = short
 

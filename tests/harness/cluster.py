@@ -70,6 +70,9 @@ class Cluster:
                  "--locale=C.UTF-8")
         self.configure()
         if os.environ.get("FIRN_STANDBY"):
+            # Once on and off: what a standby may not have less of is compared with what the server last ran with.
+            self.start()
+            self.stop()
             self.shadow = Shadow(self)
         self.start()
         if self.shadow:
@@ -199,7 +202,10 @@ class Shadow:
                     f"primary_conninfo='host={p.root} port={p.port} user=postgres application_name=shadow'\n")
         open(os.path.join(self.data, "standby.signal"), "w").close()
         os.chmod(os.path.join(self.data, "standby.signal"), 0o644)
-        p.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start", cwd=self.root)
+        try:
+            p.run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start", cwd=self.root)
+        except RuntimeError as e:
+            raise RuntimeError(f"{e}\nthe shadow's log:\n{self.tail()}") from e
 
     def catch_up(self):
         with self.primary.connect() as c:
