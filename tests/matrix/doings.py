@@ -170,7 +170,10 @@ class Doing:
             self.change_unless_referenced(c)
             both(c, f"DELETE FROM c@ WHERE id = {a}")
             both(c, f"INSERT INTO c@ VALUES ({self.rng.randint(1, 20)})")
-            both(c, f"DELETE FROM c@ WHERE id BETWEEN 1 AND {self.rng.randint(1, 5)}", compare=False)
+        with c.transaction():
+            # Others' rows: one snapshot for both, so that it is the same rows.
+            c.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            both(c, f"DELETE FROM c@ WHERE id BETWEEN 1 AND {self.rng.randint(1, 5)}")
 
     def change_unless_referenced(self, c):
         both(c, f"UPDATE @ SET k = k + 1 WHERE id {self.span()}")
