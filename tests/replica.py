@@ -158,6 +158,57 @@ def after_compaction():
         primary.destroy()
 
 
+def removed_stripes():
+    """VACUUM of the primary removes stripes, then their index entries: an older snapshot on a standby that sees the rows
+    by scan never misses them by index. It gets them, or a conflict with recovery."""
+    primary = Cluster("remover", ["autovacuum=off"]).create()
+    second = Cluster("older")
+    rows = "SELECT count(*), sum(id) FROM t WHERE id > 0"
+    off, on = "VACUUM (PROCESS_TOAST false, INDEX_CLEANUP off) t", "VACUUM (PROCESS_TOAST false, INDEX_CLEANUP on) t"
+    try:
+        with primary.connect() as c:
+            c.execute("CREATE EXTENSION firn; SET firn.stripe_rows = 1000; SET firn.bulk_threshold = 0")
+            c.execute("CREATE TABLE t (id int PRIMARY KEY) USING firn")
+        primary.run("pg_basebackup", "-h", primary.root, "-p", str(primary.port), "-U", "postgres", "-D", second.data,
+                    "-R", "-c", "fast")
+        with open(os.path.join(second.data, "postgresql.conf"), "a") as f:
+            f.write(f"unix_socket_directories='{second.root}'\nhot_standby_feedback=off\nmax_standby_streaming_delay=0\n")
+        second.start()
+        conflicts = 0
+        for round, vacuums in enumerate(([off, off, on], [off, on], [on], [on, on], ["VACUUM t", "VACUUM t"])):
+            first = 100000 * round
+            with primary.connect() as c, second.connect() as d:
+                c.execute("SET firn.stripe_rows = 1000; SET firn.bulk_threshold = 0")
+                c.execute(f"INSERT INTO t SELECT generate_series({first + 1}, {first + 5000})")
+                c.execute(on)
+                expected = c.execute(rows).fetchone()
+                caught_up(primary, second)
+                d.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+                d.execute("SET enable_seqscan = off; SET firn.enable_scan = off; SET enable_bitmapscan = off")
+                assert d.execute(rows).fetchone() == expected
+                c.execute(f"DELETE FROM t WHERE id BETWEEN {first + 1001} AND {first + 3000}")
+                for vacuum in vacuums:
+                    c.execute(vacuum)
+                    caught_up(primary, second)
+                    try:
+                        found = d.execute(rows).fetchone()
+                        assert found == expected, (vacuums, vacuum, found, expected)
+                    except psycopg.errors.SerializationFailure:
+                        conflicts += 1
+                        break
+                assert c.execute("SELECT count(*) FROM firn.stripes('t')").fetchone() == (3 * (round + 1),)
+        # Each round ends in one: the rows have no entries any more.
+        assert conflicts == 5, conflicts
+        with second.connect() as d, primary.connect() as c:
+            d.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+            assert d.execute(rows).fetchone() == c.execute(rows).fetchone()
+        for server in (primary, second):
+            assert not server.alarms(), server.alarms()
+    finally:
+        second.destroy()
+        primary.destroy()
+
+
 def changes_of(c, slot):
     return [r[0] for r in c.execute(f"SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL)")]
 
@@ -292,7 +343,8 @@ def run(tally, pattern):
     os.chmod(store, 0o777)
     try:
         cases = {"standby reads and takes over": lambda: standby(cluster, store), "dump and restore": lambda: dump(cluster),
-                 "a standby after compactions": after_compaction, "logical decoding beside stripes": logical,
+                 "a standby after compactions": after_compaction, "a standby and removed stripes": removed_stripes,
+                 "logical decoding beside stripes": logical,
                  "slots without publications": slots}
         for name, case in cases.items():
             if pattern in name:
