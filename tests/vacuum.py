@@ -321,6 +321,141 @@ def loads_go_on(cluster):
         sound(c, "f")
 
 
+def held_tombstones_are_left(cluster):
+    """Who holds the key of a row that an update has left alone holds its tombstone: VACUUM does not wait for him."""
+    with cluster.connect() as c, cluster.connect() as updater, cluster.connect() as holder:
+        fresh(c, 6010)
+        # The update's transaction is older than the holder's, so nothing but the lock keeps the stripe.
+        updater.execute("BEGIN; SELECT txid_current()")
+        holder.execute("BEGIN")
+        assert holder.execute("SELECT id FROM f WHERE id = 20 FOR KEY SHARE").fetchall() == [(20,)]
+        for table in ("f", "h"):
+            updater.execute(f"UPDATE {table} SET v = v || 'u' WHERE id BETWEEN 11 AND 6010")
+        updater.execute("COMMIT")
+        count = "SELECT count(*) FROM firn.stripes('f')"
+        assert c.execute(count).fetchone() == (2,)
+        c.execute("SET lock_timeout = '3s'")
+        c.execute("VACUUM f")
+        # The other one, of which nobody holds a row, went.
+        assert c.execute(count).fetchone() == (1,)
+        refused(c, "DELETE FROM f WHERE id = 20", "55P03")
+        holder.execute("COMMIT")
+        c.execute("VACUUM f")
+        assert c.execute(count).fetchone() == (0,)
+        c.execute("RESET lock_timeout")
+        equal(c)
+        sound(c, "f")
+
+
+def frozen_anchors(cluster):
+    """VACUUM FREEZE beside anchors that are held, and removed ones on a page that it cannot clear away: their inserters are
+    older than all that the relation still knows."""
+    with cluster.connect() as c, cluster.connect() as holder, cluster.connect() as reader:
+        fresh(c, 3010)
+        toast = toast_of(c, "f")
+        c.execute("CREATE TABLE child (parent int REFERENCES f)")
+        c.execute("INSERT INTO child SELECT i FROM generate_series(11, 1010) i")
+        holder.execute("BEGIN")
+        held = holder.execute("SELECT count(*) FROM (SELECT 1 FROM f WHERE id BETWEEN 500 AND 519 FOR SHARE) x").fetchone()[0]
+        horizon = f"SELECT relfrozenxid::text::bigint FROM pg_class WHERE oid = '{toast}'::regclass"
+        inserted = c.execute(f"SELECT max(xmin::text::bigint) FROM {toast} WHERE chunk_id >= 12000").fetchone()[0]
+        for _ in range(2):
+            c.execute("SELECT txid_current()")
+            c.execute("VACUUM (FREEZE) f")
+            assert stones(c, "f", "L") == held == 20
+        c.execute("SET lock_timeout = '200ms'")
+        refused(c, "DELETE FROM f WHERE id = 510", "55P03")
+        c.execute("RESET lock_timeout")
+        holder.execute("COMMIT")
+        for _ in range(3):
+            c.execute("SELECT txid_current()")
+        c.execute(f"VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) {toast}")
+        assert stones(c, "f", "L") == 0 and c.execute(horizon).fetchone()[0] > inserted
+        # Held while the relation is frozen, then free, on pages that somebody reads.
+        holder.execute("BEGIN")
+        holder.execute("SELECT id FROM f WHERE id BETWEEN 500 AND 519 FOR SHARE")
+        inserted = c.execute(f"SELECT max(xmin::text::bigint) FROM {toast} WHERE chunk_id >= 12000").fetchone()[0]
+        holder.execute("COMMIT; BEGIN")
+        holder.execute("SELECT id FROM f WHERE id BETWEEN 500 AND 519 FOR SHARE")
+        c.execute(f"VACUUM (FREEZE) {toast}")
+        assert c.execute(horizon).fetchone()[0] > inserted and stones(c, "f", "L") == 20
+        holder.execute("COMMIT")
+        (page,) = c.execute(f"SELECT max((ctid::text::point)[0])::int FROM {toast} WHERE chunk_id >= 12000").fetchone()
+        reader.execute("BEGIN")
+        reader.execute(f"DECLARE r CURSOR FOR SELECT ctid FROM {toast} WHERE ctid >= '({page},1)'")
+        assert reader.execute("FETCH 1 FROM r").fetchone() is not None
+        c.execute(f"VACUUM {toast}")
+        assert stones(c, "f", "L") == 0
+        c.execute(f"VACUUM {toast}")
+        reader.execute("COMMIT")
+        c.execute(f"VACUUM (FREEZE) {toast}")
+        equal(c)
+        sound(c, "f")
+
+
+def note_is_made(cluster):
+    """A table whose note of cleaning is missing, as an error had it when the first stripe was made: VACUUM makes one, and from
+    then on knows what is clean."""
+    with cluster.connect() as c:
+        fresh(c)
+        for table in ("f", "h"):
+            c.execute(f"DELETE FROM {table} WHERE id BETWEEN 5000 AND 7000")
+        toast = toast_of(c, "f")
+        note = f"SELECT count(*) FROM {toast} WHERE chunk_id = 7"
+        c.execute("SET allow_system_table_mods = on")
+        kind = f"UPDATE pg_class SET relkind = %s WHERE oid = '{toast}'::regclass"
+        c.execute(kind, ("r",))
+        c.execute(f"DELETE FROM {toast} WHERE chunk_id = 7")
+        c.execute(kind, ("t",))
+        c.execute("RESET allow_system_table_mods")
+    with cluster.connect() as c:
+        assert c.execute(note).fetchone() == (0,)
+        c.execute("VACUUM f")
+        assert c.execute(note).fetchone() == (1,)
+        c.execute("VACUUM f")
+        kept = entries(c, "f_pkey")
+        assert kept == 19990 - 2001
+        # One more row is worth no pass to who knows that the others' entries are gone.
+        c.execute("DELETE FROM f WHERE id = 9000; DELETE FROM h WHERE id = 9000")
+        c.execute("VACUUM f")
+        assert entries(c, "f_pkey") == kept, (entries(c, "f_pkey"), kept)
+        c.execute("VACUUM (INDEX_CLEANUP on) f")
+        assert entries(c, "f_pkey") == kept - 1
+        assert c.execute(note).fetchone() == (1,)
+        equal(c)
+        sound(c, "f")
+
+
+def other_defaults(cluster):
+    """VACUUM of sessions whose transactions keep their snapshots, or only read, by default."""
+    for setting in ("default_transaction_isolation = 'repeatable read'", "default_transaction_isolation = 'serializable'",
+                    "default_transaction_read_only = on"):
+        with cluster.connect() as c, cluster.connect() as v:
+            fresh(c)
+            c.execute("CREATE TABLE child (parent int REFERENCES f)")
+            c.execute("INSERT INTO child SELECT i FROM generate_series(19001, 19010) i")
+            c.execute("INSERT INTO f VALUES (-1, 1, 'a'), (-2, 1, 'b'); INSERT INTO h VALUES (-1, 1, 'a'), (-2, 1, 'b')")
+            c.execute("SELECT firn.compact('f')")
+            for table in ("f", "h"):
+                c.execute(f"DELETE FROM {table} WHERE id BETWEEN 1 AND 12010 OR id = 15000")
+            v.execute(f"SET {setting}")
+            slots = c.execute("SELECT count(*) FROM firn.stripes('f')").fetchone()[0]
+            v.execute("VACUUM (FREEZE, INDEX_CLEANUP on) f")
+            assert entries(c, "f_pkey") == 7991, (setting, entries(c, "f_pkey"))
+            assert stones(c, "f", "L") == 0, setting
+            equal(c)
+            left = c.execute("SELECT count(*) FROM firn.stripes('f')").fetchone()[0]
+            # A snapshot that lasts was taken while others ignored VACUUM: then the stripes are the next one's.
+            keeps = "isolation" in setting
+            assert left == (slots if keeps else slots - 4), (setting, slots, left)
+            v.execute("VACUUM (ANALYZE) f")
+            c.execute("VACUUM f")
+            assert c.execute("SELECT count(*) FROM firn.stripes('f')").fetchone()[0] == slots - 4, setting
+            assert lists(c, "f") == 0
+            equal(c)
+            sound(c, "f")
+
+
 def refused(c, sql, state):
     try:
         c.execute(sql)
@@ -331,7 +466,8 @@ def refused(c, sql, state):
 
 
 CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
-         forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on]
+         forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on,
+         held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults]
 
 
 def run(tally, pattern):
