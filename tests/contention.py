@@ -2,7 +2,9 @@
 rollbacks, while their rows move into stripes. Foreign keys must hold, no error may come that heap would not
 give, and what a crash leaves must be what WAL says, page by page (wal_consistency_checking)."""
 import collections
+import os
 import random
+import signal
 import threading
 import time
 
@@ -14,6 +16,8 @@ SECONDS = 10
 # Transactions and compactions that a run must have had to say anything.
 LEAST_DONE, LEAST_MOVES = 200, 5
 SESSIONS = 10
+LOOKERS = 6
+LOOKED = 60
 PARENTS = 6
 # Foreign key violation, deadlock, serialization failure, unique violation, lock timeout.
 EXPECTED = {"23503", "40P01", "40001", "23505", "55P03"}
@@ -136,6 +140,112 @@ def storm(cluster):
     sound(cluster)
 
 
+def pause(pids, going):
+    """Stops one look-up after the other for as long as its row needs to be replaced: most of them are on their way through
+    the versions that they have read from the index."""
+    rng = random.Random(1)
+    while going():
+        time.sleep(0.005)
+        if not pids:
+            continue
+        pid = rng.choice(pids)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(0.04)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def look_up(cluster, number, going, codes, pids, ended):
+    """Asks for rows of its own in ways that judge versions as they come: none may be missed."""
+    rng = random.Random(number)
+    mine = [i for i in range(1, LOOKED + 1) if i % LOOKERS == number]
+    with cluster.connect() as c:
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off; SET synchronous_commit = off")
+        pids.append(c.info.backend_pid)
+        while going():
+            i = rng.choice(mine)
+            try:
+                how = rng.random()
+                if how < 0.9:
+                    # A unique check that is to find the row. (ON CONFLICT would look twice.)
+                    try:
+                        c.execute("INSERT INTO looked VALUES (%s, 0)", (i,))
+                        codes["a row was missed"] += 1
+                    except psycopg.errors.UniqueViolation:
+                        pass
+                elif how < 0.93:
+                    c.execute("BEGIN")
+                    c.execute("INSERT INTO looker VALUES (%s)", (i,))
+                    c.execute("ROLLBACK")
+                else:
+                    # And one that is not.
+                    c.execute("BEGIN")
+                    if c.execute("DELETE FROM looked WHERE id = %s", (i,)).rowcount != 1:
+                        codes["a row was not deleted"] += 1
+                    c.execute("INSERT INTO looked VALUES (%s, 0)", (i,))
+                    c.execute("ROLLBACK")
+                codes["done"] += 1
+            except psycopg.Error as e:
+                codes[f"{e.sqlstate} {e}"] += 1
+                c.execute("ROLLBACK")
+        pids.remove(c.info.backend_pid)
+        ended.wait()
+
+
+def replace(cluster, going, codes):
+    """The directory row is replaced all the time. Who sees all its versions lengthens the look-ups' way through them."""
+    with cluster.connect() as c, cluster.connect() as old:
+        c.execute("SET synchronous_commit = off")
+        while going():
+            old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            old.execute("SELECT count(*) FROM looked")
+            for _ in range(150):
+                c.execute("SELECT firn.offload('looked', 'cold')")
+                c.execute("SELECT firn.load('looked')")
+                codes["moves"] += 2
+                if not going():
+                    break
+            old.execute("COMMIT")
+            # Which moves it as well.
+            c.execute("VACUUM looked")
+
+
+def look_ups(cluster):
+    """Look-ups beside offload, load, and VACUUM that moves directory rows."""
+    store = os.path.join(cluster.root, "store")
+    os.mkdir(store)
+    os.chmod(store, 0o777)
+    with cluster.connect() as c:
+        c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+        c.execute("SET firn.bulk_threshold = 0")
+        c.execute("CREATE TABLE looked (id int PRIMARY KEY, n int) USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("CREATE TABLE looker (id int REFERENCES looked)")
+        c.execute(f"INSERT INTO looked SELECT i, 0 FROM generate_series(1, {LOOKED}) i")
+    begin, codes = time.time(), collections.Counter()
+
+    def going():
+        taken = time.time() - begin
+        return taken < SECONDS or taken < 10 * SECONDS and (codes["done"] <= LEAST_DONE or codes["moves"] <= LEAST_MOVES)
+    pids, ended = [], threading.Event()
+    threads = [threading.Thread(target=look_up, args=(cluster, i, going, codes, pids, ended)) for i in range(LOOKERS)]
+    threads.append(threading.Thread(target=replace, args=(cluster, going, codes)))
+    for t in threads:
+        t.start()
+    try:
+        pause(pids, going)
+    finally:
+        ended.set()
+    for t in threads:
+        t.join()
+    print(f"     {dict(codes)}")
+    assert set(codes) == {"done", "moves"} and codes["done"] > LEAST_DONE and codes["moves"] > LEAST_MOVES, codes
+    with cluster.connect() as c:
+        # Of each row there is one, in the stripe.
+        assert c.execute("SELECT count(*), count(DISTINCT id), min(id), max(id) FROM looked").fetchone() == (LOOKED, LOOKED, 1, LOOKED)
+        assert not c.execute("SELECT * FROM firn.check('looked')").fetchall()
+
+
 def recover(cluster):
     cluster.crash()
     cluster.start()
@@ -152,7 +262,7 @@ def run(tally, pattern):
         cluster.create()
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
-        for name, body in (("foreign keys hold", storm), ("the same after a crash", recover)):
+        for name, body in (("look-ups beside moves", look_ups), ("foreign keys hold", storm), ("the same after a crash", recover)):
             if pattern in name:
                 tally.case(f"contention {name}", lambda: body(cluster))
     finally:
