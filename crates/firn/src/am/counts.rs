@@ -144,8 +144,7 @@ pub fn stripe_totals_now(table: Rel) -> StripeTotals {
 /// The same, of those stripes whose directory rows can be read; `damaged` is told of the others.
 pub fn stripe_totals_readable(table: Rel, damaged: impl FnMut(Slot, &Error)) -> StripeTotals {
     let directory = Directory::open(table, LockMode::AccessShare);
-    let totals =
-        |d: &Directory| StripeTotals::of(d, &d.list_readable(Snap::self_snap(), damaged));
+    let totals = |d: &Directory| StripeTotals::of(d, &d.list_readable(Snap::self_snap(), damaged));
     directory.as_ref().map(totals).unwrap_or_default()
 }
 

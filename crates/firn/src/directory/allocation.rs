@@ -4,8 +4,8 @@
 
 use super::{chunks, keys, Directory};
 use crate::pg::lock::AllocationLock;
-use crate::pg::tableam_ddl::index_oids;
 use crate::pg::report::Report;
+use crate::pg::tableam_ddl::index_oids;
 use crate::pg::{error, xact, ChunkKey, Kind, LockMode, OpenRel, Snap, Toast};
 use firn_format::{blocks_for, Slot, Tid};
 
@@ -54,9 +54,7 @@ fn update<T, U>(
         super::cleaned::prepare(toast);
         return next(result);
     };
-    let Some(mut state) = State::decode(&row.data) else {
-        damaged(toast, row.data.len()).raise()
-    };
+    let Some(mut state) = State::decode(&row.data) else { damaged(toast, row.data.len()).raise() };
     let result = change(&mut state);
     toast.overwrite(row.place, KEY, &state.encode());
     next(result)
