@@ -15,7 +15,7 @@ from trouble.common import Background, expect, intact
 COMPACT, OFFLOAD, LOAD = ("CALL firn.compact_in_pieces('{}', {})", "CALL firn.offload_in_pieces('{}', 'cold', {})",
                           "CALL firn.load_in_pieces('{}', {})")
 # Locks of a tenth of them are more than the server has room for.
-MANY = int(os.environ.get("FIRN_PARTITIONS", "400"))
+MANY = int(os.environ.get("FIRN_PARTITIONS", "300"))
 
 
 def fresh(c, rows=4000, stripe_rows=100):
@@ -505,7 +505,7 @@ def many_partitions(cluster):
         for call in ("firn.unneeded('many')",):
             assert not c.execute(f"SELECT * FROM {call}").fetchall()
         assert c.execute("SELECT sum(cold_bytes) > 0, sum(local_bytes) FROM firn.tables WHERE relation::text ~ '^many'").fetchone() == (True, 0)
-        assert c.execute("SELECT count(*), sum(id) FROM many WHERE id BETWEEN 8003 AND 8017").fetchone() == (15, 120150)
+        assert c.execute("SELECT count(*), sum(id) FROM many WHERE id BETWEEN 1003 AND 1017").fetchone() == (15, 15150)
         c.execute(LOAD.format("many", 4))
         assert c.execute("SELECT sum(cold_bytes), sum(local_bytes) > 0 FROM firn.tables WHERE relation::text ~ '^many'").fetchone() == (0, True)
 
