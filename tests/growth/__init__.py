@@ -1,8 +1,8 @@
 """What grows: each operation many times in one session, ten times the data, and much of everything.
 
-FIRN_GROWTH repetitions (300; the full length is 10000), each operation for FIRN_GROWTH_SECONDS at most. FIRN_GROWTH_OUT names a file for the measures, of which
-`growth/table.py BEFORE AFTER` makes the table of docs/internals/growth.md. FIRN_GROWTH_AM=heap repeats the operations on
-heap tables, to see what is PostgreSQL's own. No time is tested."""
+FIRN_GROWTH repetitions (150; the full length is 10000), each operation for FIRN_GROWTH_SECONDS at most. FIRN_GROWTH_OUT names
+a file for the measures, of which `growth/table.py BEFORE AFTER` makes the tables of docs/internals/growth.md.
+FIRN_GROWTH_AM=heap repeats the operations on heap tables, to see what is PostgreSQL's own. No time is tested."""
 import json
 import os
 
@@ -11,7 +11,7 @@ from harness.cluster import Cluster
 from . import much, repeat, size
 from .measure import short
 
-N = int(os.environ.get("FIRN_GROWTH", "300"))
+N = int(os.environ.get("FIRN_GROWTH", "150"))
 SECONDS = float(os.environ.get("FIRN_GROWTH_SECONDS", "1e9"))
 OUT = os.environ.get("FIRN_GROWTH_OUT")
 CONF = ["autovacuum=off", "fsync=off", "shared_buffers=8MB", "jit=off", "max_prepared_transactions=4", "synchronous_commit=off",
@@ -50,7 +50,7 @@ def one(cluster, name, op):
     assert not bad, bad
 
 
-# Of each thing how much there is: at 300 repetitions, at the full length.
+# Of each thing how much there is: at few repetitions, at the full length.
 MUCH = {
     "large arrays": (much.arrays, 4, 20),
     "partitions": (much.partitions, 60, 500),
