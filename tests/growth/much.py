@@ -38,9 +38,11 @@ def arrays(cluster, n, tell):
             used["VACUUM FULL", times] = taken(c, "VACUUM FULL f")
         for what, times in used:
             if times == n:
-                # Twice as many more values of a megabyte; freed ones may leave holes of that size.
                 tell(f"{n} and {3 * n} arrays of 1 MB: {what}", used[what, n], used[what, 3 * n])
-                assert used[what, 3 * n] - used[what, n] < 40 * MB, (what, used)
+                # A stripe ends after 128 MB of values. While compaction makes one, and while a page of one is read, values are
+                # there as they were, encoded and as the allocator's holes.
+                more = 3 * min(2 * n, 128) * MB if what in ("compact", "check") else 0
+                assert used[what, 3 * n] - used[what, n] < 40 * MB + more, (what, used)
     with fresh(cluster) as c:
         c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 1000")
         c.execute("CREATE TABLE f (id int, v text, n numeric) USING firn; CREATE INDEX ON f (id)")

@@ -158,7 +158,7 @@ END $$""",), VACUUM),
     "servers that come and go": Op([
         "CREATE SERVER s{i} FOREIGN DATA WRAPPER firn OPTIONS (url 's3://bucket/x', endpoint 'http://127.0.0.1:9', max_retries '0')",
         "CREATE USER MAPPING FOR postgres SERVER s{i} OPTIONS (access_key_id 'a', secret_access_key 'b')",
-        "!HV00N SELECT firn.accept_store('s{i}')", "DROP SERVER s{i} CASCADE"], firn_only=True, tidy=(CATALOG,), bound=DDL),
+        "!HV00N SELECT firn.offload('f', 's{i}')", "DROP SERVER s{i} CASCADE"], firn_only=True, tidy=(CATALOG,), bound=DDL),
     "cold scan": Op(["SELECT sum(n) FROM f WHERE k = {i} % 10", "SELECT v FROM f WHERE id = {i} % 600"],
                     TABLE + ("SELECT firn.offload('f', 'cold')",), firn_only=True),
     "VACUUM": Op(["DELETE FROM f WHERE id = {i} + 10000 - 1", "INSERT INTO f VALUES ({i} + 10000, 1, 'x', 1)", "VACUUM f"]),
