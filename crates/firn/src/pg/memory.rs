@@ -17,7 +17,7 @@ pub(super) fn bind<T>(value: T) -> *mut T {
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let bound = Box::into_raw(Box::new(Bound { note: std::mem::zeroed(), context, value }));
-        (*bound).note.func = Some(drop_bound::<T>);
+        (*bound).note.func = Some(drop_boxed::<T>);
         (*bound).note.arg = bound.cast();
         pg_sys::MemoryContextRegisterResetCallback(context, &raw mut (*bound).note);
         &raw mut (*bound).value
@@ -87,7 +87,7 @@ pub fn resources_are_released() -> bool {
     std::thread::panicking() || unsafe { RESETTING }
 }
 
-unsafe extern "C-unwind" fn drop_bound<T>(arg: *mut core::ffi::c_void) {
+unsafe extern "C-unwind" fn drop_boxed<T>(arg: *mut core::ffi::c_void) {
     // SAFETY: arg came from Box::into_raw in bind(); release() takes back the note; PostgreSQL runs the callback once. A panic must
     // not cross into C.
     let before = RESETTING;
