@@ -48,7 +48,7 @@ SETTINGS = {
     "serializable": Setting("default_transaction_isolation=serializable", [WALK, ("sql", "triggers")]),
     "repeatable-read": Setting("default_transaction_isolation='repeatable read'", [WALK, ("sql", "triggers")]),
     "few-locks": Setting("max_locks_per_transaction=10; max_connections=30; max_pred_locks_per_transaction=10",
-                         [("walk", "full lock table"), ("sessions", "serializable")]),
+                         [WALK, ("sessions", "serializable")]),
     "freeze": Setting("vacuum_freeze_min_age=0; vacuum_freeze_table_age=0; vacuum_multixact_freeze_min_age=0; "
                       "vacuum_multixact_freeze_table_age=0; autovacuum_naptime=1s; autovacuum_vacuum_threshold=0; "
                       "autovacuum_vacuum_insert_threshold=0; autovacuum_vacuum_cost_delay=0",

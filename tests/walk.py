@@ -134,10 +134,11 @@ class Rack:
             with cluster.connect() as c:
                 c.execute(f"CREATE DATABASE {am}_side")
             c = cluster.connect(f"{am}_side")
-            c.execute("CREATE EXTENSION firn; SET firn.bulk_threshold = 5; SET firn.stripe_rows = 20")
+            if am == "firn":
+                c.execute("CREATE EXTENSION firn; SET firn.bulk_threshold = 5; SET firn.stripe_rows = 20; "
+                          f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
             for statement in SCHEMA:
                 c.execute(statement.format(am=am))
-            c.execute(f"CREATE SERVER cold FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
             self.sessions[am] = c
         self.filler = cluster.connect() if full else None
         self.most = fill(self.filler) if full else 0
