@@ -1,9 +1,9 @@
 """One statement of each kind, on heap and on firn, with the same results; and the same while the lock table is full.
 
 The first is small, for settings under which nothing larger ends (tests/settings.py); the short walk is for the slowest. In
-the last another session fills the shared lock table, then leaves room for a few locks, for more at each attempt. A statement that finds no room fails
-with 53200, is rolled back, and leaves the tables as they were; the server and the session live on. With room enough it
-does what it does on heap.
+the last another session fills the shared lock table, then leaves room for a few locks, for more at each attempt. A
+statement that finds no room fails with 53200, is rolled back, and leaves the tables as they were; the server and the
+session live on. With room enough it does what it does on heap.
 """
 import os
 
