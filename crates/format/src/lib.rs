@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod btree;
 mod checksum;
 pub mod column;
 pub mod entry;
