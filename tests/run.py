@@ -22,6 +22,7 @@ import oracle  # noqa: E402
 import pairs  # noqa: E402
 import pieces  # noqa: E402
 import reading  # noqa: E402
+import rebuild  # noqa: E402
 import regress  # noqa: E402
 import replica  # noqa: E402
 import restore  # noqa: E402
@@ -70,6 +71,7 @@ SUITES = {
     "torture": torture.run,
     "trouble": trouble.run,
     "vacuum": vacuum.run,
+    "rebuild": rebuild.run,
     "rewrites": rewrites.run,
     "backup": backup.run,
     "isolation": isolation.run,

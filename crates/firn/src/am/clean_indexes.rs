@@ -70,7 +70,8 @@ pub fn clean(table: Rel, wish: &Wish) {
     }
     guc::crash_point("vacuum-cleaned");
     let blocks = first_open.unwrap_or(end);
-    cleaned::write(&directory.toast, cleaned::Cleaned { before: xact::full(oldest), blocks });
+    let note = cleaned::Cleaned { before: xact::full(oldest), blocks, ..before };
+    cleaned::write(&directory.toast, note);
 }
 
 /// All stripes before the block `end` that are there or may come to be, in the order of their slots, and the first

@@ -2,11 +2,11 @@
 //! before, so that heapam's estimate is about the row store, and after it.
 
 use super::counts;
-use crate::directory::{damaged_row, Directory};
+use crate::directory::{cleaned, damaged_row, forward, Directory};
 use crate::pg::index_clean::Wish;
 use crate::pg::statistics::add_live_rows;
 use crate::pg::tableam_ddl::{index_oids, row_count, set_row_count};
-use crate::pg::{error, xact, Kind, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{error, guc, worker, xact, Kind, LockMode, OpenRel, Rel, Snap};
 use firn_format::{Error, Slot};
 
 /// What heapam shall take for the table's `pg_class.reltuples` = `whole`. VACUUM counts the pages it
@@ -34,13 +34,24 @@ fn warn_of_damage(table: Rel, slot: Slot, e: &Error, others: usize) {
         .warn()
 }
 
-/// What comes before heapam's VACUUM.
-pub fn before(table: Rel, wish: &Wish) {
+/// What comes before heapam's VACUUM. Returns whether that will find nothing left of rows that were moved but what it
+/// removes.
+pub fn before(table: Rel, wish: &Wish) -> bool {
     super::clean_indexes::clean(table, wish);
+    if wish.index_cleanup_is_off() {
+        return false;
+    }
+    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return false };
+    // Not the TOAST relation's horizon: what is removed are the table's rows.
+    !directory.toast.is_empty()
+        && forward::all_outlived(&directory.toast, xact::oldest_visible(table))
 }
 
-/// What comes after it.
-pub fn after(table: Rel) {
+/// What comes after it; `settled` as `before` has found.
+pub fn after(table: Rel, settled: bool) {
+    if settled {
+        settle(table);
+    }
     // Near the end of transaction ids VACUUM must do without one. And a snapshot that lasts as long as the
     // transaction was taken while others ignored it.
     if !xact::ids_are_scarce() && !xact::keeps_snapshot() {
@@ -48,6 +59,24 @@ pub fn after(table: Rel) {
         crate::mover::tidy(table);
     }
     correct_statistics(table);
+    if xact::is_autovacuum() && guc::rebuild_indexes() && crate::mover::rebuild_wanted(table) {
+        worker::start_at_exit();
+    }
+}
+
+/// What comes after VACUUM of a TOAST relation.
+pub fn after_toast(toast: Rel) {
+    let asked = xact::is_autovacuum() && guc::rebuild_indexes();
+    if asked && crate::mover::rebuild_wanted_of_toast(toast) {
+        worker::start_at_exit();
+    }
+}
+
+/// No entries are left of the places that rows had before they were moved.
+fn settle(table: Rel) {
+    if let Some(directory) = Directory::open(table, LockMode::RowExclusive) {
+        cleaned::settle(&directory.toast);
+    }
 }
 
 /// Add the stripes' rows to the table's and its indexes' counts, by overwriting in place as VACUUM does it.

@@ -1,5 +1,6 @@
 //! How far the table's indexes are rid of entries that lead to no row which anybody can see. VACUUM removes them
-//! in a pass over all indexes; the note of it, overwritten in place, says which of them have come since.
+//! in a pass over all indexes; the note of it, overwritten in place, says which of them have come since, and how many
+//! rows have been given new entries, so that the indexes may have pages which are mostly empty now.
 
 use super::keys;
 use crate::pg::lock::AllocationLock;
@@ -8,6 +9,7 @@ use crate::pg::{ChunkKey, Snap, Toast};
 const KEY: ChunkKey = ChunkKey { id: keys::CLEANED, seq: 0 };
 const VERSION: u8 = 1;
 const LEN: usize = 24;
+const SETTLED: u32 = 1 << 31;
 
 /// What the last pass has left for the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,6 +18,10 @@ pub struct Cleaned {
     pub before: u64,
     /// Virtual blocks before this one that no stripe has taken have no entries.
     pub blocks: u32,
+    /// Rows that have been moved since the indexes were built anew or found to be as small as new ones, up to 2^31 - 1.
+    pub moved: u32,
+    /// VACUUM has removed the entries that they had before.
+    pub settled: bool,
 }
 
 impl Cleaned {
@@ -24,6 +30,8 @@ impl Cleaned {
         out[0] = VERSION;
         out[8..16].copy_from_slice(&self.before.to_le_bytes());
         out[16..20].copy_from_slice(&self.blocks.to_le_bytes());
+        let moved = self.moved.min(SETTLED - 1) | if self.settled { SETTLED } else { 0 };
+        out[20..24].copy_from_slice(&moved.to_le_bytes());
         out
     }
 
@@ -32,7 +40,10 @@ impl Cleaned {
             return None;
         }
         let before = u64::from_le_bytes(bytes[8..16].try_into().ok()?);
-        Some(Cleaned { before, blocks: u32::from_le_bytes(bytes[16..20].try_into().ok()?) })
+        let blocks = u32::from_le_bytes(bytes[16..20].try_into().ok()?);
+        let moved = u32::from_le_bytes(bytes[20..24].try_into().ok()?);
+        let settled = moved & SETTLED != 0;
+        Some(Cleaned { before, blocks, moved: moved & !SETTLED, settled })
     }
 }
 
@@ -47,6 +58,32 @@ pub fn write(toast: &Toast, cleaned: Cleaned) {
     let _lock = AllocationLock::take(toast.rel());
     if let Some(row) = toast.find(KEY, Snap::self_snap()).filter(|row| row.data.len() == LEN) {
         toast.overwrite(row.place, KEY, &cleaned.encode());
+    }
+}
+
+/// Rows are given new index entries, in a transaction that keeps VACUUM out to its end. (When it is rolled back, its
+/// entries are bloat all the same.)
+pub fn count_moved(toast: &Toast, rows: u64) {
+    let note = read(toast);
+    let moved = note.moved.saturating_add(rows.try_into().unwrap_or(u32::MAX)).min(SETTLED - 1);
+    if rows > 0 {
+        write(toast, Cleaned { moved, settled: false, ..note });
+    }
+}
+
+/// VACUUM has removed all entries that the moved rows had before.
+pub fn settle(toast: &Toast) {
+    let note = read(toast);
+    if note.moved > 0 && !note.settled {
+        write(toast, Cleaned { settled: true, ..note });
+    }
+}
+
+/// The indexes are as small as new ones.
+pub fn forget_moved(toast: &Toast) {
+    let note = read(toast);
+    if note.moved > 0 {
+        write(toast, Cleaned { moved: 0, settled: false, ..note });
     }
 }
 
@@ -65,12 +102,14 @@ pub(super) fn prepare(toast: &Toast) {
 
 #[cfg(test)]
 mod tests {
-    use super::Cleaned;
+    use super::{Cleaned, SETTLED};
 
     #[test]
     fn note_round_trips() {
-        let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31 };
-        assert_eq!(Cleaned::decode(&note.encode()), Some(note));
+        for (moved, settled) in [(0, false), (SETTLED - 1, false), (7, true)] {
+            let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31, moved, settled };
+            assert_eq!(Cleaned::decode(&note.encode()), Some(note));
+        }
         assert_eq!(Cleaned::decode(&[0; 24]), None);
         assert_eq!(Cleaned::decode(&[1; 23]), None);
     }

@@ -48,6 +48,18 @@ pub fn prune(toast: &Toast, oldest: u32) -> usize {
     places.len()
 }
 
+/// All lists are of moves that every snapshot sees (`oldest` as above).
+pub fn all_outlived(toast: &Toast, oldest: u32) -> bool {
+    let found =
+        toast.scan(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), false, |_, row| {
+            match row.xmin() == FROZEN_XID || xact::precedes(row.xmin(), oldest) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+    found.is_none()
+}
+
 fn key(slot: Slot, part: usize) -> ChunkKey {
     let block = Tid::of(slot, (part * PER_ROW) as u32).block - firn_format::VIRTUAL_BASE;
     ChunkKey { id: keys::FORWARDING, seq: block as i32 }

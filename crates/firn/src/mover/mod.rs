@@ -2,12 +2,14 @@
 //! `firn.compact()` is called; README.md states the protocol that lets writers go on meanwhile.
 
 mod part;
+mod reindex;
 mod tidy;
 
 pub use part::Part;
+pub use reindex::{rebuild_all, rebuild_wanted, rebuild_wanted_of_toast, Rebuilds};
 pub use tidy::{shrink, tidy};
 
-use crate::directory::{allocation, forward, Directory};
+use crate::directory::{allocation, cleaned, forward, Directory};
 use crate::pg::heap::RowStoreScan;
 use crate::pg::index::Indexes;
 use crate::pg::mark_moved::Marker;
@@ -89,6 +91,7 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
     moving.take(block, &offsets);
     moving.write();
     count_moved(table, moving.moved as u64);
+    cleaned::count_moved(&directory.toast, moving.moved as u64);
     guc::crash_point("compact-deleted");
     moving.moved
 }

@@ -41,18 +41,56 @@ pub fn attempt<T>(body: impl FnOnce() -> T) -> Result<T, Caught> {
     }
 }
 
+/// Any error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// Somebody has cancelled the statement, or its time is over.
+    pub cancelled: bool,
+    /// Message and DETAIL.
+    pub text: String,
+}
+
+/// Run `body`, which may commit transactions and begin new ones, at the top of a session: after an error its open
+/// one is rolled back, which releases the session's locks, and another one begun.
+pub fn transactions<T>(body: impl FnOnce() -> T) -> Result<T, Failed> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
+        // SAFETY: as a procedure that rolls back does it.
+        unsafe {
+            pg_sys::AbortCurrentTransaction();
+            pg_sys::StartTransactionCommand();
+        }
+        match report_of(panic.as_ref()) {
+            Some(report) => Failed {
+                cancelled: report.sql_error_code() == Code::ERRCODE_QUERY_CANCELED,
+                text: text_of(report),
+            },
+            None => Failed { cancelled: false, text: "internal error".to_owned() },
+        }
+    })
+}
+
+fn report_of(panic: &(dyn Any + Send)) -> Option<&ErrorReportWithLevel> {
+    match panic.downcast_ref::<CaughtError>() {
+        Some(CaughtError::PostgresError(r) | CaughtError::ErrorReport(r)) => Some(r),
+        Some(CaughtError::RustPanic { ereport, .. }) => Some(ereport),
+        None => panic.downcast_ref::<ErrorReportWithLevel>(),
+    }
+}
+
+fn text_of(report: &ErrorReportWithLevel) -> String {
+    match report.detail() {
+        Some(detail) => format!("{} ({detail})", report.message()),
+        None => report.message().to_owned(),
+    }
+}
+
 fn about_data(panic: &(dyn Any + Send)) -> Option<Caught> {
-    let report = match panic.downcast_ref::<CaughtError>() {
-        Some(CaughtError::PostgresError(r) | CaughtError::ErrorReport(r)) => r,
-        // A defect of ours is none of the data.
-        Some(CaughtError::RustPanic { .. }) => return None,
-        None => panic.downcast_ref::<ErrorReportWithLevel>()?,
-    };
-    let (code, message) = (report.sql_error_code(), report.message());
-    let text = match report.detail() {
-        Some(detail) => format!("{message} ({detail})"),
-        None => message.to_owned(),
-    };
+    // A defect of ours is none of the data.
+    if let Some(CaughtError::RustPanic { .. }) = panic.downcast_ref::<CaughtError>() {
+        return None;
+    }
+    let report = report_of(panic)?;
+    let (code, text) = (report.sql_error_code(), text_of(report));
     let unanswered = code == Code::ERRCODE_FDW_UNABLE_TO_ESTABLISH_CONNECTION;
     is_about_data(code).then_some(Caught { unanswered, text })
 }

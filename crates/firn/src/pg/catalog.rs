@@ -341,6 +341,92 @@ fn each_dependency(relation: u32, mut visit: impl FnMut(u32, u32)) {
     }
 }
 
+/// Remember that an index depends on a table access method. None does by itself: it marks one that is being built in the
+/// place of another, or that was there before.
+pub fn depend_on_access_method(index: u32, method: u32) {
+    let address = |class: pg_sys::Oid, object: u32| pg_sys::ObjectAddress {
+        classId: class,
+        objectId: object.into(),
+        objectSubId: 0,
+    };
+    let from = address(pg_sys::RelationRelationId, index);
+    let to = address(pg_sys::AccessMethodRelationId, method);
+    // SAFETY: recordDependencyOn copies both addresses.
+    unsafe {
+        pg_sys::recordDependencyOn(&from, &to, pg_sys::DependencyType::DEPENDENCY_NORMAL);
+    }
+}
+
+/// See [`depend_on_access_method`].
+pub fn depends_on_access_method(index: u32, method: u32) -> bool {
+    let mut found = false;
+    each_dependency(index, |class, object| {
+        found |= class == pg_sys::AccessMethodRelationId.to_u32() && object == method;
+    });
+    found
+}
+
+/// Indexes of a relation that are not valid, those which nobody sees any more included.
+pub fn invalid_indexes(relation: u32) -> Vec<u32> {
+    let mut list = Vec::new();
+    // SAFETY: a catalog scan with a key on the stack.
+    unsafe {
+        let lock = pg_sys::AccessShareLock as i32;
+        let catalog = pg_sys::table_open(pg_sys::IndexRelationId, lock);
+        let mut key: pg_sys::ScanKeyData = std::mem::zeroed();
+        pg_sys::ScanKeyInit(
+            &mut key,
+            pg_sys::Anum_pg_index_indrelid as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::Oid::from(pg_sys::F_OIDEQ),
+            pg_sys::Datum::from(pg_sys::Oid::from(relation)),
+        );
+        let by_relation = pg_sys::Oid::from(pg_sys::IndexIndrelidIndexId);
+        let none = std::ptr::null_mut();
+        let scan = pg_sys::systable_beginscan(catalog, by_relation, true, none, 1, &mut key);
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_index;
+            if !(*form).indisvalid {
+                list.push((*form).indexrelid.to_u32());
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, lock);
+    }
+    list
+}
+
+/// Sessions still see this index, and make entries in it if it is ready.
+pub fn is_live_index(index: u32) -> bool {
+    // SAFETY: the tuple is pinned while we look at it.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::INDEXRELID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(index)),
+        );
+        if tuple.is_null() {
+            return false;
+        }
+        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_index;
+        let live = (*form).indislive;
+        pg_sys::ReleaseSysCache(tuple);
+        live
+    }
+}
+
+/// A relation's name, quoted; None when it is gone.
+pub fn name_of(oid: u32) -> Option<String> {
+    // SAFETY: a copy in this transaction's memory.
+    unsafe {
+        let name = pg_sys::get_rel_name(oid.into());
+        (!name.is_null()).then(|| format!("\"{}\"", CStr::from_ptr(name).to_string_lossy()))
+    }
+}
+
 /// Names of the foreign servers that a table depends on.
 pub fn servers_of(table: u32) -> Vec<String> {
     let mut names = Vec::new();

@@ -237,6 +237,8 @@ pub mod direct {
             statement: *mut pg_sys::VacuumStmt,
             top_level: bool,
         );
+        pub fn die(signal: core::ffi::c_int);
+        pub fn StatementCancelHandler(signal: core::ffi::c_int);
         pub fn standard_planner(
             parse: *mut pg_sys::Query,
             source: *const core::ffi::c_char,

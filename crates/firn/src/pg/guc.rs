@@ -9,6 +9,7 @@ static mut WRITE_MEMORY_MB: i32 = 512;
 static mut METADATA_CACHE_MB: i32 = 64;
 static mut ENABLE_SCAN: bool = true;
 static mut ENABLE_WINDOW_GROUPING: bool = true;
+static mut REBUILD_INDEXES: bool = true;
 static mut CACHE_SIZE_MB: i32 = 10_240;
 static mut CACHE_DIRECTORY: *mut core::ffi::c_char = std::ptr::null_mut();
 static mut CRASH_POINT: *mut core::ffi::c_char = std::ptr::null_mut();
@@ -38,6 +39,10 @@ pub fn enable_scan() -> bool {
 pub fn enable_window_grouping() -> bool {
     unsafe { ENABLE_WINDOW_GROUPING }
 }
+/// Rebuild indexes that moves have left half empty.
+pub fn rebuild_indexes() -> bool {
+    unsafe { REBUILD_INDEXES }
+}
 /// Bound of the local cache of cold stripes, bytes.
 pub fn cache_size() -> u64 {
     unsafe { (CACHE_SIZE_MB as u64) << 20 }
@@ -54,6 +59,29 @@ pub fn vacuum_memory() -> usize {
         let own = autovacuum_work_mem;
         let auto = pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER && own != -1;
         (if auto { own } else { pg_sys::maintenance_work_mem } as usize) << 10
+    }
+}
+
+/// Settings of a process that maintains tables: autovacuum has the same, for the same reasons.
+pub(super) fn for_maintenance() {
+    let settings = [
+        (c"search_path", c""),
+        (c"statement_timeout", c"0"),
+        (c"lock_timeout", c"0"),
+        (c"idle_in_transaction_session_timeout", c"0"),
+        (c"default_transaction_isolation", c"read committed"),
+        (c"zero_damaged_pages", c"false"),
+    ];
+    for (name, value) in settings {
+        // SAFETY: constants.
+        unsafe {
+            pg_sys::SetConfigOption(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_SUSET,
+                pg_sys::GucSource::PGC_S_OVERRIDE,
+            )
+        }
     }
 }
 
@@ -191,6 +219,19 @@ pub fn define() {
                 .as_ptr(),
             c"Applies to queries that read firn tables.".as_ptr(),
             &raw mut ENABLE_WINDOW_GROUPING,
+            true,
+            C::PGC_USERSET,
+            0,
+            None,
+            None,
+            None,
+        );
+        pg_sys::DefineCustomBoolVariable(
+            c"firn.rebuild_indexes".as_ptr(),
+            c"Builds B-tree indexes anew that compaction has left too large, after VACUUM."
+                .as_ptr(),
+            std::ptr::null(),
+            &raw mut REBUILD_INDEXES,
             true,
             C::PGC_USERSET,
             0,

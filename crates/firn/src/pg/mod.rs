@@ -10,6 +10,7 @@
 pub mod alter;
 pub mod anchor;
 pub mod attempt;
+pub mod btree;
 pub mod carry;
 pub mod catalog;
 pub mod customscan;
@@ -32,6 +33,7 @@ pub mod memory;
 mod page;
 pub mod procedure;
 pub mod progress;
+pub mod rebuild;
 pub mod rel;
 pub mod relation_info;
 pub mod relocate;
@@ -59,6 +61,7 @@ mod toast_row;
 pub mod utility;
 pub mod wal;
 pub mod wanted;
+pub mod worker;
 pub mod xact;
 
 pub use attempt::attempt;

@@ -85,6 +85,18 @@ impl Rel {
     pub fn is_temporary(self) -> bool {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP
     }
+    /// A temporary relation of another session, whose rows are out of our reach.
+    pub fn is_of_other_session(self) -> bool {
+        // SAFETY: plain call.
+        self.is_temporary() && unsafe { pg_sys::isOtherTempNamespace(self.form().relnamespace) }
+    }
+    /// This index is a B-tree that is in use.
+    pub fn is_plain_btree(self) -> bool {
+        // SAFETY: rd_index of an open index is valid.
+        let index = unsafe { &*self.data().rd_index };
+        let used = index.indisvalid && index.indisready && index.indislive;
+        used && !index.indisexclusion && self.form().relam == pg_sys::BTREE_AM_OID
+    }
     pub fn is_permanent(self) -> bool {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
     }

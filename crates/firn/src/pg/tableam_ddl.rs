@@ -62,13 +62,14 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
     strategy: pg_sys::BufferAccessStrategy,
 ) {
     callback(|| {
-        maintenance::before(Rel::of(rel), &super::index_clean::Wish::of(params, strategy));
+        let wish = super::index_clean::Wish::of(params, strategy);
+        let settled = maintenance::before(Rel::of(rel), &wish);
         let part = maintenance::row_store_tuples(Rel::of(rel), (*(*rel).rd_rel).reltuples);
         counted_as(rel, part, || heap!(relation_vacuum(rel, params, strategy)));
         // heapam has written the catalog; the minor releases before 2024 tell the caches of such
         // writes at the end of the command only.
         pg_sys::CommandEndInvalidationMessages();
-        maintenance::after(Rel::of(rel))
+        maintenance::after(Rel::of(rel), settled)
     })
 }
 

@@ -98,7 +98,8 @@ unsafe extern "C-unwind" fn vacuum(
         own.index_cleanup = pg_sys::VacOptValue::VACOPTVALUE_ENABLED;
     }
     callback(|| crate::am::anchors::remove_unheld(Rel::of(rel)));
-    heap!(relation_vacuum(rel, &mut own, strategy))
+    heap!(relation_vacuum(rel, &mut own, strategy));
+    callback(|| crate::am::vacuum::after_toast(Rel::of(rel)))
 }
 
 fn is_pinned(row: &RowView) -> bool {

@@ -1,9 +1,10 @@
 //! After a VACUUM command: directory rows at the end of mostly unused TOAST relations are moved to the front, table
-//! by table in transactions of their own, and those relations vacuumed once more, so that their files shrink.
+//! by table in transactions of their own, and those relations vacuumed once more, so that their files shrink. Then
+//! indexes that moves have left half empty are built anew.
 
 use super::ext::{callback, direct};
 use super::scandesc::alloc;
-use super::{catalog, memory, xact, LockMode};
+use super::{catalog, guc, memory, xact, LockMode};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -53,6 +54,7 @@ unsafe extern "C-unwind" fn process_utility(
         let state = direct::make_parsestate(std::ptr::null_mut());
         direct::ExecVacuum(state, again, true);
     }
+    callback(|| rebuild_indexes(node.cast()));
 }
 
 /// A VACUUM of these relations that removes even a few dead rows from indexes: else their pages could
@@ -81,12 +83,48 @@ unsafe fn shrunk(
     lasting: pg_sys::MemoryContext,
 ) -> *mut pg_sys::VacuumStmt {
     let nothing = std::ptr::null_mut();
-    if !(*statement).is_vacuumcmd || has_option(statement, c"full") {
+    let Some(ours) = catalog::access_method() else { return nothing };
+    let tables = vacuumed(statement, ours);
+    let mut again = Vec::new();
+    for oid in tables {
+        xact::check_for_interrupts();
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
+            again.extend(crate::mover::shrink(oid));
+        }
+        pg_sys::PopActiveSnapshot();
+        xact::next();
+    }
+    if again.is_empty() {
         return nothing;
     }
-    let Some(ours) = catalog::access_method() else { return nothing };
-    pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+    memory::within(lasting, || vacuum_of(&again))
+}
+
+/// Rebuild what is due of the tables that a VACUUM has vacuumed.
+unsafe fn rebuild_indexes(statement: *mut pg_sys::VacuumStmt) {
+    let wanted = guc::rebuild_indexes() && !is_off(statement, c"index_cleanup");
+    let Some(ours) = catalog::access_method().filter(|_| wanted) else { return };
+    let mut rebuilds = crate::mover::Rebuilds::of_command();
+    for oid in vacuumed(statement, ours) {
+        xact::check_for_interrupts();
+        let toast = catalog::access_method_of(oid) == catalog::toast_access_method();
+        let table = if toast { catalog::owner_of_toast(oid) } else { Some(oid) };
+        let is_firn = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
+        if let Some(table) = table.filter(|oid| is_firn(oid) && catalog::may_maintain(*oid)) {
+            rebuilds.rebuild(table);
+        }
+    }
+    rebuilds.finish();
+}
+
+/// The tables of our access method, and other relations, that a VACUUM (not FULL, nor a mere ANALYZE) has vacuumed.
+unsafe fn vacuumed(statement: *mut pg_sys::VacuumStmt, ours: u32) -> Vec<u32> {
     let mut tables: Vec<u32> = Vec::new();
+    if !(*statement).is_vacuumcmd || has_option(statement, c"full") {
+        return tables;
+    }
+    pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
     let list = (*statement).rels;
     if list.is_null() {
         tables = catalog::tables_of(ours);
@@ -106,28 +144,28 @@ unsafe fn shrunk(
         }
     }
     pg_sys::PopActiveSnapshot();
-    let mut again = Vec::new();
-    for oid in tables {
-        xact::check_for_interrupts();
-        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
-            again.extend(crate::mover::shrink(oid));
-        }
-        pg_sys::PopActiveSnapshot();
-        pg_sys::CommitTransactionCommand();
-        pg_sys::StartTransactionCommand();
-    }
-    if again.is_empty() {
-        return nothing;
-    }
-    memory::within(lasting, || vacuum_of(&again))
+    tables
+}
+
+/// The option has been given a value that means no.
+unsafe fn is_off(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
+    option(statement, name).is_some_and(|option| {
+        let value = CStr::from_ptr(pg_sys::defGetString(option)).to_bytes();
+        let is = |word: &str| value.eq_ignore_ascii_case(word.as_bytes());
+        !(*option).arg.is_null() && (is("off") || is("false") || is("0"))
+    })
 }
 
 pub(super) unsafe fn has_option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
+    option(statement, name).is_some_and(|option| pg_sys::defGetBoolean(option))
+}
+
+unsafe fn option(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> Option<*mut pg_sys::DefElem> {
     let options = (*statement).options;
-    !options.is_null()
-        && (0..(*options).length as usize).any(|i| {
-            let option = (*(*options).elements.add(i)).ptr_value as *mut pg_sys::DefElem;
-            CStr::from_ptr((*option).defname) == name && pg_sys::defGetBoolean(option)
-        })
+    let length = if options.is_null() { 0 } else { (*options).length as usize };
+    // The last one counts.
+    (0..length)
+        .rev()
+        .map(|i| (*(*options).elements.add(i)).ptr_value as *mut pg_sys::DefElem)
+        .find(|option| CStr::from_ptr((**option).defname) == name)
 }

@@ -166,13 +166,58 @@ pub fn delay_vacuum() {
     unsafe { pg_sys::vacuum_delay_point() }
 }
 
+/// Commit this transaction and begin another one.
+pub fn next() {
+    // SAFETY: for callers that are the session's only code; what lives in the transaction's memory is gone.
+    unsafe {
+        pg_sys::CommitTransactionCommand();
+        pg_sys::StartTransactionCommand();
+    }
+}
+
+/// Do something under a snapshot of its own. An error leaves it to the transaction's end.
+pub fn with_snapshot<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: plain calls.
+    unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let result = body();
+        pg_sys::PopActiveSnapshot();
+        result
+    }
+}
+
+/// This process is autovacuum's.
+pub fn is_autovacuum() -> bool {
+    // SAFETY: set when the process began.
+    unsafe { pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER }
+}
+
+/// Whoever waits for a lock of this process cancels it, as he would autovacuum, and DROP DATABASE ends it.
+pub fn yield_as_autovacuum() {
+    change_flags(0, pg_sys::PROC_IS_AUTOVACUUM as u8);
+}
+
+/// Change what other sessions know of this one, as PostgreSQL does it.
+fn change_flags(clear: u8, set: u8) {
+    /// Number of ProcArrayLock among PostgreSQL's own locks, the same in 15 to 18.
+    const PROC_ARRAY_LOCK: usize = 4;
+    // SAFETY: this process's flags and their copy, under the lock that they are read under.
+    unsafe {
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(PROC_ARRAY_LOCK)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        let flags = (*pg_sys::MyProc).statusFlags & !clear | set;
+        (*pg_sys::MyProc).statusFlags = flags;
+        let all = (*pg_sys::ProcGlobal).statusFlags;
+        *all.add((*pg_sys::MyProc).pgxactoff as usize) = flags;
+        pg_sys::LWLockRelease(lock);
+    }
+}
+
 /// VACUUM's transaction is ignored by other sessions: they neither keep rows for it nor wait for what it writes.
 /// From here on it is a transaction like any other and may write. It must not have an id yet.
 pub fn leave_vacuum() {
-    /// Number of ProcArrayLock among PostgreSQL's own locks, the same in 15 to 18.
-    const PROC_ARRAY_LOCK: usize = 4;
     // SAFETY: VACUUM has pushed one snapshot; it is replaced by one taken when nobody ignores us, as what an
-    // ignored one saw may have been removed. The flags are changed as PostgreSQL does it, under its lock.
+    // ignored one saw may have been removed.
     unsafe {
         let flag = pg_sys::PROC_IN_VACUUM as u8;
         if (*pg_sys::MyProc).statusFlags & flag == 0 {
@@ -182,12 +227,7 @@ pub fn leave_vacuum() {
             pg_sys::PopActiveSnapshot();
         }
         pg_sys::InvalidateCatalogSnapshot();
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(PROC_ARRAY_LOCK)).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-        (*pg_sys::MyProc).statusFlags &= !flag;
-        let all = (*pg_sys::ProcGlobal).statusFlags;
-        *all.add((*pg_sys::MyProc).pgxactoff as usize) = (*pg_sys::MyProc).statusFlags;
-        pg_sys::LWLockRelease(lock);
+        change_flags(flag, 0);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
     }
 }

@@ -1,0 +1,396 @@
+//! A B-tree is built anew beside the old one and put into its place while others read and write. The steps, and what
+//! is waited for between them, are those of REINDEX CONCURRENTLY; docs/decisions/0017 says why it is not that command:
+//! nobody is waited for in a lock's queue, so that others never find themselves in a deadlock with us, and the wait
+//! ends when somebody wants our lock, or takes too long.
+//!
+//! All functions here are called in a transaction in which nothing is going on, and leave one.
+
+use super::{catalog, guc, xact, LockMode, OpenRel, Snap};
+use pgrx::pg_sys;
+use std::time::{Duration, Instant};
+
+const SHARE_UPDATE_EXCLUSIVE: i32 = pg_sys::ShareUpdateExclusiveLock as i32;
+/// Who holds a lock that conflicts with this writes; with the other, uses the table at all.
+const WRITERS: i32 = pg_sys::ShareLock as i32;
+const ANYBODY: i32 = pg_sys::AccessExclusiveLock as i32;
+
+/// An index and where it belongs.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub index: u32,
+    /// Its relation: the table or its TOAST relation.
+    pub relation: u32,
+    pub table: u32,
+    pub toast: u32,
+}
+
+/// Locks of the session, which last through its transactions, until [`Held::release`] or an error.
+struct Held {
+    tags: Vec<pg_sys::LOCKTAG>,
+    /// Table and TOAST relation, for whose users we wait, and who may wait for us.
+    relations: [pg_sys::LOCKTAG; 2],
+}
+
+impl Held {
+    /// Lock all that a rebuild needs unless somebody else has; then nothing is locked.
+    fn take(place: Place) -> Option<Held> {
+        let relations = [tag(place.table), tag(place.toast)];
+        let mut held = Held { tags: Vec::new(), relations };
+        // Moves and VACUUM lock the table first, too.
+        for oid in [place.table, place.toast, place.index] {
+            if !held.add(oid) {
+                held.release();
+                return None;
+            }
+        }
+        Some(held)
+    }
+
+    fn add(&mut self, oid: u32) -> bool {
+        let tag = tag(oid);
+        // SAFETY: plain call.
+        let got = unsafe { pg_sys::LockAcquire(&tag, SHARE_UPDATE_EXCLUSIVE, true, true) };
+        let got = got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
+        if got {
+            self.tags.push(tag);
+        }
+        got
+    }
+
+    fn release(self) {
+        for tag in self.tags.iter().rev() {
+            // SAFETY: taken in add().
+            unsafe { pg_sys::LockRelease(tag, SHARE_UPDATE_EXCLUSIVE, true) };
+        }
+    }
+
+    /// Somebody wants what our locks keep from him.
+    fn are_wanted(&self) -> bool {
+        // SAFETY: locks that we hold.
+        self.relations
+            .iter()
+            .any(|tag| unsafe { pg_sys::LockHasWaiters(tag, SHARE_UPDATE_EXCLUSIVE, true) })
+    }
+
+    /// Wait for the transactions that hold locks on the relations which conflict with `mode`.
+    fn wait_for(&self, mode: i32, until: Instant) -> bool {
+        xact::next();
+        let others = self.relations.iter().flat_map(|tag| lockers(tag, mode)).collect();
+        wait_for_ends(others, until, || self.are_wanted())
+    }
+}
+
+fn tag(oid: u32) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        // SAFETY: set when the session began.
+        locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
+        locktag_field2: oid,
+        locktag_field3: 0,
+        locktag_field4: 0,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
+        locktag_lockmethodid: 1,
+    }
+}
+
+type Transaction = pg_sys::VirtualTransactionId;
+
+fn lockers(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Transaction> {
+    // SAFETY: the array lives in this transaction's memory and is copied.
+    unsafe {
+        let mut count = 0;
+        let list = pg_sys::GetLockConflicts(tag, mode, &mut count);
+        std::slice::from_raw_parts(list, count as usize).to_vec()
+    }
+}
+
+/// Transactions of this database whose snapshots are not newer than `xmin` (0: all that have one).
+fn snapshot_holders(xmin: u32) -> Vec<Transaction> {
+    const NOBODYS: u32 =
+        pg_sys::PROC_IS_AUTOVACUUM | pg_sys::PROC_IN_VACUUM | pg_sys::PROC_IN_SAFE_IC;
+    // SAFETY: as above; freed, as this is asked again and again.
+    unsafe {
+        let xmin = pg_sys::TransactionId::from_inner(xmin);
+        let mut count = 0;
+        let list = pg_sys::GetCurrentVirtualXIDs(xmin, true, false, NOBODYS as i32, &mut count);
+        let found = std::slice::from_raw_parts(list, count as usize).to_vec();
+        pg_sys::pfree(list.cast());
+        found
+    }
+}
+
+/// Wait until these have ended; false when that takes too long, or is `wanted` to end.
+fn wait_for_ends(mut others: Vec<Transaction>, until: Instant, wanted: impl Fn() -> bool) -> bool {
+    wait(until, wanted, || {
+        // SAFETY: does not wait.
+        others.retain(|other| unsafe { !pg_sys::VirtualXactLock(*other, false) });
+        others.is_empty()
+    })
+}
+
+/// Wait until these have ended or have newer snapshots.
+fn wait_for_snapshots(
+    xmin: u32,
+    mut others: Vec<Transaction>,
+    until: Instant,
+    wanted: impl Fn() -> bool,
+) -> bool {
+    wait(until, wanted, || {
+        if !others.is_empty() {
+            let now = snapshot_holders(xmin);
+            let id = |t: &Transaction| (t.backendId, t.localTransactionId);
+            others.retain(|other| now.iter().any(|n| id(n) == id(other)));
+        }
+        others.is_empty()
+    })
+}
+
+fn wait(until: Instant, wanted: impl Fn() -> bool, mut over: impl FnMut() -> bool) -> bool {
+    let mut pause = 1;
+    loop {
+        if over() {
+            return true;
+        }
+        if Instant::now() >= until || wanted() {
+            return false;
+        }
+        nap(pause);
+        pause = (pause * 2).min(100);
+    }
+}
+
+/// Sleep so many milliseconds, or until somebody wakes us.
+fn nap(milliseconds: i64) {
+    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+    // SAFETY: this process's latch.
+    unsafe {
+        let latch = pg_sys::MyLatch;
+        pg_sys::WaitLatch(latch, events as i32, milliseconds as _, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(latch);
+    }
+    xact::check_for_interrupts();
+}
+
+/// How long others are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// In all before anything is built; what is left of it.
+    pub before: Duration,
+    /// Each time afterwards, or as long as the building took.
+    pub after: Duration,
+}
+
+/// Wait until nobody is left who uses the place's relations, or has a snapshot, now.
+fn others_end(place: Place, patience: &mut Patience) -> bool {
+    xact::next();
+    let started = Instant::now();
+    let until = started + patience.before;
+    let relations = [tag(place.table), tag(place.toast)];
+    let users = relations.iter().flat_map(|tag| lockers(tag, ANYBODY)).collect();
+    let snapshots = snapshot_holders(0);
+    let over =
+        wait_for_ends(users, until, || false) && wait_for_snapshots(0, snapshots, until, || false);
+    patience.before = patience.before.saturating_sub(started.elapsed());
+    over
+}
+
+/// Build the index anew. Returns false when others are at work for too long, or want to be; what has been made by then
+/// is taken away, if need be later ([`left_overs`]).
+pub fn concurrently(place: Place, patience: &mut Patience) -> bool {
+    if !others_end(place, patience) {
+        return false;
+    }
+    let Some(mut held) = Held::take(place) else { return false };
+    xact::next();
+    let done = build_and_swap(place, &mut held, patience);
+    held.release();
+    xact::next();
+    done
+}
+
+fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
+    let Some(new) = with_snapshot(|_| copy_definition(place)) else { return true };
+    held.add(new);
+    let give_up = |held: &Held| {
+        // Nobody has ever read it.
+        discard(Place { index: new, ..place }, held, soon(), false);
+        false
+    };
+    xact::next();
+    guc::crash_point("rebuild-made");
+    // Whoever writes from here on knows of the new index.
+    if !held.wait_for(WRITERS, Instant::now() + patience.after) {
+        return give_up(held);
+    }
+    let started = Instant::now();
+    let relation = pg_sys::Oid::from(place.relation);
+    progress(place, new);
+    xact::next();
+    // SAFETY: as REINDEX CONCURRENTLY calls it: a snapshot is active, the relation is locked.
+    with_snapshot(|_| unsafe { pg_sys::index_concurrently_build(relation, new.into()) });
+    xact::next();
+    guc::crash_point("rebuild-built");
+    let patient = || Instant::now() + patience.after.max(started.elapsed());
+    // Whoever writes from here on makes entries in it.
+    if !held.wait_for(WRITERS, patient()) {
+        return give_up(held);
+    }
+    xact::next();
+    let xmin = with_snapshot(|snapshot| unsafe {
+        // SAFETY: as above.
+        pg_sys::validate_index(relation, new.into(), snapshot.0);
+        (*snapshot.0).xmin.into_inner()
+    });
+    // It lacks entries of rows that older snapshots see.
+    xact::next();
+    let older = snapshot_holders(xmin);
+    if !wait_for_snapshots(xmin, older, patient(), || held.are_wanted()) {
+        return give_up(held);
+    }
+    xact::next();
+    with_snapshot(|_| swap(place, new));
+    xact::next();
+    guc::crash_point("rebuild-swapped");
+    // What stands there under the name of the new one is the old one now. It may be in use.
+    discard(place, held, patient(), true);
+    // SAFETY: plain call.
+    unsafe { pg_sys::pgstat_progress_end_command() };
+    true
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(1)
+}
+
+fn with_snapshot<T: Copy>(body: impl FnOnce(Snap) -> T) -> T {
+    // SAFETY: registered and active while the body runs; after an error the transaction's end takes both.
+    unsafe {
+        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot());
+        pg_sys::PushActiveSnapshot(snapshot);
+        let result = body(Snap::of(snapshot));
+        pg_sys::PopActiveSnapshot();
+        pg_sys::UnregisterSnapshot(snapshot);
+        result
+    }
+}
+
+/// Make an index of the same definition, which nobody uses yet, and mark it as ours; None when there is no index to
+/// rebuild any more.
+fn copy_definition(place: Place) -> Option<u32> {
+    let relation = OpenRel::if_there(place.relation, LockMode::ShareUpdateExclusive)?;
+    let old = OpenRel::if_there(place.index, LockMode::ShareUpdateExclusive)?;
+    let method = catalog::access_method()?;
+    // SAFETY: open relations; the name is of this transaction's memory.
+    let new = catalog::as_owner(relation.owner(), || unsafe {
+        let namespace = (*(*relation.raw()).rd_rel).relnamespace;
+        let tablespace = (*(*old.raw()).rd_rel).reltablespace;
+        let name = (*(*old.raw()).rd_rel).relname.data.as_ptr();
+        let name = free_name(name, c"ccnew", namespace);
+        pg_sys::index_concurrently_create_copy(relation.raw(), place.index.into(), tablespace, name)
+    });
+    catalog::depend_on_access_method(new.to_u32(), method);
+    Some(new.to_u32())
+}
+
+unsafe fn free_name(
+    name: *const core::ffi::c_char,
+    label: &std::ffi::CStr,
+    namespace: pg_sys::Oid,
+) -> *mut core::ffi::c_char {
+    pg_sys::ChooseRelationName(name, std::ptr::null(), label.as_ptr(), namespace, false)
+}
+
+/// Put the new index in the old one's place. The mark, as all that the old one depends on, changes places, too.
+fn swap(place: Place, new: u32) {
+    let old = pg_sys::Oid::from(place.index);
+    // SAFETY: both are locked.
+    unsafe {
+        let namespace = pg_sys::get_rel_namespace(place.relation.into());
+        let name = free_name(pg_sys::get_rel_name(old), c"ccold", namespace);
+        pg_sys::index_concurrently_swap(new.into(), old, name);
+        pg_sys::CacheInvalidateRelcacheByRelid(place.relation.into());
+    }
+}
+
+/// Remove an index that is not valid, as DROP INDEX CONCURRENTLY does. Where it has been `in_use`, plans may still read
+/// it. Returns false when others do not let us until then.
+fn discard(place: Place, held: &Held, until: Instant, in_use: bool) -> bool {
+    if in_use && !held.wait_for(ANYBODY, until) {
+        return false;
+    }
+    xact::next();
+    if catalog::is_live_index(place.index) {
+        // SAFETY: nobody reads it; both are locked.
+        with_snapshot(|_| unsafe {
+            pg_sys::index_concurrently_set_dead(place.relation.into(), place.index.into())
+        });
+    }
+    xact::next();
+    guc::crash_point("rebuild-dead");
+    // Who knows it still makes entries in it.
+    if !held.wait_for(ANYBODY, until) {
+        return false;
+    }
+    xact::next();
+    let oid = pg_sys::Oid::from(place.index);
+    // SAFETY: nobody uses it. Its lock is not waited for.
+    unsafe {
+        if !pg_sys::ConditionalLockRelationOid(oid, pg_sys::AccessExclusiveLock as i32) {
+            return false;
+        }
+    }
+    with_snapshot(|_| unsafe {
+        // SAFETY: as REINDEX CONCURRENTLY does it.
+        let objects = pg_sys::new_object_addresses();
+        let index = pg_sys::ObjectAddress {
+            classId: pg_sys::RelationRelationId,
+            objectId: oid,
+            objectSubId: 0,
+        };
+        pg_sys::add_exact_object_address(&index, objects);
+        let how = pg_sys::PERFORM_DELETION_CONCURRENT_LOCK | pg_sys::PERFORM_DELETION_INTERNAL;
+        pg_sys::performMultipleDeletions(objects, pg_sys::DropBehavior::DROP_RESTRICT, how as i32);
+    });
+    xact::next();
+    true
+}
+
+/// Remove an index that a rebuild has left, if others let us soon.
+pub fn remove_left_over(place: Place) -> bool {
+    xact::next();
+    let Some(held) = Held::take(place) else { return false };
+    let done = discard(place, &held, soon(), true);
+    held.release();
+    xact::next();
+    done
+}
+
+/// What rebuilds that failed or died have left of a relation.
+pub fn left_overs(relation: u32) -> Vec<u32> {
+    let Some(ours) = catalog::access_method() else { return Vec::new() };
+    let mut list = catalog::invalid_indexes(relation);
+    list.retain(|index| catalog::depends_on_access_method(*index, ours));
+    list
+}
+
+/// For pg_stat_progress_create_index.
+fn progress(place: Place, new: u32) {
+    let values = [
+        (
+            pg_sys::PROGRESS_CREATEIDX_COMMAND,
+            pg_sys::PROGRESS_CREATEIDX_COMMAND_REINDEX_CONCURRENTLY,
+        ),
+        (pg_sys::PROGRESS_CREATEIDX_INDEX_OID.to_u32(), new),
+        (pg_sys::PROGRESS_CREATEIDX_ACCESS_METHOD_OID.to_u32(), pg_sys::BTREE_AM_OID.to_u32()),
+        (pg_sys::PROGRESS_CREATEIDX_PHASE, pg_sys::PROGRESS_CREATEIDX_PHASE_BUILD),
+    ];
+    // SAFETY: plain calls.
+    unsafe {
+        pg_sys::pgstat_progress_start_command(
+            pg_sys::ProgressCommandType::PROGRESS_COMMAND_CREATE_INDEX,
+            place.relation.into(),
+        );
+        for (at, value) in values {
+            pg_sys::pgstat_progress_update_param(at as i32, i64::from(value));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A background process that rebuilds the indexes of a database: started when autovacuum has ended there and found one
+//! that wants it, or when a VACUUM command has left one. Like autovacuum it gives way: who waits for its locks cancels
+//! it, and DROP DATABASE ends it.
+//!
+//! In a database one of them is at work, and one more waits for its turn, which then looks at all that has been asked
+//! for until then: more of them end at once.
+
+use super::ext::{callback, direct};
+use super::{catalog, xact};
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// A lock that one has.
+const ALONE: i32 = pg_sys::ShareUpdateExclusiveLock as i32;
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+/// Start one when this process (autovacuum's) has come to its end, and not before: they would wait for each other.
+pub fn start_at_exit() {
+    static mut WANTED: bool = false;
+    // SAFETY: main thread only; registered once.
+    unsafe {
+        if !WANTED {
+            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0usize));
+            WANTED = true;
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn at_exit(code: core::ffi::c_int, _: pg_sys::Datum) {
+    if code == 0 {
+        callback(start)
+    }
+}
+
+/// Start one now. When there is no room for it, nothing happens: the next VACUUM asks again.
+pub fn start() {
+    // SAFETY: a plain struct of texts and numbers; PostgreSQL copies it.
+    unsafe {
+        let mut worker: pg_sys::BackgroundWorker = std::mem::zeroed();
+        put(&mut worker.bgw_name, c"firn index rebuild");
+        put(&mut worker.bgw_type, c"firn index rebuild");
+        put(&mut worker.bgw_library_name, c"firn");
+        put(&mut worker.bgw_function_name, c"firn_index_worker");
+        let connected =
+            pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION;
+        worker.bgw_flags = connected as i32;
+        worker.bgw_start_time = pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished;
+        worker.bgw_restart_time = pg_sys::BGW_NEVER_RESTART;
+        worker.bgw_main_arg = pg_sys::Datum::from(pg_sys::MyDatabaseId);
+        pg_sys::RegisterDynamicBackgroundWorker(&mut worker, std::ptr::null_mut());
+    }
+}
+
+fn put(field: &mut [core::ffi::c_char], text: &CStr) {
+    for (to, from) in field.iter_mut().zip(text.to_bytes_with_nul()) {
+        *to = *from as core::ffi::c_char;
+    }
+}
+
+/// What such a process does.
+///
+/// # Safety
+/// PostgreSQL calls it.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
+    callback(|| {
+        pg_sys::pqsignal(SIGTERM, Some(direct::die));
+        pg_sys::pqsignal(SIGINT, Some(direct::StatementCancelHandler));
+        pg_sys::BackgroundWorkerUnblockSignals();
+        let database = pg_sys::Oid::from(database.value() as u32);
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+        xact::yield_as_autovacuum();
+        super::guc::for_maintenance();
+        pg_sys::StartTransactionCommand();
+        if let Some(method) = catalog::access_method() {
+            if lock(method, QUEUE, false) {
+                lock(method, TURN, true);
+                pg_sys::LockRelease(&tag(method, QUEUE), ALONE, true);
+                xact::next();
+                crate::mover::rebuild_all();
+            }
+        }
+        pg_sys::CommitTransactionCommand();
+        // The end of a process that is in no transaction leaves locks of the session to whoever gets its place.
+        pg_sys::LockReleaseAll(1, true);
+    })
+}
+
+/// Which of the two locks. Whoever drops the access method waits for the first, and cancels us.
+const TURN: u16 = 0;
+const QUEUE: u16 = 1;
+
+fn tag(method: u32, which: u16) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        // SAFETY: set when the session began.
+        locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
+        locktag_field2: pg_sys::AccessMethodRelationId.to_u32(),
+        locktag_field3: method,
+        locktag_field4: which,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
+        locktag_lockmethodid: 1,
+    }
+}
+
+fn lock(method: u32, which: u16, wait: bool) -> bool {
+    // SAFETY: plain call; the lock goes with the process, or with an error.
+    let got = unsafe { pg_sys::LockAcquire(&tag(method, which), ALONE, true, !wait) };
+    got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+}
