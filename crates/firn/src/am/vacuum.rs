@@ -34,23 +34,23 @@ fn warn_of_damage(table: Rel, slot: Slot, e: &Error, others: usize) {
         .warn()
 }
 
-/// What comes before heapam's VACUUM. Returns whether that will find nothing left of rows that were moved but what it
-/// removes.
-pub fn before(table: Rel, wish: &Wish) -> bool {
+/// What comes before heapam's VACUUM. Returns of how many moved rows that will leave the entries that they had before;
+/// None when it may leave those of all.
+pub fn before(table: Rel, wish: &Wish) -> Option<u64> {
     super::clean_indexes::clean(table, wish);
     if wish.index_cleanup_is_off() {
-        return false;
+        return None;
     }
-    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return false };
+    let toast = Directory::open(table, LockMode::RowExclusive)?.toast;
     // Not the TOAST relation's horizon: what is removed are the table's rows.
-    !directory.toast.is_empty()
-        && forward::all_outlived(&directory.toast, xact::oldest_visible(table))
+    let oldest = xact::oldest_visible(table);
+    (!toast.is_empty()).then(|| forward::rows_not_outlived(&toast, oldest))
 }
 
-/// What comes after it; `settled` as `before` has found.
-pub fn after(table: Rel, settled: bool) {
-    if settled {
-        settle(table);
+/// What comes after it; `left` as `before` has found.
+pub fn after(table: Rel, left: Option<u64>) {
+    if let Some(left) = left {
+        settle(table, left);
     }
     // Near the end of transaction ids VACUUM must do without one. And a snapshot that lasts as long as the
     // transaction was taken while others ignored it.
@@ -72,10 +72,10 @@ pub fn after_toast(toast: Rel) {
     }
 }
 
-/// No entries are left of the places that rows had before they were moved.
-fn settle(table: Rel) {
+/// Only so many rows still have entries of the places where they were before they were moved.
+fn settle(table: Rel, left: u64) {
     if let Some(directory) = Directory::open(table, LockMode::RowExclusive) {
-        cleaned::settle(&directory.toast);
+        cleaned::settle(&directory.toast, left);
     }
 }
 

@@ -9,7 +9,6 @@ use crate::pg::{ChunkKey, Snap, Toast};
 const KEY: ChunkKey = ChunkKey { id: keys::CLEANED, seq: 0 };
 const VERSION: u8 = 1;
 const LEN: usize = 24;
-const SETTLED: u32 = 1 << 31;
 
 /// What the last pass has left for the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,10 +17,11 @@ pub struct Cleaned {
     pub before: u64,
     /// Virtual blocks before this one that no stripe has taken have no entries.
     pub blocks: u32,
-    /// Rows that have been moved since the indexes were built anew or found to be as small as new ones, up to 2^31 - 1.
+    /// Rows that have been moved, whose entries of before VACUUM has not removed yet.
     pub moved: u32,
-    /// VACUUM has removed the entries that they had before.
-    pub settled: bool,
+    /// Those whose entries of before it has removed since the indexes were built anew or found to be as small as new
+    /// ones. Both are counted up to 2^32 - 1.
+    pub settled: u32,
 }
 
 impl Cleaned {
@@ -30,8 +30,8 @@ impl Cleaned {
         out[0] = VERSION;
         out[8..16].copy_from_slice(&self.before.to_le_bytes());
         out[16..20].copy_from_slice(&self.blocks.to_le_bytes());
-        let moved = self.moved.min(SETTLED - 1) | if self.settled { SETTLED } else { 0 };
-        out[20..24].copy_from_slice(&moved.to_le_bytes());
+        out[4..8].copy_from_slice(&self.settled.to_le_bytes());
+        out[20..24].copy_from_slice(&self.moved.to_le_bytes());
         out
     }
 
@@ -40,10 +40,8 @@ impl Cleaned {
             return None;
         }
         let before = u64::from_le_bytes(bytes[8..16].try_into().ok()?);
-        let blocks = u32::from_le_bytes(bytes[16..20].try_into().ok()?);
-        let moved = u32::from_le_bytes(bytes[20..24].try_into().ok()?);
-        let settled = moved & SETTLED != 0;
-        Some(Cleaned { before, blocks, moved: moved & !SETTLED, settled })
+        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        Some(Cleaned { before, blocks: word(16)?, moved: word(20)?, settled: word(4)? })
     }
 }
 
@@ -65,25 +63,28 @@ pub fn write(toast: &Toast, cleaned: Cleaned) {
 /// entries are bloat all the same.)
 pub fn count_moved(toast: &Toast, rows: u64) {
     let note = read(toast);
-    let moved = note.moved.saturating_add(rows.try_into().unwrap_or(u32::MAX)).min(SETTLED - 1);
+    let moved = note.moved.saturating_add(rows.try_into().unwrap_or(u32::MAX));
     if rows > 0 {
-        write(toast, Cleaned { moved, settled: false, ..note });
+        write(toast, Cleaned { moved, ..note });
     }
 }
 
-/// VACUUM has removed all entries that the moved rows had before.
-pub fn settle(toast: &Toast) {
+/// VACUUM has removed the entries that the moved rows had before, but for the `left` that some snapshot needs.
+pub fn settle(toast: &Toast, left: u64) {
     let note = read(toast);
-    if note.moved > 0 && !note.settled {
-        write(toast, Cleaned { settled: true, ..note });
+    let moved = note.moved.min(left.try_into().unwrap_or(u32::MAX));
+    if moved < note.moved {
+        let settled = note.settled.saturating_add(note.moved - moved);
+        write(toast, Cleaned { moved, settled, ..note });
     }
 }
 
-/// The indexes are as small as new ones.
-pub fn forget_moved(toast: &Toast) {
+/// After moves of so many rows that are settled, the indexes are as small as new ones.
+pub fn forget_settled(toast: &Toast, rows: u64) {
     let note = read(toast);
-    if note.moved > 0 {
-        write(toast, Cleaned { moved: 0, settled: false, ..note });
+    let settled = note.settled.saturating_sub(rows.try_into().unwrap_or(u32::MAX));
+    if settled < note.settled {
+        write(toast, Cleaned { settled, ..note });
     }
 }
 
@@ -102,11 +103,11 @@ pub(super) fn prepare(toast: &Toast) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cleaned, SETTLED};
+    use super::Cleaned;
 
     #[test]
     fn note_round_trips() {
-        for (moved, settled) in [(0, false), (SETTLED - 1, false), (7, true)] {
+        for (moved, settled) in [(0, 0), (u32::MAX, 1), (7, u32::MAX)] {
             let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31, moved, settled };
             assert_eq!(Cleaned::decode(&note.encode()), Some(note));
         }

@@ -48,16 +48,16 @@ pub fn prune(toast: &Toast, oldest: u32) -> usize {
     places.len()
 }
 
-/// All lists are of moves that every snapshot sees (`oldest` as above).
-pub fn all_outlived(toast: &Toast, oldest: u32) -> bool {
-    let found =
-        toast.scan(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), false, |_, row| {
-            match row.xmin() == FROZEN_XID || xact::precedes(row.xmin(), oldest) {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            }
-        });
-    found.is_none()
+/// Rows in lists of moves that some snapshot does not see (`oldest` as above).
+pub fn rows_not_outlived(toast: &Toast, oldest: u32) -> u64 {
+    let mut rows = 0;
+    toast.scan::<()>(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), false, |_, row| {
+        if row.xmin() != FROZEN_XID && !xact::precedes(row.xmin(), oldest) {
+            rows += (row.data().len() / ENTRY) as u64;
+        }
+        ControlFlow::Continue(())
+    });
+    rows
 }
 
 fn key(slot: Slot, part: usize) -> ChunkKey {

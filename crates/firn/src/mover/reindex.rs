@@ -20,7 +20,7 @@ const WORKERS: Patience =
 pub fn rebuild_wanted(table: Rel) -> bool {
     let Some(toast) = table.toast_oid() else { return false };
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
-    note_of(&toast, table.oid()).is_some_and(|moves| moves.are_many())
+    note_of(&toast, table.oid()).are_many()
         || [table.oid(), toast.rel().oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
 }
 
@@ -28,20 +28,20 @@ pub fn rebuild_wanted(table: Rel) -> bool {
 pub fn rebuild_wanted_of_toast(rel: Rel) -> bool {
     let Some(owner) = catalog::owner_of_toast(rel.oid()) else { return false };
     let toast = Toast::open_oid(rel.oid(), LockMode::RowExclusive);
-    let moves = note_of(&toast, owner).map(|moves| Moves { toast: true, ..moves });
-    moves.is_some_and(|moves| moves.are_many() || !due(rel, moves).is_empty())
+    let moves = Moves { toast: true, ..note_of(&toast, owner) };
+    moves.are_many()
+        || !due(rel, moves).is_empty()
         || [owner, rel.oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
 }
 
-/// What is known of the table's moves; None while entries of before them may be left.
-fn note_of(toast: &Toast, table: u32) -> Option<Moves> {
+/// What is known of the table's moves, of whose old entries none is left.
+fn note_of(toast: &Toast, table: u32) -> Moves {
     let note = match toast.is_empty() {
         true => cleaned::Cleaned::default(),
         false => cleaned::read(toast),
     };
     let rows = row_count(table).max(0.0) as u64;
-    let moved = u64::from(note.moved);
-    (moved == 0 || note.settled).then_some(Moves { moved, rows, toast: false })
+    Moves { moved: u64::from(note.settled), rows, toast: false }
 }
 
 /// Indexes of an open relation that are to be built anew.
@@ -63,8 +63,8 @@ struct Found {
     places: Vec<Place>,
     left_over: Vec<Place>,
     temporary: bool,
-    /// There is a note of moves, after which the indexes have been looked at.
-    looked: bool,
+    /// After moves of so many rows the indexes have been looked at.
+    moved: u64,
 }
 
 fn look(oid: u32) -> Option<Found> {
@@ -81,7 +81,7 @@ fn look(oid: u32) -> Option<Found> {
         places: Vec::new(),
         left_over: Vec::new(),
         temporary: table.is_temporary(),
-        looked: false,
+        moved: 0,
     };
     if table.is_of_other_session() {
         return None;
@@ -90,9 +90,9 @@ fn look(oid: u32) -> Option<Found> {
         let left = rebuild::left_overs(relation.oid());
         found.left_over.extend(left.into_iter().map(|index| place(relation, index)));
     }
-    let Some(moves) = note_of(&toast, oid) else { return Some(found) };
+    let moves = note_of(&toast, oid);
     if moves.are_many() {
-        found.looked = true;
+        found.moved = moves.moved;
         found.places.extend(due(table.rel(), moves).into_iter().map(|i| place(table.rel(), i)));
     }
     let moves = Moves { toast: true, ..moves };
@@ -137,8 +137,8 @@ impl Rebuilds {
                 false => self.step(*place, |patience| rebuild::concurrently(*place, patience)),
             };
         }
-        if all && found.looked && !self.cancelled {
-            xact::with_snapshot(|| forget(oid));
+        if all && found.moved > 0 && !self.cancelled {
+            xact::with_snapshot(|| forget(oid, found.moved));
             xact::next();
         }
     }
@@ -187,14 +187,13 @@ fn warn(place: Place, failed: Failed) {
         .warn()
 }
 
-/// The table's indexes are as small as new ones.
-fn forget(oid: u32) {
+/// After the moves that were known, the table's indexes are as small as new ones.
+fn forget(oid: u32, moved: u64) {
     let Some(table) = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive) else { return };
     let Some(toast) = table.toast_oid() else { return };
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
-    // A move has come in between.
-    if !toast.is_empty() && cleaned::read(&toast).settled {
-        cleaned::forget_moved(&toast);
+    if !toast.is_empty() {
+        cleaned::forget_settled(&toast, moved);
     }
 }
 

@@ -63,13 +63,13 @@ pub(super) unsafe extern "C-unwind" fn vacuum(
 ) {
     callback(|| {
         let wish = super::index_clean::Wish::of(params, strategy);
-        let settled = maintenance::before(Rel::of(rel), &wish);
+        let left = maintenance::before(Rel::of(rel), &wish);
         let part = maintenance::row_store_tuples(Rel::of(rel), (*(*rel).rd_rel).reltuples);
         counted_as(rel, part, || heap!(relation_vacuum(rel, params, strategy)));
         // heapam has written the catalog; the minor releases before 2024 tell the caches of such
         // writes at the end of the command only.
         pg_sys::CommandEndInvalidationMessages();
-        maintenance::after(Rel::of(rel), settled)
+        maintenance::after(Rel::of(rel), left)
     })
 }
 
