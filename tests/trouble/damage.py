@@ -1,6 +1,8 @@
 """firn.check tells all damage there is, whatever it meets on the way; firn.repair mends what needs no guessing."""
 import glob
 import os
+import threading
+import time
 
 from trouble.common import expect, fresh, intact
 
@@ -222,6 +224,27 @@ def vacuum_of_damage(cluster):
         by_hand(c, "UPDATE @ SET chunk_data = set_byte(chunk_data, 0, 1) WHERE chunk_id = 2")
         c.execute("DELETE FROM h WHERE id < 1200")
         c.execute("VACUUM f")
+        intact(c)
+        c.execute("DROP TABLE f, h")
+
+
+def repair_beside_reindex(cluster):
+    """A repair takes no index for a left-over that is about to become the valid one."""
+    with cluster.connect() as c, cluster.connect() as old, cluster.connect() as builder, cluster.connect() as mender:
+        fresh(c)
+        old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        call = f"REINDEX TABLE CONCURRENTLY {toast_of(c)}"
+        threads = [threading.Thread(target=builder.execute, args=(call,)),
+                   threading.Thread(target=mender.execute, args=("SELECT * FROM firn.repair('f', false)",))]
+        for thread, session in zip(threads, (builder, mender)):
+            thread.start()
+            # Each waits: one for the old snapshot, the other for the first.
+            while c.execute("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", (session.info.backend_pid,)).fetchone() == (0,):
+                time.sleep(0.02)
+        old.execute("ROLLBACK")
+        for thread in threads:
+            thread.join()
+        assert not problems(c)
         intact(c)
         c.execute("DROP TABLE f, h")
 

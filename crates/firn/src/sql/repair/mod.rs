@@ -43,10 +43,13 @@ impl Plan {
 pub fn repair(oid: u32, progress: &Progress, report: Report<'_>) {
     for round in 1.. {
         let opened = OpenRel::open(oid, LockMode::AccessExclusive);
+        // REINDEX of the TOAST relation needs no lock on the table: its new index must not be taken for a left-over
+        // and be dropped when it has become the valid one.
+        let rows = opened.rel().toast_oid().map(|t| OpenRel::open(t, LockMode::AccessExclusive));
         let name = opened.rel().name();
         let steps = plan::plan(&facts(opened.rel(), progress));
         let more = steps.iter().any(Step::can_be_done) && round <= ROUNDS;
-        drop(opened);
+        drop((rows, opened));
         for step in steps {
             if more && step.can_be_done() {
                 carry_out(oid, &step);
