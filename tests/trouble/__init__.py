@@ -21,6 +21,7 @@ CASES = {
     "intents of dead offloads": damage.intents,
     "check of every stripe": damage.every_stripe,
     "repair": damage.repairs,
+    "damaged tombstones": damage.damaged_tombstone,
     "repair beside reindex": damage.repair_beside_reindex,
     "check of index entries": damage.index_entries,
     "store not mounted": stores.unmounted,

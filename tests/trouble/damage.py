@@ -228,6 +228,26 @@ def vacuum_of_damage(cluster):
         c.execute("DROP TABLE f, h")
 
 
+def damaged_tombstone(cluster):
+    """Whether a row with a damaged tombstone lives is not known: who reads it is told, VACUUM goes on, others read on."""
+    with cluster.connect() as c:
+        fresh(c)
+        # That of id 100, the first that was changed.
+        kept = c.execute(f"SELECT chunk_id, chunk_seq, chunk_data FROM {toast_of(c)} WHERE chunk_id >= 12000 AND get_byte(chunk_data, 0) = 68 "
+                         "ORDER BY 1, 2 LIMIT 1").fetchone()
+        change = f"UPDATE @ SET chunk_data = '%s' WHERE chunk_id = {kept[0]} AND chunk_seq = {kept[1]}"
+        by_hand(c, change % ("\\x00" + kept[2][1:].hex()))
+        for sql in ("SELECT sum(n) FROM f", "SELECT * FROM f WHERE id = 100", "UPDATE f SET n = 1 WHERE id = 100",
+                    "SELECT id FROM f WHERE id = 100 FOR UPDATE"):
+            expect(c, sql, "XX001")
+        assert c.execute("SELECT id FROM f WHERE id = 1900").fetchall() == [(1900,)]
+        assert any("tombstone" in p and "damaged" in p for _, _, p in problems(c)), problems(c)
+        c.execute("VACUUM (FREEZE, INDEX_CLEANUP on) f")
+        by_hand(c, change % ("\\x" + kept[2].hex()))
+        intact(c)
+        c.execute("DROP TABLE f, h")
+
+
 def repair_beside_reindex(cluster):
     """A repair takes no index for a left-over that is about to become the valid one."""
     with cluster.connect() as c, cluster.connect() as old, cluster.connect() as builder, cluster.connect() as mender:

@@ -124,14 +124,20 @@ fn each_dead(
     mut visit: impl FnMut(u32, u64),
 ) {
     let mut last = None;
-    tombstones::each(&directory.toast, Slot(slot), rows, Snap::self_snap(), |row, stone| {
-        let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
-        let deleted = stone.tombstone.state == TombstoneState::Deleted;
-        if settled && deleted && last != Some(row) {
-            last = Some(row);
-            visit(row, xact::full(stone.raw_xmin));
-        }
-    });
+    tombstones::each_readable(
+        &directory.toast,
+        Slot(slot),
+        rows,
+        Snap::self_snap(),
+        |row, stone| {
+            let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
+            let deleted = stone.tombstone.state == TombstoneState::Deleted;
+            if settled && deleted && last != Some(row) {
+                last = Some(row);
+                visit(row, xact::full(stone.raw_xmin));
+            }
+        },
+    );
 }
 
 /// As many stripes from the first of `known` on as VACUUM has memory for, at least one, and the first block of

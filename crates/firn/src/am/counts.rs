@@ -155,9 +155,9 @@ pub fn count_stripe_rows(directory: &Directory, stripes: &[Found]) -> (u64, u64)
     for found in stripes {
         xact::check_for_interrupts();
         let all = found.entry.rows;
-        let deleted = tombstones::deleted(&directory.toast, found.slot, all, snap);
+        let deleted = tombstones::deleted_readable(&directory.toast, found.slot, all, snap);
         rows += u64::from(all);
-        live += u64::from(all - deleted.map_or(0, |d| d.count().min(all)));
+        live += u64::from(all - deleted.min(all));
     }
     (rows, live)
 }

@@ -209,7 +209,7 @@ impl Directory {
         self.free_chunks(found);
         let mut stones = Vec::new();
         let rows = found.entry.rows;
-        tombstones::each(&self.toast, found.slot, rows, Snap::self_snap(), |_, stone| {
+        tombstones::each_readable(&self.toast, found.slot, rows, Snap::self_snap(), |_, stone| {
             stones.push(stone.place)
         });
         for place in stones {

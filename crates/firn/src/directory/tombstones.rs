@@ -4,7 +4,7 @@
 use super::keys;
 use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::{seq_of, unsigned_of, RowView};
-use crate::pg::{ChunkKey, Snap, SnapKind, Toast};
+use crate::pg::{error, ChunkKey, Kind, Snap, SnapKind, Toast};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
 use std::ops::{ControlFlow, Range};
 
@@ -39,8 +39,8 @@ pub fn tid_of(key: ChunkKey) -> Option<Tid> {
 pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
     let key = key_of(tid);
     let look = || {
-        toast.scan(key.id, key.seq, key.seq, snap, false, |_, row| {
-            decode(row).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+        toast.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
+            ControlFlow::Break(stone(toast, key, row))
         })
     };
     match snap.kind() {
@@ -78,25 +78,22 @@ fn look_to_lock(toast: &Toast, key: ChunkKey) -> Option<(Stone, u32)> {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
     let mut tombstone = None;
-    let anchor = toast.scan(key.id, key.seq, key.seq, snap, false, |_, row| {
+    let anchor = toast.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
         let (writer, _) = snap.dirty_found();
-        match decode(row) {
-            Some(stone) if stone.tombstone.state == TombstoneState::Anchor => {
-                ControlFlow::Break((stone, writer))
-            }
-            Some(stone) => {
-                tombstone = Some((stone, writer));
-                ControlFlow::Continue(())
-            }
-            None => ControlFlow::Continue(()),
+        let stone = stone(toast, key, row);
+        if stone.tombstone.state == TombstoneState::Anchor {
+            return ControlFlow::Break((stone, writer));
         }
+        tombstone = Some((stone, writer));
+        ControlFlow::Continue(())
     });
     anchor.or(tombstone)
 }
 
 /// The tombstone that the update of an anchor made: at `place`, by transaction `updater`.
 pub fn made_by(toast: &Toast, tid: Tid, place: Tid, updater: u32) -> Option<Tombstone> {
-    let stone = toast.at(place, key_of(tid), Snap::any(), decode)??;
+    let key = key_of(tid);
+    let stone = toast.at(place, key, Snap::any(), |row| stone(toast, key, row))?;
     let is_it = stone.raw_xmin == updater && stone.tombstone.state == TombstoneState::Deleted;
     is_it.then_some(stone.tombstone)
 }
@@ -106,9 +103,9 @@ pub fn is_anchor(data: &[u8]) -> bool {
     Tombstone::decode(data).is_ok_and(|t| t.state == TombstoneState::Anchor)
 }
 
-fn decode(row: &RowView) -> Option<Stone> {
-    let tombstone = Tombstone::decode(row.data()).ok()?;
-    Some(Stone {
+fn decode(row: &RowView) -> firn_format::Result<Stone> {
+    let tombstone = Tombstone::decode(row.data())?;
+    Ok(Stone {
         place: row.place(),
         xmin: row.xmin(),
         raw_xmin: row.raw_xmin(),
@@ -117,21 +114,57 @@ fn decode(row: &RowView) -> Option<Stone> {
     })
 }
 
-/// Visit the tombstones and anchors of a stripe's rows that `snap` sees, in row order.
+/// The tombstone or anchor that a row is. Raises when it is damaged: whether the stripe's row lives is not known then.
+fn stone(toast: &Toast, key: ChunkKey, row: &RowView) -> Stone {
+    decode(row).unwrap_or_else(|e| {
+        let of = match tid_of(key) {
+            Some(tid) => format!("the tombstone of row ({},{}) is damaged", tid.block, tid.offset),
+            None => "a tombstone is damaged".to_owned(),
+        };
+        let place = row.place();
+        error(Kind::Corrupt, of)
+            .detail(format!(
+                "TOAST relation {}, at ({},{}): {e}",
+                toast.rel().oid(),
+                place.block,
+                place.offset
+            ))
+            .hint("Run firn.check() on the table; restore it from a backup or standby.")
+            .raise()
+    })
+}
+
+/// Visit the tombstones and anchors of a stripe's rows that `snap` sees, in row order. Raises at a damaged one.
 pub fn each(toast: &Toast, slot: Slot, rows: u32, snap: Snap, mut visit: impl FnMut(u32, Stone)) {
-    within(toast, slot, 0..rows, snap, |row, stone| {
-        visit(row, stone);
+    within(toast, slot, 0..rows, snap, |key, row, at| {
+        visit(at, stone(toast, key, row));
         ControlFlow::Continue(())
     });
 }
 
-/// As [`each`] for some of a stripe's rows, until `visit` breaks.
+/// As [`each`] for those who need not know of every row: damaged ones are passed over.
+pub fn each_readable(
+    toast: &Toast,
+    slot: Slot,
+    rows: u32,
+    snap: Snap,
+    mut visit: impl FnMut(u32, Stone),
+) {
+    within(toast, slot, 0..rows, snap, |_, row, at| {
+        if let Ok(stone) = decode(row) {
+            visit(at, stone);
+        }
+        ControlFlow::Continue(())
+    });
+}
+
+/// The rows under the keys of some of a stripe's rows, until `visit` breaks. It is told the row's number, too.
 fn within(
     toast: &Toast,
     slot: Slot,
     rows: Range<u32>,
     snap: Snap,
-    mut visit: impl FnMut(u32, Stone) -> ControlFlow<()>,
+    mut visit: impl FnMut(ChunkKey, &RowView, u32) -> ControlFlow<()>,
 ) {
     if rows.is_empty() {
         return;
@@ -145,10 +178,7 @@ fn within(
         let (low, high) = (key_of_linear(from), key_of_linear(to));
         let ended = toast.scan(low.id, low.seq, high.seq, snap, false, |key, row| {
             let linear = (from >> 32 << 32) | u64::from(unsigned_of(key.seq));
-            match decode(row) {
-                Some(stone) => visit((linear - base) as u32, stone),
-                None => ControlFlow::Continue(()),
-            }
+            visit(key, row, (linear - base) as u32)
         });
         if ended.is_some() {
             return;
@@ -160,7 +190,7 @@ fn within(
 /// Whether `snap` sees any tombstone or anchor of a stripe's rows.
 pub fn any(toast: &Toast, slot: Slot, rows: u32, snap: Snap) -> bool {
     let mut found = false;
-    within(toast, slot, 0..rows, snap, |_, _| {
+    within(toast, slot, 0..rows, snap, |_, _, _| {
         found = true;
         ControlFlow::Break(())
     });
@@ -170,14 +200,25 @@ pub fn any(toast: &Toast, slot: Slot, rows: u32, snap: Snap) -> bool {
 /// Which of some rows of a stripe are deleted for `snap`, ascending.
 pub fn deleted_of(toast: &Toast, slot: Slot, rows: Range<u32>, snap: Snap) -> Vec<u32> {
     let mut list = Vec::new();
-    within(toast, slot, rows, snap, |row, stone| {
-        if stone.tombstone.state == TombstoneState::Deleted {
-            list.push(row);
+    within(toast, slot, rows, snap, |key, row, at| {
+        if stone(toast, key, row).tombstone.state == TombstoneState::Deleted {
+            list.push(at);
         }
         ControlFlow::Continue(())
     });
     list.dedup();
     list
+}
+
+/// How many rows of a stripe are known to be deleted for `snap`; damaged tombstones count for none.
+pub fn deleted_readable(toast: &Toast, slot: Slot, rows: u32, snap: Snap) -> u32 {
+    let mut vector = DeleteVector::new(rows);
+    each_readable(toast, slot, rows, snap, |row, stone| {
+        if stone.tombstone.state == TombstoneState::Deleted {
+            vector.set(row);
+        }
+    });
+    vector.count()
 }
 
 /// Rows of a stripe that are deleted for `snap`; None when there is none.

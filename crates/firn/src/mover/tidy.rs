@@ -45,11 +45,17 @@ fn remove_dead_stripes(directory: &Directory, oldest: u32) {
     for found in directory.list_readable(Snap::self_snap(), |_, _| ()) {
         xact::check_for_interrupts();
         let (rows, mut dead) = (found.entry.rows, 0);
-        tombstones::each(&directory.toast, found.slot, rows, Snap::self_snap(), |_, stone| {
-            let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
-            let deleted = stone.tombstone.state == TombstoneState::Deleted;
-            dead += u32::from(deleted && settled);
-        });
+        tombstones::each_readable(
+            &directory.toast,
+            found.slot,
+            rows,
+            Snap::self_snap(),
+            |_, stone| {
+                let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
+                let deleted = stone.tombstone.state == TombstoneState::Deleted;
+                dead += u32::from(deleted && settled);
+            },
+        );
         if dead == rows && !is_any_held(directory, &found) {
             directory.remove(&found, xact::command_id(true));
             first = first.or(Some(found.slot.0));
@@ -66,7 +72,7 @@ fn remove_dead_stripes(directory: &Directory, oldest: u32) {
 /// wait for him.
 fn is_any_held(directory: &Directory, found: &Found) -> bool {
     let mut places = Vec::new();
-    tombstones::each(
+    tombstones::each_readable(
         &directory.toast,
         found.slot,
         found.entry.rows,
