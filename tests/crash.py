@@ -48,9 +48,7 @@ def crash_at(cluster, point, statement):
             raise AssertionError("the crash point was not reached")
         except psycopg.OperationalError:
             pass
-    # The postmaster needs a moment to notice and to begin recovery.
-    time.sleep(0.5)
-    cluster.wait_ready()
+    cluster.wait_recovered()
     with cluster.connect() as c:
         assert content(c) == before, (content(c), before)
         c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
@@ -88,8 +86,7 @@ def intents(cluster, point):
             raise AssertionError("the crash point was not reached")
         except psycopg.OperationalError:
             pass
-    time.sleep(0.5)
-    cluster.wait_ready()
+    cluster.wait_recovered()
     with cluster.connect() as c:
         assert content(c) == before
         c.execute("REINDEX TABLE f")

@@ -232,8 +232,7 @@ def killed(cluster):
                     raise AssertionError(f"{point} was not reached")
                 except psycopg.OperationalError:
                     pass
-            time.sleep(0.5)
-            cluster.wait_ready()
+            cluster.wait_recovered()
             with cluster.connect() as c:
                 c.execute("SET firn.stripe_rows = 100")
                 stripes = info(c, "f")[0]

@@ -42,6 +42,8 @@ class Cluster:
         self.log = os.path.join(self.root, "log")
         self.port = 5432
         self.conf = list(conf)
+        # How many crashes of processes have been waited for.
+        self.crashes = 0
         self.shadow = None
         self.settable = None
         os.chmod(self.root, 0o755)
@@ -150,6 +152,20 @@ class Cluster:
         pairs = [re.split(r"\s*=\s*", line, maxsplit=1) for line in foreign_settings()]
         return " ".join("-c {}={}".format(name, value.strip("'").replace(" ", "\\ "))
                         for name, value in pairs if name.lower() in self.settable)
+
+    def wait_recovered(self, seconds=60):
+        """Wait until the server has noticed that one of its processes crashed, and has recovered. It still takes connections
+        for a moment after the crash; those it ends."""
+        end = time.time() + seconds
+        while True:
+            with open(self.log, errors="replace") as f:
+                crashes = sum("all server processes terminated; reinitializing" in line for line in f)
+            if crashes > self.crashes:
+                break
+            assert time.time() < end, "the server has not noticed the crash"
+            time.sleep(0.02)
+        self.crashes = crashes
+        self.wait_ready(seconds)
 
     def psql(self, sql, dbname="postgres", settings=""):
         if foreign_settings():

@@ -69,7 +69,10 @@ struct Found {
 
 fn look(oid: u32) -> Option<Found> {
     let table = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
-    let toast = Toast::open_oid(table.toast_oid()?, LockMode::RowExclusive);
+    let toast = table.toast_oid()?;
+    // Whoever has it, and wants the table next, would wait for us.
+    drop(OpenRel::try_open(toast, LockMode::RowExclusive)?);
+    let toast = Toast::open_oid(toast, LockMode::RowExclusive);
     let relations = [table.rel(), toast.rel()];
     let place = |relation: Rel, index: u32| Place {
         index,
@@ -120,9 +123,19 @@ impl Rebuilds {
         if self.cancelled || xact::ids_are_scarce() {
             return;
         }
-        let found = xact::with_snapshot(|| look(oid));
-        xact::next();
-        let Some(found) = found else { return };
+        let found = transactions(|| {
+            let found = xact::with_snapshot(|| look(oid));
+            xact::next();
+            found
+        });
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return,
+            Err(failed) => {
+                self.cancelled |= failed.cancelled;
+                return warn(oid, failed);
+            }
+        };
         for place in &found.left_over {
             self.step(*place, |_| rebuild::remove_left_over(*place));
         }
@@ -138,8 +151,14 @@ impl Rebuilds {
             };
         }
         if all && found.moved > 0 && !self.cancelled {
-            xact::with_snapshot(|| forget(oid, found.moved));
-            xact::next();
+            let done = transactions(|| {
+                xact::with_snapshot(|| forget(oid, found.moved));
+                xact::next();
+            });
+            if let Err(failed) = done {
+                self.cancelled |= failed.cancelled;
+                warn(oid, failed);
+            }
         }
     }
 
@@ -163,7 +182,7 @@ impl Rebuilds {
             }
         });
         self.cancelled |= cleaned.is_err_and(|failed| failed.cancelled);
-        warn(place, failed);
+        warn(place.index, failed);
         false
     }
 
@@ -175,10 +194,11 @@ impl Rebuilds {
     }
 }
 
-fn warn(place: Place, failed: Failed) {
-    let name = xact::with_snapshot(|| catalog::name_of(place.index));
+/// `of` is an index, or a table that could not be looked at.
+fn warn(of: u32, failed: Failed) {
+    let name = xact::with_snapshot(|| catalog::name_of(of));
     xact::next();
-    let name = name.unwrap_or_else(|| format!("with OID {}", place.index));
+    let name = name.unwrap_or_else(|| format!("with OID {of}"));
     error(Kind::Skipped, format!("could not rebuild index {name}"))
         .detail(failed.text)
         .hint(

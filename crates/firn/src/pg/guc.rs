@@ -9,7 +9,7 @@ static mut WRITE_MEMORY_MB: i32 = 512;
 static mut METADATA_CACHE_MB: i32 = 64;
 static mut ENABLE_SCAN: bool = true;
 static mut ENABLE_WINDOW_GROUPING: bool = true;
-static mut REBUILD_INDEXES: bool = true;
+static mut REBUILD_INDEXES: bool = false;
 static mut CACHE_SIZE_MB: i32 = 10_240;
 static mut CACHE_DIRECTORY: *mut core::ffi::c_char = std::ptr::null_mut();
 static mut CRASH_POINT: *mut core::ffi::c_char = std::ptr::null_mut();
@@ -71,6 +71,8 @@ pub(super) fn for_maintenance() {
         (c"idle_in_transaction_session_timeout", c"0"),
         (c"default_transaction_isolation", c"read committed"),
         (c"zero_damaged_pages", c"false"),
+        // As autovacuum: a standby that is away must not stop it in the middle of a table.
+        (c"synchronous_commit", c"local"),
     ];
     for (name, value) in settings {
         // SAFETY: constants.
@@ -232,7 +234,7 @@ pub fn define() {
                 .as_ptr(),
             std::ptr::null(),
             &raw mut REBUILD_INDEXES,
-            true,
+            false,
             C::PGC_USERSET,
             0,
             None,

@@ -5,7 +5,8 @@
 //!
 //! All functions here are called in a transaction in which nothing is going on, and leave one.
 
-use super::{catalog, guc, xact, LockMode, OpenRel, Snap};
+use super::tableam_ddl::index_oids;
+use super::{catalog, guc, wal, xact, LockMode, OpenRel, Snap};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
@@ -144,6 +145,16 @@ fn wait_for_snapshots(
     })
 }
 
+/// Wait until what standbys and slots hold on to is no older than the snapshot with which the index was made whole.
+fn wait_for_standbys(place: Place, xmin: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
+    wait(until, wanted, || {
+        let oldest = OpenRel::if_there(place.relation, LockMode::AccessShare)
+            .map(|relation| xact::oldest_visible(relation.rel()));
+        xact::next();
+        oldest.is_none_or(|oldest| !xact::precedes(oldest, xmin))
+    })
+}
+
 fn wait(until: Instant, wanted: impl Fn() -> bool, mut over: impl FnMut() -> bool) -> bool {
     let mut pause = 1;
     loop {
@@ -202,6 +213,8 @@ pub fn concurrently(place: Place, patience: &mut Patience) -> bool {
     let Some(mut held) = Held::take(place) else { return false };
     xact::next();
     let done = build_and_swap(place, &mut held, patience);
+    // SAFETY: plain call.
+    unsafe { pg_sys::pgstat_progress_end_command() };
     held.release();
     xact::next();
     done
@@ -243,18 +256,23 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
     // It lacks entries of rows that older snapshots see.
     xact::next();
     let older = snapshot_holders(xmin);
-    if !wait_for_snapshots(xmin, older, patient(), || held.are_wanted()) {
+    if !wait_for_snapshots(xmin, older, patient(), || held.are_wanted())
+        || !wait_for_standbys(place, xmin, patient(), || held.are_wanted())
+    {
         return give_up(held);
     }
     xact::next();
-    with_snapshot(|_| swap(place, new));
+    with_snapshot(|_| {
+        // Standbys that tell nothing of their snapshots: those who could miss rows end before they see the new index.
+        if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
+            wal::log_snapshot_conflict(relation.rel(), xact::full(xmin).saturating_sub(1));
+        }
+        swap(place, new)
+    });
     xact::next();
     guc::crash_point("rebuild-swapped");
     // What stands there under the name of the new one is the old one now. It may be in use.
-    discard(place, held, patient(), true);
-    // SAFETY: plain call.
-    unsafe { pg_sys::pgstat_progress_end_command() };
-    true
+    discard(place, held, patient(), true)
 }
 
 fn soon() -> Instant {
@@ -279,6 +297,14 @@ fn copy_definition(place: Place) -> Option<u32> {
     let relation = OpenRel::if_there(place.relation, LockMode::ShareUpdateExclusive)?;
     let old = OpenRel::if_there(place.index, LockMode::ShareUpdateExclusive)?;
     let method = catalog::access_method()?;
+    // Since it was found due others may have left it invalid, or taken it away and given its OID to another.
+    let is_ours = || catalog::depends_on_access_method(place.index, method);
+    if !old.rel().is_plain_btree()
+        || is_ours()
+        || !index_oids(relation.rel()).contains(&place.index)
+    {
+        return None;
+    }
     // SAFETY: open relations; the name is of this transaction's memory.
     let new = catalog::as_owner(relation.owner(), || unsafe {
         let namespace = (*(*relation.raw()).rd_rel).relnamespace;
@@ -358,7 +384,10 @@ fn discard(place: Place, held: &Held, until: Instant, in_use: bool) -> bool {
 pub fn remove_left_over(place: Place) -> bool {
     xact::next();
     let Some(held) = Held::take(place) else { return false };
-    let done = discard(place, &held, soon(), true);
+    xact::next();
+    // It was found without a lock: another rebuild may have made a valid index of it, or have removed it.
+    let done = !with_snapshot(|_| left_overs(place.relation).contains(&place.index))
+        || discard(place, &held, soon(), true);
     held.release();
     xact::next();
     done

@@ -103,8 +103,13 @@ unsafe fn shrunk(
 
 /// Rebuild what is due of the tables that a VACUUM has vacuumed.
 unsafe fn rebuild_indexes(statement: *mut pg_sys::VacuumStmt) {
-    let wanted = guc::rebuild_indexes() && !is_off(statement, c"index_cleanup");
-    let Some(ours) = catalog::access_method().filter(|_| wanted) else { return };
+    if !guc::rebuild_indexes() {
+        return;
+    }
+    let Some(ours) = catalog::access_method() else { return };
+    if is_off(statement, c"index_cleanup") {
+        return;
+    }
     let mut rebuilds = crate::mover::Rebuilds::of_command();
     for oid in vacuumed(statement, ours) {
         xact::check_for_interrupts();
@@ -147,12 +152,12 @@ unsafe fn vacuumed(statement: *mut pg_sys::VacuumStmt, ours: u32) -> Vec<u32> {
     tables
 }
 
-/// The option has been given a value that means no.
+/// The option has been given a value that means no. INDEX_CLEANUP may come without one.
 unsafe fn is_off(statement: *mut pg_sys::VacuumStmt, name: &CStr) -> bool {
-    option(statement, name).is_some_and(|option| {
+    option(statement, name).filter(|option| !(**option).arg.is_null()).is_some_and(|option| {
         let value = CStr::from_ptr(pg_sys::defGetString(option)).to_bytes();
         let is = |word: &str| value.eq_ignore_ascii_case(word.as_bytes());
-        !(*option).arg.is_null() && (is("off") || is("false") || is("0"))
+        is("off") || is("false") || is("no") || is("0")
     })
 }
 

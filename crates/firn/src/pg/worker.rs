@@ -75,6 +75,8 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
         pg_sys::StartTransactionCommand();
         if let Some(method) = catalog::access_method() {
             if lock(method, QUEUE, false) {
+                // Without a snapshot, which would keep everybody's dead rows while we wait.
+                xact::next();
                 lock(method, TURN, true);
                 pg_sys::LockRelease(&tag(method, QUEUE), ALONE, true);
                 xact::next();

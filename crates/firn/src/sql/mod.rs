@@ -292,9 +292,9 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
 /// table any more, has no row: whoever lists tables has found it a moment ago.
 pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let oid = relation(args);
-    if args.bool(1) == Some(true)
-        && !OpenRel::if_there(oid, LockMode::AccessShare).is_some_and(|r| r.rel().is_firn())
-    {
+    // Kept open, so that it is there to the end if it is there now.
+    let seen = OpenRel::if_there(oid, LockMode::AccessShare);
+    if args.bool(1) == Some(true) && !seen.as_ref().is_some_and(|r| r.rel().is_firn()) {
         return;
     }
     let opened = readable(oid);
