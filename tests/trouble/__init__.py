@@ -29,6 +29,7 @@ CASES = {
     "copies of a database and their stores": stores.copies,
     "unneeded objects": stores.unneeded_of_running,
     "tables that vanish while waited for": vanish.waits,
+    "extension dropped": vanish.extension,
     "tables that come and go": vanish.tables,
     "check of damaged pages": damage.damaged_pages,
     "vacuum of damaged directory rows": damage.vacuum_of_damage,

@@ -95,3 +95,29 @@ def waits(cluster):
             other.execute("COMMIT")
             t.join()
             assert errors == ["42P01"], (call, errors)
+
+
+def extension(cluster):
+    """Dropping the extension drops what is made with it, in an order in which everything is still there that is needed."""
+    with cluster.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS gone")
+        c.execute("CREATE DATABASE gone")
+    for drop in ("DROP EXTENSION firn CASCADE", "DROP SCHEMA firn CASCADE", "DROP OWNED BY CURRENT_USER"):
+        with cluster.connect("gone") as c:
+            c.execute("CREATE EXTENSION IF NOT EXISTS firn; SET firn.bulk_threshold = 10")
+            c.execute("CREATE TABLE h (id int) USING heap")
+            c.execute("CREATE TABLE f (id int PRIMARY KEY, v text) USING firn; INSERT INTO f SELECT i, 'v' FROM generate_series(1, 500) i")
+            c.execute("CREATE MATERIALIZED VIEW m USING firn AS TABLE f")
+            c.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id); CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (9) USING firn")
+        with cluster.connect("gone") as c:
+            try:
+                c.execute(drop)
+            except psycopg.Error as e:
+                # Of the superuser that initdb made nothing is dropped this way.
+                assert drop.startswith("DROP OWNED") and e.sqlstate == "2BP01", (drop, e)
+                c.execute("DROP EXTENSION firn CASCADE")
+            left = c.execute("SELECT relname FROM pg_class WHERE relname IN ('f', 'h', 'm', 'p', 'p1') ORDER BY 1").fetchall()
+            assert left == [("h",), ("p",)], (drop, left)
+            c.execute("DROP TABLE h, p")
+    with cluster.connect() as c:
+        c.execute("DROP DATABASE gone")

@@ -10,6 +10,11 @@ CREATE FUNCTION firn.toast_handler(internal) RETURNS table_am_handler
     AS 'MODULE_PATHNAME', 'firn_toast_handler' LANGUAGE C STRICT;
 CREATE ACCESS METHOD firn_toast TYPE TABLE HANDLER firn.toast_handler;
 COMMENT ON ACCESS METHOD firn_toast IS 'of the TOAST relations of firn tables; not for tables';
+-- PostgreSQL notes on which access method a table depends, and of a TOAST relation that it depends on its table: so what
+-- drops both methods and the tables (DROP EXTENSION … CASCADE) must not drop this one before the other.
+INSERT INTO pg_catalog.pg_depend (classid, objid, objsubid, refclassid, refobjid, refobjsubid, deptype)
+    SELECT 'pg_catalog.pg_am'::pg_catalog.regclass, f.oid, 0, 'pg_catalog.pg_am'::pg_catalog.regclass, t.oid, 0, 'n'
+    FROM pg_catalog.pg_am f, pg_catalog.pg_am t WHERE f.amname = 'firn' AND t.amname = 'firn_toast';
 
 CREATE FUNCTION firn.fdw_validator(text[], oid) RETURNS void
     AS 'MODULE_PATHNAME', 'firn_fdw_validator' LANGUAGE C STRICT;
