@@ -4,10 +4,15 @@ A setting is lines of postgresql.conf that every cluster of a suite gets (FIRN_C
 part of the suites, chosen to be small; FIRN_SETTINGS (comma-separated) and FIRN_SUITES (with spaces; `make
 test-settings`) run whole suites. What runs where, and what was found, is in docs/internals/testing.md.
 """
+import atexit
+import functools
+import glob
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,11 +69,28 @@ for method in ("seqscan", "indexscan", "indexonlyscan", "bitmapscan", "tidscan",
         f"enable_{method}=off", [WALK] if method in ("seqscan", "indexscan", "bitmapscan", "sort", "nestloop") else [])
 
 
+def told(pg_config, what):
+    return subprocess.run([pg_config, what], capture_output=True, text=True).stdout.strip()
+
+
+@functools.cache
 def assertions_server():
-    """pg_config of a server with assertions: PG_CONFIG's, or what FIRN_ASSERT names; None if there is none."""
-    own = os.environ["PG_CONFIG"]
-    configured = subprocess.run([own, "--configure"], capture_output=True, text=True).stdout
-    return own if "--enable-cassert" in configured else os.environ.get("FIRN_ASSERT")
+    """pg_config of a server with assertions: PG_CONFIG's, or a copy of what FIRN_ASSERT names, where the server's user may
+    read it and with the firn that is tested; None if there is none."""
+    own, other = os.environ["PG_CONFIG"], os.environ.get("FIRN_ASSERT")
+    if "--enable-cassert" in told(own, "--configure") or not other:
+        return own if "--enable-cassert" in told(own, "--configure") else None
+    copy = tempfile.mkdtemp(prefix="firn-assert-")
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    os.chmod(copy, 0o755)
+    shutil.copytree(os.path.dirname(told(other, "--bindir")), copy, symlinks=True, dirs_exist_ok=True)
+    pg_config = os.path.join(copy, "bin", "pg_config")
+    for folder, files in (("--pkglibdir", "firn.so"), ("--sharedir", "extension/firn*")):
+        for path in glob.glob(os.path.join(told(own, folder), files)):
+            to = os.path.join(told(pg_config, folder), os.path.relpath(path, told(own, folder)))
+            shutil.copy(path, to)
+            os.chmod(to, 0o755)
+    return pg_config
 
 
 def play(setting, suite, pattern):
