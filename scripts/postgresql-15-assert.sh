@@ -10,7 +10,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 prefix=$FIRN_TOOLS/postgresql-15-assert
 # Counted up when what is built changes.
-mark=$prefix/.firn-1
+mark=$prefix/.firn-2
 [ -e "$mark" ] && exit 0
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -34,7 +34,7 @@ if ! {
         --with-libxml CFLAGS=-O1 \
         CPPFLAGS="-DCLOBBER_FREED_MEMORY -DRELCACHE_FORCE_RELEASE -DCOPY_PARSE_PLAN_TREES -DRANDOMIZE_ALLOCATED_MEMORY" &&
         make -j"$(nproc)" -s MAKELEVEL=0 && make -s MAKELEVEL=0 install &&
-        for part in amcheck pageinspect pgstattuple pgrowlocks test_decoding spi; do
+        for part in amcheck pageinspect pg_buffercache pgstattuple pgrowlocks test_decoding spi; do
             make -s -C contrib/$part install
         done &&
         make -s -C src/test/regress && make -s -C src/test/regress install && make -s -C src/test/isolation install

@@ -23,7 +23,7 @@ pub const SMALL: u32 = 32;
 /// must not be due again.
 const LARGER: f64 = 1.07;
 /// An index is looked at when one of so many rows has been moved since it was built: its B-tree may
-/// have grown by other ways, which are its owner's.
+/// have grown by other ways, which are its owner's. Large values move with their rows.
 const MOVED: u64 = 20;
 /// The TOAST relation's index has entries of firn's alone: twice a new one's size is always too large.
 const TWICE: f64 = 2.0;
@@ -211,7 +211,7 @@ pub struct Moves {
 impl Moves {
     /// So much has been moved that indexes may be larger than new ones for it.
     pub fn are_many(&self) -> bool {
-        self.moved > 0 && (self.toast || self.moved.saturating_mul(MOVED) >= self.rows)
+        self.moved > 0 && self.moved.saturating_mul(MOVED) >= self.rows
     }
 
     /// An index of `pages` pages is to be built anew, as it would have `fresh` then.
@@ -332,7 +332,8 @@ mod tests {
         assert!(!moves(49, 1_000, false).make_due(300, 100.0));
         assert!(!moves(0, 0, false).make_due(300, 100.0));
         assert!(!moves(1_000, 1_000, false).make_due(32, 3.0));
-        assert!(moves(1, 1_000, true).make_due(110, 100.0));
+        assert!(moves(50, 1_000, true).make_due(110, 100.0));
+        assert!(!moves(49, 1_000, true).make_due(110, 100.0));
         assert!(!moves(0, 1_000, true).make_due(199, 100.0));
         assert!(moves(0, 1_000, true).make_due(200, 100.0));
     }

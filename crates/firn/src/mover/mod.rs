@@ -6,7 +6,7 @@ mod reindex;
 mod tidy;
 
 pub use part::Part;
-pub use reindex::{rebuild_all, rebuild_wanted, rebuild_wanted_of_toast, Rebuilds};
+pub use reindex::{rebuild_after_command, rebuild_wanted, rebuild_wanted_of_toast, Rounds};
 pub use tidy::{shrink, tidy};
 
 use crate::directory::{allocation, cleaned, forward, Directory};

@@ -8,13 +8,17 @@ use crate::pg::rebuild::{self, Patience, Place};
 use crate::pg::tableam_ddl::{index_oids, rebuild_index, row_count};
 use crate::pg::{btree, catalog, error, guc, worker, xact, Kind, LockMode, OpenRel, Rel, Toast};
 use firn_format::btree::Moves;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A session that has run VACUUM does not wait for a long transaction; a process that nobody waits for does.
+/// A session that has run VACUUM does not wait for a long transaction; a process that nobody waits for does, when it has
+/// done what others do not keep it from.
 const COMMANDS: Patience =
     Patience { before: Duration::from_secs(1), after: Duration::from_secs(5) };
 const WORKERS: Patience =
     Patience { before: Duration::from_secs(600), after: Duration::from_secs(60) };
+/// After an error, those who may use what it has left are waited for so long.
+const LEFT_OVER: Duration = Duration::from_secs(1);
 
 /// Autovacuum has done with a table: an index of it may be due, or a rebuild has left something.
 pub fn rebuild_wanted(table: Rel) -> bool {
@@ -29,8 +33,7 @@ pub fn rebuild_wanted_of_toast(rel: Rel) -> bool {
     let Some(owner) = catalog::owner_of_toast(rel.oid()) else { return false };
     let toast = Toast::open_oid(rel.oid(), LockMode::RowExclusive);
     let moves = Moves { toast: true, ..note_of(&toast, owner) };
-    moves.are_many()
-        || !due(rel, moves).is_empty()
+    !due(rel, moves).is_empty()
         || [owner, rel.oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
 }
 
@@ -103,104 +106,187 @@ fn look(oid: u32) -> Option<Found> {
     Some(found)
 }
 
-/// What rebuilds one after the other have in common.
-pub struct Rebuilds {
-    patience: Patience,
-    /// Something was left for later.
-    put_off: bool,
-    cancelled: bool,
+/// What became of the rebuilds of a table's indexes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// Others keep us from it.
+    PutOff,
+    /// An error, of which a warning has been given.
+    Failed,
+    /// Somebody has cancelled it, or its time is over.
+    Cancelled,
 }
 
-impl Rebuilds {
-    /// After a VACUUM command.
-    pub fn of_command() -> Rebuilds {
-        Rebuilds { patience: COMMANDS, put_off: false, cancelled: false }
+impl Outcome {
+    fn of(failed: &Failed) -> Outcome {
+        match failed.cancelled {
+            true => Outcome::Cancelled,
+            false => Outcome::Failed,
+        }
     }
+}
 
-    /// Rebuild what is due of a table, in transactions of its own: called in one in which nothing is going on, and
-    /// leaves one. Errors in rebuilding become warnings.
-    pub fn rebuild(&mut self, oid: u32) {
-        if self.cancelled || xact::ids_are_scarce() {
-            return;
+/// Rebuild what is due of a table, in transactions of their own: called in one in which nothing is going on, and leaves
+/// one. Errors in rebuilding become warnings.
+fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
+    if xact::ids_are_scarce() {
+        return Outcome::Done;
+    }
+    let found = match looked_at(oid) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Outcome::Done,
+        Err(failed) => {
+            warn(oid, &failed);
+            return Outcome::of(&failed);
         }
-        let found = transactions(|| {
-            let found = xact::with_snapshot(|| look(oid));
-            xact::next();
-            found
-        });
-        let found = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => return,
-            Err(failed) => {
-                self.cancelled |= failed.cancelled;
-                return warn(oid, failed);
-            }
-        };
-        for place in &found.left_over {
-            self.step(*place, |_| rebuild::remove_left_over(*place));
-        }
-        let mut all = true;
-        for place in &found.places {
-            all &= match found.temporary {
-                true => self.step(*place, |_| {
-                    xact::with_snapshot(|| rebuild_index(place.index));
-                    xact::next();
-                    true
-                }),
-                false => self.step(*place, |patience| rebuild::concurrently(*place, patience)),
+    };
+    let mut all = Outcome::Done;
+    let mut step = |place: Place, body: &mut dyn FnMut() -> bool| {
+        if all != Outcome::Cancelled {
+            let outcome = carry_out(place, body);
+            // What says more of the table: a failure, then what was put off.
+            all = match (all, outcome) {
+                (_, Outcome::Cancelled) => Outcome::Cancelled,
+                (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,
+                (Outcome::PutOff, _) | (_, Outcome::PutOff) => Outcome::PutOff,
+                _ => Outcome::Done,
             };
         }
-        if all && found.moved > 0 && !self.cancelled {
-            let done = transactions(|| {
-                xact::with_snapshot(|| forget(oid, found.moved));
+    };
+    for place in &found.left_over {
+        step(*place, &mut || rebuild::remove_left_over(*place, patience.after));
+    }
+    for place in &found.places {
+        match found.temporary {
+            true => step(*place, &mut || {
+                xact::with_snapshot(|| rebuild_index(place.index));
                 xact::next();
-            });
-            if let Err(failed) = done {
-                self.cancelled |= failed.cancelled;
-                warn(oid, failed);
-            }
+                true
+            }),
+            false => step(*place, &mut || rebuild::concurrently(*place, patience)),
+        };
+    }
+    if all == Outcome::Done && found.moved > 0 {
+        let done = transactions(|| {
+            xact::with_snapshot(|| forget(oid, found.moved));
+            xact::next();
+        });
+        if let Err(failed) = done {
+            warn(oid, &failed);
+            return Outcome::of(&failed);
         }
     }
+    all
+}
 
-    /// Do something to an index; false when it has not been done. After an error what the step has made is removed.
-    fn step(&mut self, place: Place, body: impl FnOnce(&mut Patience) -> bool) -> bool {
-        if self.cancelled {
+fn looked_at(oid: u32) -> Result<Option<Found>, Failed> {
+    transactions(|| {
+        let found = xact::with_snapshot(|| look(oid));
+        xact::next();
+        found
+    })
+}
+
+/// Do something to an index. After an error what the step has made is removed.
+fn carry_out(place: Place, body: &mut dyn FnMut() -> bool) -> Outcome {
+    let failed = match transactions(body) {
+        Ok(true) => return Outcome::Done,
+        Ok(false) => return Outcome::PutOff,
+        Err(failed) => failed,
+    };
+    let cleaned = transactions(|| {
+        let left = xact::with_snapshot(|| rebuild::left_overs(place.relation));
+        for index in left {
+            rebuild::remove_left_over(Place { index, ..place }, LEFT_OVER);
+        }
+    });
+    warn(place.index, &failed);
+    match cleaned {
+        Err(again) if again.cancelled => Outcome::Cancelled,
+        _ => Outcome::of(&failed),
+    }
+}
+
+/// Rebuild what is due of the tables that a VACUUM command has vacuumed. What was put off is done as soon as others have
+/// ended, by a process that waits for them.
+pub fn rebuild_after_command(tables: impl Iterator<Item = u32>) {
+    let mut patience = COMMANDS;
+    let mut put_off = false;
+    for oid in tables {
+        xact::check_for_interrupts();
+        match rebuild(oid, &mut patience) {
+            Outcome::PutOff => put_off = true,
+            Outcome::Cancelled => return,
+            Outcome::Done | Outcome::Failed => (),
+        }
+    }
+    if put_off {
+        worker::start();
+    }
+}
+
+/// The work of the background process: what is due in this database.
+#[derive(Default)]
+pub struct Rounds {
+    begun: bool,
+    /// Tables with something due that cannot be done now: they are left to the next VACUUM.
+    given_up: BTreeSet<u32>,
+}
+
+impl Rounds {
+    /// There is something to be done: at the beginning, and after a round if something has become due meanwhile.
+    pub fn are_wanted(&mut self) -> bool {
+        if !guc::rebuild_indexes() {
             return false;
         }
-        let failed = match transactions(|| body(&mut self.patience)) {
-            Ok(done) => {
-                self.put_off |= !done;
-                return done;
-            }
-            Err(failed) => failed,
-        };
-        self.cancelled |= failed.cancelled;
-        let cleaned = transactions(|| {
-            let left = xact::with_snapshot(|| rebuild::left_overs(place.relation));
-            for index in left {
-                rebuild::remove_left_over(Place { index, ..place });
-            }
-        });
-        self.cancelled |= cleaned.is_err_and(|failed| failed.cancelled);
-        warn(place.index, failed);
-        false
+        let first = !std::mem::replace(&mut self.begun, true);
+        first || self.tables().into_iter().any(|oid| looked_at(oid).is_ok_and(is_work))
     }
 
-    /// What was left for later is done as soon as others have ended, by a process that waits for them.
-    pub fn finish(self) {
-        if self.put_off && !self.cancelled {
-            worker::start();
-        }
+    /// Tables that have not been given up.
+    fn tables(&self) -> Vec<u32> {
+        let Some(ours) = catalog::access_method() else { return Vec::new() };
+        let mut tables = xact::with_snapshot(|| catalog::tables_of(ours));
+        xact::next();
+        tables.retain(|oid| !self.given_up.contains(oid));
+        tables
     }
+
+    /// Rebuild what is due, first where others do not keep us from it. `turn` is asked before each table whether this
+    /// process is still the one at work.
+    pub fn run(&mut self, turn: &mut dyn FnMut() -> bool) {
+        let mut tables = self.tables();
+        for mut patience in [COMMANDS, WORKERS] {
+            let mut put_off = Vec::new();
+            for oid in tables {
+                xact::check_for_interrupts();
+                if !turn() {
+                    return;
+                }
+                match rebuild(oid, &mut patience) {
+                    Outcome::Done => (),
+                    Outcome::PutOff => put_off.push(oid),
+                    Outcome::Failed | Outcome::Cancelled => drop(self.given_up.insert(oid)),
+                }
+            }
+            tables = put_off;
+        }
+        self.given_up.extend(tables);
+    }
+}
+
+fn is_work(found: Option<Found>) -> bool {
+    found.is_some_and(|found| !found.places.is_empty() || !found.left_over.is_empty())
 }
 
 /// `of` is an index, or a table that could not be looked at.
-fn warn(of: u32, failed: Failed) {
+fn warn(of: u32, failed: &Failed) {
     let name = xact::with_snapshot(|| catalog::name_of(of));
     xact::next();
     let name = name.unwrap_or_else(|| format!("with OID {of}"));
     error(Kind::Skipped, format!("could not rebuild index {name}"))
-        .detail(failed.text)
+        .detail(failed.text.clone())
         .hint(
             "It is as large as it was. The next VACUUM tries again, if firn.rebuild_indexes is on.",
         )
@@ -214,20 +300,5 @@ fn forget(oid: u32, moved: u64) {
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
     if !toast.is_empty() {
         cleaned::forget_settled(&toast, moved);
-    }
-}
-
-/// Rebuild what is due in this database: the work of the background process.
-pub fn rebuild_all() {
-    let Some(ours) = catalog::access_method() else { return };
-    if !guc::rebuild_indexes() {
-        return;
-    }
-    let tables = xact::with_snapshot(|| catalog::tables_of(ours));
-    xact::next();
-    let mut rebuilds = Rebuilds { patience: WORKERS, put_off: false, cancelled: false };
-    for oid in tables {
-        xact::check_for_interrupts();
-        rebuilds.rebuild(oid);
     }
 }

@@ -17,9 +17,17 @@ pub struct Caught {
     pub text: String,
 }
 
-/// Run `body` in a subtransaction of its own, which is undone when it fails. What `body` uses of PostgreSQL's
-/// (relations, scans, slots) it must open itself.
+/// Run `body` in a subtransaction of its own, which is undone when it fails with an error about data. What `body` uses
+/// of PostgreSQL's (relations, scans, slots) it must open itself.
 pub fn attempt<T>(body: impl FnOnce() -> T) -> Result<T, Caught> {
+    subtransaction(body).or_else(|panic| match about_data(panic.as_ref()) {
+        Some(caught) => Err(caught),
+        None => resume_unwind(panic),
+    })
+}
+
+/// Run `body` in a subtransaction of its own, which is undone when it fails.
+pub(super) fn subtransaction<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
     // SAFETY: as PL/pgSQL does it for a block with an exception handler.
     unsafe {
         let (memory, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
@@ -34,11 +42,15 @@ pub fn attempt<T>(body: impl FnOnce() -> T) -> Result<T, Caught> {
         }
         pg_sys::CurrentMemoryContext = memory;
         pg_sys::CurrentResourceOwner = owner;
-        result.or_else(|panic| match about_data(panic.as_ref()) {
-            Some(caught) => Err(caught),
-            None => resume_unwind(panic),
-        })
+        result
     }
+}
+
+/// A lock was not to be had in time, or not without a deadlock.
+pub(super) fn is_about_locks(panic: &(dyn Any + Send)) -> bool {
+    let code = report_of(panic).map(|report| report.sql_error_code());
+    let codes = [Code::ERRCODE_LOCK_NOT_AVAILABLE, Code::ERRCODE_T_R_DEADLOCK_DETECTED];
+    code.is_some_and(|code| codes.contains(&code))
 }
 
 /// Any error.

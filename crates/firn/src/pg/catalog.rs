@@ -1,5 +1,6 @@
 //! Look-ups in the system catalogs.
 
+use super::xact;
 use pgrx::pg_sys;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -366,8 +367,8 @@ pub fn depends_on_access_method(index: u32, method: u32) -> bool {
     found
 }
 
-/// Indexes of a relation that are not valid, those which nobody sees any more included.
-pub fn invalid_indexes(relation: u32) -> Vec<u32> {
+/// Indexes of a relation, those which nobody sees any more included.
+pub fn indexes_of(relation: u32) -> Vec<u32> {
     let mut list = Vec::new();
     // SAFETY: a catalog scan with a key on the stack.
     unsafe {
@@ -390,9 +391,7 @@ pub fn invalid_indexes(relation: u32) -> Vec<u32> {
                 break;
             }
             let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_index;
-            if !(*form).indisvalid {
-                list.push((*form).indexrelid.to_u32());
-            }
+            list.push((*form).indexrelid.to_u32());
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, lock);
@@ -400,21 +399,66 @@ pub fn invalid_indexes(relation: u32) -> Vec<u32> {
     list
 }
 
-/// Sessions still see this index, and make entries in it if it is ready.
-pub fn is_live_index(index: u32) -> bool {
-    // SAFETY: the tuple is pinned while we look at it.
+/// Look at what the catalog says of an index now; None when it is gone.
+fn index_form<T>(index: u32, look: impl FnOnce(&pg_sys::FormData_pg_index) -> T) -> Option<T> {
+    // SAFETY: the tuple is pinned while it is looked at.
     unsafe {
         let tuple = pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::INDEXRELID as i32,
             pg_sys::Datum::from(pg_sys::Oid::from(index)),
         );
         if tuple.is_null() {
-            return false;
+            return None;
         }
-        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_index;
-        let live = (*form).indislive;
+        let found = look(&*(pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_index));
         pg_sys::ReleaseSysCache(tuple);
-        live
+        Some(found)
+    }
+}
+
+/// Sessions still see this index, and make entries in it if it is ready.
+pub fn is_live_index(index: u32) -> bool {
+    index_form(index, |form| form.indislive).unwrap_or(false)
+}
+
+/// The index is there and refuses keys that come twice.
+pub fn is_unique_index(index: u32) -> bool {
+    index_form(index, |form| form.indisunique).unwrap_or(false)
+}
+
+/// Have an index refuse keys that come twice, or not. That they do not has been made sure of otherwise.
+pub fn set_unique(index: u32, unique: bool) {
+    xact::next_command();
+    // SAFETY: as index_set_state_flags does it: a copy of the row is changed and stored.
+    unsafe {
+        let lock = pg_sys::RowExclusiveLock as i32;
+        let catalog = pg_sys::table_open(pg_sys::IndexRelationId, lock);
+        let none = pg_sys::Datum::from(0usize);
+        let tuple = pg_sys::SearchSysCacheCopy(
+            pg_sys::SysCacheIdentifier::INDEXRELID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(index)),
+            none,
+            none,
+            none,
+        );
+        if !tuple.is_null() {
+            let form = pg_sys::GETSTRUCT(tuple) as *mut pg_sys::FormData_pg_index;
+            (*form).indisunique = unique;
+            pg_sys::CatalogTupleUpdate(catalog, &mut (*tuple).t_self, tuple);
+        }
+        pg_sys::table_close(catalog, lock);
+    }
+}
+
+/// Have nobody read an index of this relation any more, if it is valid.
+pub fn clear_valid(index: u32, relation: u32) {
+    if index_form(index, |form| form.indisvalid) == Some(true) {
+        let action = pg_sys::IndexStateFlagsAction::INDEX_DROP_CLEAR_VALID;
+        // SAFETY: its relation is locked.
+        unsafe {
+            pg_sys::index_set_state_flags(index.into(), action);
+            pg_sys::CacheInvalidateRelcacheByRelid(relation.into());
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Settings (`SHOW firn.…`), each with its unit and bounds.
 
 use pgrx::pg_sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::time::Duration;
 
 static mut BULK_THRESHOLD: i32 = 10_000;
 static mut STRIPE_ROWS: i32 = 262_144;
@@ -9,7 +10,7 @@ static mut WRITE_MEMORY_MB: i32 = 512;
 static mut METADATA_CACHE_MB: i32 = 64;
 static mut ENABLE_SCAN: bool = true;
 static mut ENABLE_WINDOW_GROUPING: bool = true;
-static mut REBUILD_INDEXES: bool = false;
+static mut REBUILD_INDEXES: bool = true;
 static mut CACHE_SIZE_MB: i32 = 10_240;
 static mut CACHE_DIRECTORY: *mut core::ffi::c_char = std::ptr::null_mut();
 static mut CRASH_POINT: *mut core::ffi::c_char = std::ptr::null_mut();
@@ -84,6 +85,28 @@ pub(super) fn for_maintenance() {
                 pg_sys::GucSource::PGC_S_OVERRIDE,
             )
         }
+    }
+}
+
+/// Run `body` with this `lock_timeout`. An error in it gives back the old one with its subtransaction.
+pub(super) fn with_lock_timeout<T>(timeout: Duration, body: impl FnOnce() -> T) -> T {
+    let value = CString::new(timeout.as_millis().max(1).to_string()).unwrap_or_default();
+    // SAFETY: as a function with a SET clause does it.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        pg_sys::set_config_option(
+            c"lock_timeout".as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+        let result = body();
+        pg_sys::AtEOXact_GUC(true, level);
+        result
     }
 }
 
@@ -234,7 +257,7 @@ pub fn define() {
                 .as_ptr(),
             std::ptr::null(),
             &raw mut REBUILD_INDEXES,
-            false,
+            true,
             C::PGC_USERSET,
             0,
             None,

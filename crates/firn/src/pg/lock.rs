@@ -2,9 +2,10 @@
 //! transactions.
 
 use super::toast::raw_tid;
-use super::Rel;
+use super::{attempt, guc, Rel};
 use firn_format::Tid;
 use pgrx::pg_sys;
+use std::time::Duration;
 
 const EXCLUSIVE: i32 = pg_sys::ExclusiveLock as i32;
 
@@ -48,6 +49,21 @@ pub fn wait_for(xid: u32, table: Rel, tid: Tid, wait: bool) -> bool {
         } else {
             pg_sys::ConditionalXactLockTableWait(xid)
         }
+    }
+}
+
+/// Lock a relation to the end of the transaction, waiting for so long at most. False when that was not long enough.
+pub fn relation_within(oid: u32, mode: i32, wait: Duration) -> bool {
+    let taken = attempt::subtransaction(|| {
+        guc::with_lock_timeout(wait, || {
+            // SAFETY: plain call; raises when it takes longer.
+            unsafe { pg_sys::LockRelationOid(oid.into(), mode) }
+        })
+    });
+    match taken {
+        Ok(()) => true,
+        Err(panic) if attempt::is_about_locks(panic.as_ref()) => false,
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 

@@ -90,15 +90,12 @@ impl Rel {
         // SAFETY: plain call.
         self.is_temporary() && unsafe { pg_sys::isOtherTempNamespace(self.form().relnamespace) }
     }
-    /// This index is a B-tree that is in use, and whose copy would be used alike: PostgreSQL makes copies for building
-    /// concurrently without what defers a unique constraint, so that it would be enforced at once.
+    /// This index is a B-tree that is in use and may be built concurrently: those of exclusion constraints may not.
     pub fn is_plain_btree(self) -> bool {
         // SAFETY: rd_index of an open index is valid.
         let index = unsafe { &*self.data().rd_index };
         let used = index.indisvalid && index.indisready && index.indislive;
-        used && index.indimmediate
-            && !index.indisexclusion
-            && self.form().relam == pg_sys::BTREE_AM_OID
+        used && !index.indisexclusion && self.form().relam == pg_sys::BTREE_AM_OID
     }
     pub fn is_permanent(self) -> bool {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT

@@ -110,17 +110,13 @@ unsafe fn rebuild_indexes(statement: *mut pg_sys::VacuumStmt) {
     if is_off(statement, c"index_cleanup") {
         return;
     }
-    let mut rebuilds = crate::mover::Rebuilds::of_command();
-    for oid in vacuumed(statement, ours) {
-        xact::check_for_interrupts();
+    let tables = vacuumed(statement, ours).into_iter().filter_map(|oid| {
         let toast = catalog::access_method_of(oid) == catalog::toast_access_method();
         let table = if toast { catalog::owner_of_toast(oid) } else { Some(oid) };
         let is_firn = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
-        if let Some(table) = table.filter(|oid| is_firn(oid) && catalog::may_maintain(*oid)) {
-            rebuilds.rebuild(table);
-        }
-    }
-    rebuilds.finish();
+        table.filter(|oid| is_firn(oid) && catalog::may_maintain(*oid))
+    });
+    crate::mover::rebuild_after_command(tables);
 }
 
 /// The tables of our access method, and other relations, that a VACUUM (not FULL, nor a mere ANALYZE) has vacuumed.

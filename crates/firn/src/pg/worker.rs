@@ -2,8 +2,8 @@
 //! that wants it, or when a VACUUM command has left one. Like autovacuum it gives way: who waits for its locks cancels
 //! it, and DROP DATABASE ends it.
 //!
-//! In a database one of them is at work, and one more waits for its turn, which then looks at all that has been asked
-//! for until then: more of them end at once.
+//! In a database one of them is at work; others end at once. What they were started for is seen by the one at work:
+//! when it has done, and let others have their turn, it looks once more for what has become due meanwhile.
 
 use super::ext::{callback, direct};
 use super::{catalog, xact};
@@ -74,13 +74,11 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
         super::guc::for_maintenance();
         pg_sys::StartTransactionCommand();
         if let Some(method) = catalog::access_method() {
-            if lock(method, QUEUE, false) {
-                // Without a snapshot, which would keep everybody's dead rows while we wait.
+            let mut rounds = crate::mover::Rounds::default();
+            while rounds.are_wanted() && take_turn(method) {
+                rounds.run(&mut || take_turn(method));
+                pg_sys::LockRelease(&tag(method), ALONE, true);
                 xact::next();
-                lock(method, TURN, true);
-                pg_sys::LockRelease(&tag(method, QUEUE), ALONE, true);
-                xact::next();
-                crate::mover::rebuild_all();
             }
         }
         pg_sys::CommitTransactionCommand();
@@ -89,24 +87,27 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
     })
 }
 
-/// Which of the two locks. Whoever drops the access method waits for the first, and cancels us.
-const TURN: u16 = 0;
-const QUEUE: u16 = 1;
-
-fn tag(method: u32, which: u16) -> pg_sys::LOCKTAG {
+/// Whoever drops the access method waits for this lock, and cancels us.
+fn tag(method: u32) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
         // SAFETY: set when the session began.
         locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
         locktag_field2: pg_sys::AccessMethodRelationId.to_u32(),
         locktag_field3: method,
-        locktag_field4: which,
+        locktag_field4: 0,
         locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
         locktag_lockmethodid: 1,
     }
 }
 
-fn lock(method: u32, which: u16, wait: bool) -> bool {
-    // SAFETY: plain call; the lock goes with the process, or with an error.
-    let got = unsafe { pg_sys::LockAcquire(&tag(method, which), ALONE, true, !wait) };
-    got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+/// Be the one that is at work, if no other is; an error in the work ends that.
+fn take_turn(method: u32) -> bool {
+    // SAFETY: plain calls; the lock goes with the process, or with an error.
+    unsafe {
+        if pg_sys::LockHeldByMe(&tag(method), ALONE) {
+            return true;
+        }
+        let got = pg_sys::LockAcquire(&tag(method), ALONE, true, true);
+        got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+    }
 }

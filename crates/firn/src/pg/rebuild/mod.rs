@@ -1,19 +1,18 @@
 //! A B-tree is built anew beside the old one and put into its place while others read and write. The steps, and what
 //! is waited for between them, are those of REINDEX CONCURRENTLY; docs/decisions/0017 says why it is not that command:
-//! nobody is waited for in a lock's queue, so that others never find themselves in a deadlock with us, and the wait
-//! ends when somebody wants our lock, or takes too long.
+//! others never find themselves in a deadlock with us (`wait.rs`), no copy refuses a row, and the wait ends when somebody
+//! wants our lock, or takes too long.
 //!
 //! All functions here are called in a transaction in which nothing is going on, and leave one.
+
+mod wait;
 
 use super::tableam_ddl::index_oids;
 use super::{catalog, guc, wal, xact, LockMode, OpenRel, Snap};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
-
-const SHARE_UPDATE_EXCLUSIVE: i32 = pg_sys::ShareUpdateExclusiveLock as i32;
-/// Who holds a lock that conflicts with this writes; with the other, uses the table at all.
-const WRITERS: i32 = pg_sys::ShareLock as i32;
-const ANYBODY: i32 = pg_sys::AccessExclusiveLock as i32;
+use wait::{lockers, snapshot_holders, tag, wait_for_ends, wait_for_snapshots, wait_for_standbys};
+use wait::{Held, ANYBODY, WRITERS};
 
 /// An index and where it belongs.
 #[derive(Clone, Copy, Debug)]
@@ -23,162 +22,6 @@ pub struct Place {
     pub relation: u32,
     pub table: u32,
     pub toast: u32,
-}
-
-/// Locks of the session, which last through its transactions, until [`Held::release`] or an error.
-struct Held {
-    tags: Vec<pg_sys::LOCKTAG>,
-    /// Table and TOAST relation, for whose users we wait, and who may wait for us.
-    relations: [pg_sys::LOCKTAG; 2],
-}
-
-impl Held {
-    /// Lock all that a rebuild needs unless somebody else has; then nothing is locked.
-    fn take(place: Place) -> Option<Held> {
-        let relations = [tag(place.table), tag(place.toast)];
-        let mut held = Held { tags: Vec::new(), relations };
-        // Moves and VACUUM lock the table first, too.
-        for oid in [place.table, place.toast, place.index] {
-            if !held.add(oid) {
-                held.release();
-                return None;
-            }
-        }
-        Some(held)
-    }
-
-    fn add(&mut self, oid: u32) -> bool {
-        let tag = tag(oid);
-        // SAFETY: plain call.
-        let got = unsafe { pg_sys::LockAcquire(&tag, SHARE_UPDATE_EXCLUSIVE, true, true) };
-        let got = got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
-        if got {
-            self.tags.push(tag);
-        }
-        got
-    }
-
-    fn release(self) {
-        for tag in self.tags.iter().rev() {
-            // SAFETY: taken in add().
-            unsafe { pg_sys::LockRelease(tag, SHARE_UPDATE_EXCLUSIVE, true) };
-        }
-    }
-
-    /// Somebody wants what our locks keep from him.
-    fn are_wanted(&self) -> bool {
-        // SAFETY: locks that we hold.
-        self.relations
-            .iter()
-            .any(|tag| unsafe { pg_sys::LockHasWaiters(tag, SHARE_UPDATE_EXCLUSIVE, true) })
-    }
-
-    /// Wait for the transactions that hold locks on the relations which conflict with `mode`.
-    fn wait_for(&self, mode: i32, until: Instant) -> bool {
-        xact::next();
-        let others = self.relations.iter().flat_map(|tag| lockers(tag, mode)).collect();
-        wait_for_ends(others, until, || self.are_wanted())
-    }
-}
-
-fn tag(oid: u32) -> pg_sys::LOCKTAG {
-    pg_sys::LOCKTAG {
-        // SAFETY: set when the session began.
-        locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
-        locktag_field2: oid,
-        locktag_field3: 0,
-        locktag_field4: 0,
-        locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
-        locktag_lockmethodid: 1,
-    }
-}
-
-type Transaction = pg_sys::VirtualTransactionId;
-
-fn lockers(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Transaction> {
-    // SAFETY: the array lives in this transaction's memory and is copied.
-    unsafe {
-        let mut count = 0;
-        let list = pg_sys::GetLockConflicts(tag, mode, &mut count);
-        std::slice::from_raw_parts(list, count as usize).to_vec()
-    }
-}
-
-/// Transactions of this database whose snapshots are not newer than `xmin` (0: all that have one).
-fn snapshot_holders(xmin: u32) -> Vec<Transaction> {
-    const NOBODYS: u32 =
-        pg_sys::PROC_IS_AUTOVACUUM | pg_sys::PROC_IN_VACUUM | pg_sys::PROC_IN_SAFE_IC;
-    // SAFETY: as above; freed, as this is asked again and again.
-    unsafe {
-        let xmin = pg_sys::TransactionId::from_inner(xmin);
-        let mut count = 0;
-        let list = pg_sys::GetCurrentVirtualXIDs(xmin, true, false, NOBODYS as i32, &mut count);
-        let found = std::slice::from_raw_parts(list, count as usize).to_vec();
-        pg_sys::pfree(list.cast());
-        found
-    }
-}
-
-/// Wait until these have ended; false when that takes too long, or is `wanted` to end.
-fn wait_for_ends(mut others: Vec<Transaction>, until: Instant, wanted: impl Fn() -> bool) -> bool {
-    wait(until, wanted, || {
-        // SAFETY: does not wait.
-        others.retain(|other| unsafe { !pg_sys::VirtualXactLock(*other, false) });
-        others.is_empty()
-    })
-}
-
-/// Wait until these have ended or have newer snapshots.
-fn wait_for_snapshots(
-    xmin: u32,
-    mut others: Vec<Transaction>,
-    until: Instant,
-    wanted: impl Fn() -> bool,
-) -> bool {
-    wait(until, wanted, || {
-        if !others.is_empty() {
-            let now = snapshot_holders(xmin);
-            let id = |t: &Transaction| (t.backendId, t.localTransactionId);
-            others.retain(|other| now.iter().any(|n| id(n) == id(other)));
-        }
-        others.is_empty()
-    })
-}
-
-/// Wait until what standbys and slots hold on to is no older than the snapshot with which the index was made whole.
-fn wait_for_standbys(place: Place, xmin: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
-    wait(until, wanted, || {
-        let oldest = OpenRel::if_there(place.relation, LockMode::AccessShare)
-            .map(|relation| xact::oldest_visible(relation.rel()));
-        xact::next();
-        oldest.is_none_or(|oldest| !xact::precedes(oldest, xmin))
-    })
-}
-
-fn wait(until: Instant, wanted: impl Fn() -> bool, mut over: impl FnMut() -> bool) -> bool {
-    let mut pause = 1;
-    loop {
-        if over() {
-            return true;
-        }
-        if Instant::now() >= until || wanted() {
-            return false;
-        }
-        nap(pause);
-        pause = (pause * 2).min(100);
-    }
-}
-
-/// Sleep so many milliseconds, or until somebody wakes us.
-fn nap(milliseconds: i64) {
-    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-    // SAFETY: this process's latch.
-    unsafe {
-        let latch = pg_sys::MyLatch;
-        pg_sys::WaitLatch(latch, events as i32, milliseconds as _, pg_sys::PG_WAIT_EXTENSION);
-        pg_sys::ResetLatch(latch);
-    }
-    xact::check_for_interrupts();
 }
 
 /// How long others are waited for.
@@ -221,6 +64,12 @@ pub fn concurrently(place: Place, patience: &mut Patience) -> bool {
 }
 
 fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
+    let unique = is_of_table(place) && with_snapshot(|_| catalog::is_unique_index(place.index));
+    // A swap that would not come is not prepared.
+    if unique && !held.keep_writers_out(place, Instant::now() + patience.after) {
+        return false;
+    }
+    xact::next();
     let Some(new) = with_snapshot(|_| copy_definition(place)) else { return true };
     held.add(new);
     let give_up = |held: &Held| {
@@ -262,12 +111,15 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         return give_up(held);
     }
     xact::next();
+    if unique && !held.keep_writers_out(place, patient()) {
+        return give_up(held);
+    }
     with_snapshot(|_| {
         // Standbys that tell nothing of their snapshots: those who could miss rows end before they see the new index.
         if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
             wal::log_snapshot_conflict(relation.rel(), xact::full(xmin).saturating_sub(1));
         }
-        swap(place, new)
+        swap(place, new, unique)
     });
     xact::next();
     guc::crash_point("rebuild-swapped");
@@ -314,7 +166,17 @@ fn copy_definition(place: Place) -> Option<u32> {
         pg_sys::index_concurrently_create_copy(relation.raw(), place.index.into(), tablespace, name)
     });
     catalog::depend_on_access_method(new.to_u32(), method);
+    if is_of_table(place) {
+        catalog::set_unique(new.to_u32(), false);
+    }
     Some(new.to_u32())
+}
+
+/// Only one of the two is unique at a time, so that no row is refused but by the index that everybody knows: INSERT ... ON
+/// CONFLICT looks again where its arbiter refuses, and fails where another index does. They change places while nobody
+/// writes. Of the TOAST relation, whose keys nobody chooses, both are unique, as REINDEX CONCURRENTLY has it.
+fn is_of_table(place: Place) -> bool {
+    place.relation == place.table
 }
 
 unsafe fn free_name(
@@ -326,8 +188,13 @@ unsafe fn free_name(
 }
 
 /// Put the new index in the old one's place. The mark, as all that the old one depends on, changes places, too.
-fn swap(place: Place, new: u32) {
+fn swap(place: Place, new: u32, unique: bool) {
     let old = pg_sys::Oid::from(place.index);
+    if unique {
+        catalog::set_unique(place.index, false);
+        catalog::set_unique(new, true);
+        xact::next_command();
+    }
     // SAFETY: both are locked.
     unsafe {
         let namespace = pg_sys::get_rel_namespace(place.relation.into());
@@ -380,23 +247,29 @@ fn discard(place: Place, held: &Held, until: Instant, in_use: bool) -> bool {
     true
 }
 
-/// Remove an index that a rebuild has left, if others let us soon.
-pub fn remove_left_over(place: Place) -> bool {
+/// Remove an index that a rebuild has left, if others let us until a time after this.
+pub fn remove_left_over(place: Place, after: Duration) -> bool {
     xact::next();
     let Some(held) = Held::take(place) else { return false };
     xact::next();
+    let until = Instant::now() + after;
     // It was found without a lock: another rebuild may have made a valid index of it, or have removed it.
-    let done = !with_snapshot(|_| left_overs(place.relation).contains(&place.index))
-        || discard(place, &held, soon(), true);
+    let is_left_over = with_snapshot(|_| left_overs(place.relation).contains(&place.index));
+    if is_left_over {
+        with_snapshot(|_| catalog::clear_valid(place.index, place.relation));
+        xact::next();
+    }
+    let done = !is_left_over || discard(place, &held, until, true);
     held.release();
     xact::next();
     done
 }
 
-/// What rebuilds that failed or died have left of a relation.
+/// What rebuilds that failed or died have left of a relation. Such an index is invalid, unless a REINDEX of the table,
+/// or what rewrote it, has made it valid since: PostgreSQL then builds all indexes that there are.
 pub fn left_overs(relation: u32) -> Vec<u32> {
     let Some(ours) = catalog::access_method() else { return Vec::new() };
-    let mut list = catalog::invalid_indexes(relation);
+    let mut list = catalog::indexes_of(relation);
     list.retain(|index| catalog::depends_on_access_method(*index, ours));
     list
 }

@@ -1,0 +1,204 @@
+//! Who uses an index's relations, and how a rebuild waits for them: by looking again, never in a lock's queue for longer
+//! than it takes others to notice a deadlock.
+
+use super::Place;
+use crate::pg::{lock, xact, LockMode, OpenRel};
+use pgrx::pg_sys;
+use std::time::{Duration, Instant};
+
+const SHARE_UPDATE_EXCLUSIVE: i32 = pg_sys::ShareUpdateExclusiveLock as i32;
+/// Who holds a lock that conflicts with this writes; with the other, uses the table at all.
+pub const WRITERS: i32 = pg_sys::ShareLock as i32;
+pub const ANYBODY: i32 = pg_sys::AccessExclusiveLock as i32;
+
+/// Locks of the session, which last through its transactions, until [`Held::release`] or an error.
+pub struct Held {
+    /// Table, TOAST relation, the index and its copy: who wants one of them is given way.
+    tags: Vec<pg_sys::LOCKTAG>,
+    /// Table and TOAST relation, for whose users we wait.
+    relations: [pg_sys::LOCKTAG; 2],
+}
+
+impl Held {
+    /// Lock all that a rebuild needs unless somebody else has; then nothing is locked.
+    pub fn take(place: Place) -> Option<Held> {
+        let relations = [tag(place.table), tag(place.toast)];
+        let mut held = Held { tags: Vec::new(), relations };
+        // Moves and VACUUM lock the table first, too.
+        for oid in [place.table, place.toast, place.index] {
+            if !held.add(oid) {
+                held.release();
+                return None;
+            }
+        }
+        Some(held)
+    }
+
+    pub fn add(&mut self, oid: u32) -> bool {
+        let tag = tag(oid);
+        // SAFETY: plain call.
+        let got = unsafe { pg_sys::LockAcquire(&tag, SHARE_UPDATE_EXCLUSIVE, true, true) };
+        let got = got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
+        if got {
+            self.tags.push(tag);
+        }
+        got
+    }
+
+    pub fn release(self) {
+        for tag in self.tags.iter().rev() {
+            // SAFETY: taken in add().
+            unsafe { pg_sys::LockRelease(tag, SHARE_UPDATE_EXCLUSIVE, true) };
+        }
+    }
+
+    /// Somebody wants what our locks keep from him.
+    pub fn are_wanted(&self) -> bool {
+        // SAFETY: locks that we hold.
+        let has_waiters =
+            |tag: &_| unsafe { pg_sys::LockHasWaiters(tag, SHARE_UPDATE_EXCLUSIVE, true) };
+        self.tags.iter().any(has_waiters)
+    }
+
+    /// Wait for the transactions that hold locks on the relations which conflict with `mode`.
+    pub fn wait_for(&self, mode: i32, until: Instant) -> bool {
+        xact::next();
+        let others = self.relations.iter().flat_map(|tag| lockers(tag, mode)).collect();
+        wait_for_ends(others, until, || self.are_wanted())
+    }
+
+    /// Lock the table so that nobody writes, to the end of this transaction. One does not get that beside sessions that
+    /// write all the time without standing in the queue. So does this, now and then, and so briefly that nobody who
+    /// comes meanwhile can have found a deadlock with it by then; those who were there before are looked for first.
+    pub fn keep_writers_out(&self, place: Place, until: Instant) -> bool {
+        let table = pg_sys::Oid::from(place.table);
+        let mut in_queue = Instant::now();
+        xact::next();
+        wait(
+            until,
+            || self.are_wanted(),
+            || {
+                // SAFETY: plain call.
+                if unsafe { pg_sys::ConditionalLockRelationOid(table, WRITERS) } {
+                    return true;
+                }
+                if Instant::now() < in_queue || self.are_wanted() {
+                    return false;
+                }
+                in_queue = Instant::now() + BETWEEN_QUEUES;
+                lock::relation_within(place.table, WRITERS, in_queue_for())
+            },
+        )
+    }
+}
+
+/// How long a lock is stood for, and how long is waited before the next time.
+const IN_QUEUE: Duration = Duration::from_millis(100);
+const BETWEEN_QUEUES: Duration = Duration::from_millis(500);
+
+fn in_queue_for() -> Duration {
+    // SAFETY: a setting.
+    let deadlock = unsafe { pg_sys::DeadlockTimeout };
+    IN_QUEUE.min(Duration::from_millis(deadlock.max(2) as u64 / 2))
+}
+
+pub fn tag(oid: u32) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        // SAFETY: set when the session began.
+        locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
+        locktag_field2: oid,
+        locktag_field3: 0,
+        locktag_field4: 0,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
+        locktag_lockmethodid: 1,
+    }
+}
+
+type Transaction = pg_sys::VirtualTransactionId;
+
+pub fn lockers(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Transaction> {
+    // SAFETY: the array lives in this transaction's memory and is copied.
+    unsafe {
+        let mut count = 0;
+        let list = pg_sys::GetLockConflicts(tag, mode, &mut count);
+        std::slice::from_raw_parts(list, count as usize).to_vec()
+    }
+}
+
+/// Transactions of this database whose snapshots are not newer than `xmin` (0: all that have one).
+pub fn snapshot_holders(xmin: u32) -> Vec<Transaction> {
+    const NOBODYS: u32 =
+        pg_sys::PROC_IS_AUTOVACUUM | pg_sys::PROC_IN_VACUUM | pg_sys::PROC_IN_SAFE_IC;
+    // SAFETY: as above; freed, as this is asked again and again.
+    unsafe {
+        let xmin = pg_sys::TransactionId::from_inner(xmin);
+        let mut count = 0;
+        let list = pg_sys::GetCurrentVirtualXIDs(xmin, true, false, NOBODYS as i32, &mut count);
+        let found = std::slice::from_raw_parts(list, count as usize).to_vec();
+        pg_sys::pfree(list.cast());
+        found
+    }
+}
+
+/// Wait until these have ended; false when that takes too long, or is `wanted` to end.
+pub fn wait_for_ends(mut others: Vec<Transaction>, until: Instant, wanted: impl Fn() -> bool) -> bool {
+    wait(until, wanted, || {
+        // SAFETY: does not wait.
+        others.retain(|other| unsafe { !pg_sys::VirtualXactLock(*other, false) });
+        others.is_empty()
+    })
+}
+
+/// Wait until these have ended or have newer snapshots.
+pub fn wait_for_snapshots(
+    xmin: u32,
+    mut others: Vec<Transaction>,
+    until: Instant,
+    wanted: impl Fn() -> bool,
+) -> bool {
+    wait(until, wanted, || {
+        if !others.is_empty() {
+            let now = snapshot_holders(xmin);
+            let id = |t: &Transaction| (t.backendId, t.localTransactionId);
+            others.retain(|other| now.iter().any(|n| id(n) == id(other)));
+        }
+        others.is_empty()
+    })
+}
+
+/// Wait until what standbys and slots hold on to is no older than the snapshot with which the index was made whole.
+pub fn wait_for_standbys(place: Place, xmin: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
+    wait(until, wanted, || {
+        let oldest = OpenRel::if_there(place.relation, LockMode::AccessShare)
+            .map(|relation| xact::oldest_visible(relation.rel()));
+        xact::next();
+        oldest.is_none_or(|oldest| !xact::precedes(oldest, xmin))
+    })
+}
+
+fn wait(until: Instant, wanted: impl Fn() -> bool, mut over: impl FnMut() -> bool) -> bool {
+    let mut pause = 1;
+    loop {
+        if over() {
+            return true;
+        }
+        if Instant::now() >= until || wanted() {
+            return false;
+        }
+        nap(pause);
+        pause = (pause * 2).min(100);
+    }
+}
+
+/// Sleep so many milliseconds, or until somebody wakes us.
+fn nap(milliseconds: i64) {
+    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+    // SAFETY: this process's latch.
+    unsafe {
+        let latch = pg_sys::MyLatch;
+        pg_sys::WaitLatch(latch, events as i32, milliseconds as _, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(latch);
+    }
+    xact::check_for_interrupts();
+}
+
