@@ -137,6 +137,27 @@ pub fn oldest_visible(table: Rel) -> u32 {
     unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.raw()).into_inner() }
 }
 
+/// The oldest transactions that standbys (by hot_standby_feedback) and replication slots say somebody may need rows of.
+pub fn reported_xmins() -> Vec<u32> {
+    let mut found = Vec::new();
+    // SAFETY: entries 1 to n of a copy that is made anew, in memory of its own.
+    unsafe {
+        let (mut xmin, mut catalog) = (pg_sys::InvalidTransactionId, pg_sys::InvalidTransactionId);
+        pg_sys::ProcArrayGetReplicationSlotXmin(&mut xmin, &mut catalog);
+        found.push(xmin.into_inner());
+        pg_sys::pgstat_clear_backend_activity_snapshot();
+        for i in 1..=pg_sys::pgstat_fetch_stat_numbackends() {
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
+            let sends = |entry: &pg_sys::LocalPgBackendStatus| {
+                entry.backendStatus.st_backendType == pg_sys::BackendType::B_WAL_SENDER
+            };
+            found.extend(entry.as_ref().filter(|e| sends(e)).map(|e| e.backend_xmin.into_inner()));
+        }
+    }
+    found.retain(|xmin| *xmin != 0);
+    found
+}
+
 /// The id of a transaction that has begun, or of the next one, as one that does not wrap around. Right for ids less than 2^32
 /// transactions old; that of an older one is too great.
 pub fn full(xid: u32) -> u64 {

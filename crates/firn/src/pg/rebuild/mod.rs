@@ -97,16 +97,16 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         return give_up(held);
     }
     xact::next();
-    let xmin = with_snapshot(|snapshot| unsafe {
+    let (xmin, xmax) = with_snapshot(|snapshot| unsafe {
         // SAFETY: as above.
         pg_sys::validate_index(relation, new.into(), snapshot.0);
-        (*snapshot.0).xmin.into_inner()
+        ((*snapshot.0).xmin.into_inner(), (*snapshot.0).xmax.into_inner())
     });
     // It lacks entries of rows that older snapshots see.
     xact::next();
     let older = snapshot_holders(xmin);
     if !wait_for_snapshots(xmin, older, patient(), || held.are_wanted())
-        || !wait_for_standbys(place, xmin, patient(), || held.are_wanted())
+        || !wait_for_standbys(xmax, patient(), || held.are_wanted())
     {
         return give_up(held);
     }
@@ -115,9 +115,11 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         return give_up(held);
     }
     with_snapshot(|_| {
-        // Standbys that tell nothing of their snapshots: those who could miss rows end before they see the new index.
+        // Standbys that tell nothing of their snapshots: those who could miss rows end before they see the new index. The
+        // rows that it lacks were deleted by transactions before the snapshot's end. On a standby a snapshot may have been
+        // taken before one of them had ended, and yet be no older than the oldest transaction that runs here.
         if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
-            wal::log_snapshot_conflict(relation.rel(), xact::full(xmin).saturating_sub(1));
+            wal::log_snapshot_conflict(relation.rel(), xact::full(xmax).saturating_sub(1));
         }
         swap(place, new, unique)
     });

@@ -2,7 +2,7 @@
 //! than it takes others to notice a deadlock.
 
 use super::Place;
-use crate::pg::{lock, xact, LockMode, OpenRel};
+use crate::pg::{lock, xact};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
@@ -166,14 +166,9 @@ pub fn wait_for_snapshots(
     })
 }
 
-/// Wait until what standbys and slots hold on to is no older than the snapshot with which the index was made whole.
-pub fn wait_for_standbys(place: Place, xmin: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
-    wait(until, wanted, || {
-        let oldest = OpenRel::if_there(place.relation, LockMode::AccessShare)
-            .map(|relation| xact::oldest_visible(relation.rel()));
-        xact::next();
-        oldest.is_none_or(|oldest| !xact::precedes(oldest, xmin))
-    })
+/// Wait until no snapshot that standbys (or slots) tell of can be older than one which ends before this transaction.
+pub fn wait_for_standbys(xmax: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
+    wait(until, wanted, || xact::reported_xmins().into_iter().all(|xmin| !xact::precedes(xmin, xmax)))
 }
 
 fn wait(until: Instant, wanted: impl Fn() -> bool, mut over: impl FnMut() -> bool) -> bool {

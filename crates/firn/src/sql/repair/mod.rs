@@ -3,6 +3,7 @@
 mod plan;
 
 use crate::pg::snapshot::Registered;
+use crate::pg::rebuild;
 use crate::pg::survey::delete_row;
 use crate::pg::{alter, catalog, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
 use crate::sql::verify::{self, survey};
@@ -70,6 +71,8 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
     let snapshot = Registered::latest();
     let survey = survey::take(toast, snapshot.snap(), &mut |_, _, _, _| ());
     facts.learn(&survey);
+    let left = rebuild::left_overs(table.oid()).into_iter();
+    facts.left_over = left.filter_map(|oid| Some((oid, catalog::name_of(oid)?))).collect();
     // Without its index, what there is cannot be read.
     if !facts.index_is_damaged && facts.indexes.iter().any(|i| i.usable) {
         let damage = &mut facts.damage;
@@ -85,7 +88,7 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
 fn carry_out(oid: u32, step: &Step) {
     match step {
         Step::CreateToast => alter::create_toast(oid),
-        Step::DropIndex { oid, .. } => catalog::drop_index(*oid),
+        Step::DropIndex { oid, .. } | Step::DropLeftOver { oid, .. } => catalog::drop_index(*oid),
         Step::RebuildIndex { oid, .. } => tableam_ddl::rebuild_index(*oid),
         Step::Remove(Wasted { class, waste, .. }) => {
             let table = OpenRel::open(oid, LockMode::AccessExclusive);

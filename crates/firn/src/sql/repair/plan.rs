@@ -26,6 +26,8 @@ pub struct Facts {
     pub table: String,
     pub has_toast: bool,
     pub indexes: Vec<Index>,
+    /// Indexes of the table that rebuilds have left: OID, name.
+    pub left_over: Vec<(u32, String)>,
     /// The index lacks entries, or has wrong ones, or cannot be read.
     pub index_is_damaged: bool,
     /// All directory rows could be read, so that what they do not name belongs to nothing.
@@ -40,6 +42,10 @@ pub struct Facts {
 pub enum Step {
     CreateToast,
     DropIndex {
+        oid: u32,
+        name: String,
+    },
+    DropLeftOver {
         oid: u32,
         name: String,
     },
@@ -60,6 +66,9 @@ pub fn plan(facts: &Facts) -> Vec<Step> {
     let mut steps = Vec::new();
     if !facts.has_toast {
         return vec![Step::CreateToast];
+    }
+    for (oid, name) in &facts.left_over {
+        steps.push(Step::DropLeftOver { oid: *oid, name: name.clone() });
     }
     let best = facts.indexes.iter().find(|i| i.usable).or(facts.indexes.first());
     let Some(best) = best else {
@@ -112,9 +121,9 @@ impl Step {
     pub fn object(&self, table: &str) -> String {
         match self {
             Step::CreateToast | Step::Remove(_) => format!("table {table}"),
-            Step::DropIndex { name, .. } | Step::RebuildIndex { name, .. } => {
-                format!("index {name}")
-            }
+            Step::DropIndex { name, .. }
+            | Step::DropLeftOver { name, .. }
+            | Step::RebuildIndex { name, .. } => format!("index {name}"),
             Step::Cannot { object, .. } => object.clone(),
         }
     }
@@ -125,6 +134,9 @@ impl fmt::Display for Step {
         match self {
             Step::CreateToast => f.write_str("create its TOAST relation"),
             Step::DropIndex { .. } => f.write_str("drop it, as it is invalid"),
+            Step::DropLeftOver { .. } => {
+                f.write_str("drop it, as a rebuild that did not end has left it")
+            }
             Step::RebuildIndex { .. } => f.write_str("rebuild it"),
             Step::Remove(Wasted { class, waste, tally }) => {
                 write!(f, "remove {} {waste} {} ({} bytes)", tally.rows, class.name(), tally.bytes)
@@ -192,6 +204,12 @@ mod tests {
     fn nothing_to_do() {
         assert_eq!(plan(&whole()), vec![]);
         assert_eq!(plan(&Facts::default()), vec![Step::CreateToast]);
+    }
+
+    #[test]
+    fn left_overs_go() {
+        let facts = Facts { left_over: vec![(7, "i7".into())], ..whole() };
+        assert_eq!(plan(&facts), vec![Step::DropLeftOver { oid: 7, name: "i7".into() }]);
     }
 
     #[test]

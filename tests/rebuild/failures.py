@@ -1,0 +1,98 @@
+"""Errors and crashes in a rebuild, and what they leave."""
+import psycopg
+
+from rebuild.common import INVALID, TRAP, clean, compact, equal, fresh, sizes, small_enough
+
+
+def errors_are_warnings(cluster):
+    with cluster.connect() as c:
+        said = []
+        c.add_notice_handler(lambda d: said.append((d.severity, d.message_primary, d.message_detail)))
+        c.execute(TRAP)
+        for trap, text in (("fail", "trapped"), ("sleep", "canceling statement due to statement timeout")):
+            fresh(c, ["INDEX {} ON f (trap(r))", "random"])
+            compact(c)
+            c.execute("SET firn.rebuild_indexes = off")
+            c.execute("VACUUM f")
+            large = sizes(c, "f")
+            c.execute(f"SET firn.rebuild_indexes = on; SET test.trap = '{trap}'")
+            if trap == "sleep":
+                c.execute("SET statement_timeout = '10s'")
+            said.clear()
+            c.execute("VACUUM f")
+            c.execute("RESET statement_timeout")
+            assert [(s, m) for s, m, _ in said] == [("WARNING", 'could not rebuild index "f_trap"')], said
+            assert text in said[0][2], said
+            assert sizes(c, "f")["f_trap"] == large["f_trap"]
+            assert trap == "sleep" or sizes(c, "f")["f_random"] < large["f_random"]
+            c.execute("RESET test.trap")
+            clean(c)
+            # The session is as any other: no lock is left, and the next VACUUM does it.
+            assert not c.execute("SELECT relation::regclass FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'ShareUpdateExclusiveLock'").fetchall()
+            c.execute("VACUUM f")
+            assert not small_enough(c, "f")
+            clean(c)
+
+
+def crashes_leave_nothing(cluster):
+    for point in ("rebuild-made", "rebuild-built", "rebuild-swapped", "rebuild-dead"):
+        with cluster.connect() as c:
+            fresh(c, ["random", "ascending"])
+            # Somebody's own failure is his.
+            c.execute("INSERT INTO f VALUES (1000001, 1, 'twice', 1), (1000002, 1, 'twice', 1)")
+            c.execute("INSERT INTO h VALUES (1000001, 1, 'twice', 1), (1000002, 1, 'twice', 1)")
+            try:
+                c.execute("CREATE UNIQUE INDEX CONCURRENTLY f_random_ccnew ON f (t)")
+                raise AssertionError("it is not unique")
+            except psycopg.errors.UniqueViolation:
+                pass
+            compact(c)
+            c.execute(f"SET firn.crash_point = '{point}'")
+            try:
+                c.execute("VACUUM f")
+                raise AssertionError(f"{point} was not reached")
+            except psycopg.OperationalError:
+                pass
+        cluster.wait_recovered()
+        with cluster.connect() as c:
+            left = {name for (name,) in c.execute(INVALID)}
+            assert len(left) == 2, (point, left)
+            equal(c)
+            c.execute("VACUUM f")
+            assert c.execute(INVALID).fetchall() == [("f_random_ccnew",)], (point, c.execute(INVALID).fetchall())
+            c.execute("DROP INDEX f_random_ccnew")
+            clean(c)
+            assert not small_enough(c, "f"), point
+
+
+def left_overs_go(cluster):
+    """Whatever has become of a left-over since: nobody is refused for it, and the next VACUUM takes it away."""
+    for what in ("REINDEX TABLE f", "VACUUM FULL f", "ALTER TABLE f ALTER n TYPE bigint; ALTER TABLE h ALTER n TYPE bigint", "DROP INDEX f_ascending",
+                 "SELECT * FROM firn.repair('f', false)"):
+        with cluster.connect() as c:
+            fresh(c, ["ascending"], 15000)
+            compact(c)
+            c.execute("SET firn.crash_point = 'rebuild-swapped'")
+            try:
+                c.execute("VACUUM f")
+                raise AssertionError("not reached")
+            except psycopg.OperationalError:
+                pass
+        cluster.wait_recovered()
+        with cluster.connect() as c:
+            of_f = "SELECT indexrelid::regclass::text, indisvalid, indisunique FROM pg_index WHERE indrelid = 'f'::regclass ORDER BY 1"
+            assert c.execute(of_f).fetchall() == [("f_ascending", True, True), ("f_ascending_ccold", False, False)]
+            said = c.execute(what)
+            if "repair" in what:
+                said = said.fetchall()
+                assert [(s[0], s[1], s[2]) for s in said] == [('index "f_ascending_ccold"', "drop it, as a rebuild that did not end has left it", True)], said
+                assert c.execute(of_f).fetchall() == [("f_ascending", True, True)]
+            elif "DROP" in what:
+                for t in ("f", "h"):
+                    c.execute(f"INSERT INTO {t} SELECT * FROM {t} WHERE id <= 100")
+                equal(c)
+            else:
+                assert c.execute(of_f).fetchall()[1] == ("f_ascending_ccold", True, False), what
+            c.execute("VACUUM f")
+            assert c.execute(of_f).fetchall() == [("f_ascending", True, True)][:0 if "DROP" in what else 1], what
+            clean(c)

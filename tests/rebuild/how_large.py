@@ -1,0 +1,101 @@
+"""Which indexes are built anew, and how large they are then."""
+from rebuild.common import KINDS, ROWS, WORKERS, clean, compact, fresh, sizes, small_enough, wait_until
+from vacuum import sound
+
+
+def all_kinds(cluster):
+    with cluster.connect() as c:
+        fresh(c, KINDS)
+        compact(c)
+        c.execute("SET firn.rebuild_indexes = off")
+        c.execute("VACUUM f")
+        large = sizes(c, "f")
+        c.execute("VACUUM (INDEX_CLEANUP off) f")
+        assert sizes(c, "f") == large
+        c.execute("SET firn.rebuild_indexes = on")
+        c.execute("VACUUM (INDEX_CLEANUP off) f")
+        assert sizes(c, "f") == large
+        c.execute("VACUUM (VERBOSE false) f")
+        print("   ", {name: (pages, sizes(c, "f")[name]) for name, pages in large.items()}, flush=True)
+        before = dict(c.execute("SELECT relname, oid FROM pg_class WHERE relname LIKE 'f\\_%'").fetchall())
+        clean(c)
+        # Nothing is due any more, and what grows by itself is not firn's to rebuild.
+        c.execute("INSERT INTO f SELECT i + 1000000, r, t, n FROM f JOIN source ON i = id WHERE id % 7 = 0")
+        c.execute("INSERT INTO h SELECT i + 1000000, r, t, n FROM h JOIN source ON i = id WHERE id % 7 = 0")
+        c.execute("VACUUM f")
+        assert before == dict(c.execute("SELECT relname, oid FROM pg_class WHERE relname LIKE 'f\\_%'").fetchall())
+        compact(c)
+        c.execute("VACUUM f")
+        clean(c)
+        assert not small_enough(c, "f"), small_enough(c, "f")
+
+
+def sizes_are_right(cluster):
+    """No index is more than 1.1 times as large as REINDEX makes it, for several seeds, and compactions one after the other."""
+    with cluster.connect() as c:
+        for seed in (2, 3):
+            fresh(c, KINDS, 20000, seed)
+            compact(c)
+            c.execute("VACUUM f")
+            c.execute(f"INSERT INTO f SELECT {ROWS} FROM generate_series(500001, 506000) i")
+            compact(c)
+            c.execute("DELETE FROM f WHERE n = 3")
+            c.execute("VACUUM f")
+            wrong = small_enough(c, "f")
+            assert not wrong, (seed, wrong)
+
+
+def of_the_toast_relation(cluster):
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS wide")
+        c.execute("SET firn.bulk_threshold = 1000000")
+        c.execute("CREATE TABLE wide (id int PRIMARY KEY, v text) USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("ALTER TABLE wide ALTER v SET STORAGE EXTERNAL")
+        c.execute("INSERT INTO wide SELECT i, repeat(md5(i::text), 150) FROM generate_series(1, 7000) i")
+        c.execute("CREATE TABLE copy AS TABLE wide")
+        wait_until("nothing is settled", lambda: c.execute("SELECT firn.compact('wide')").fetchone()[0] > 0)
+        c.execute("SET firn.rebuild_indexes = off")
+        c.execute("VACUUM wide")
+        large = sizes(c, "wide")
+        assert [n for i, n in large.items() if "toast" in i][0] > 50, large
+        c.execute("SET firn.rebuild_indexes = on")
+        c.execute("VACUUM wide")
+        print("   ", {name: (pages, sizes(c, "wide")[name]) for name, pages in large.items()}, flush=True)
+        assert not small_enough(c, "wide")
+        assert c.execute("SELECT count(*) FROM wide w JOIN copy c USING (id, v)").fetchone()[0] == 7000
+        sound(c, "wide")
+        c.execute("DROP TABLE wide, copy")
+
+
+def autovacuum_does_it_too(cluster):
+    with cluster.connect() as c:
+        fresh(c, ["ascending", "random"])
+        compact(c)
+        c.execute("ALTER TABLE f SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 10, autovacuum_vacuum_scale_factor = 0)")
+        c.execute("ALTER SYSTEM SET autovacuum = on")
+        c.execute("SELECT pg_reload_conf()")
+        ends = {"f_ascending": 100, "f_random": 100}
+        try:
+            wait_until("autovacuum leaves indexes large", lambda: all(sizes(c, "f")[i] < n for i, n in ends.items()))
+            wait_until("it does not end", lambda: c.execute(WORKERS).fetchone()[0] == 0)
+        finally:
+            c.execute("ALTER SYSTEM RESET autovacuum")
+            c.execute("SELECT pg_reload_conf()")
+        clean(c)
+        assert not small_enough(c, "f")
+
+
+def old_entries_are_waited_for(cluster):
+    """While a snapshot needs the old entries, an index is as large as a new one; its turn comes afterwards."""
+    with cluster.connect() as c, cluster.connect() as other:
+        fresh(c, ["random"])
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        compact(c)
+        c.execute("VACUUM f")
+        large = sizes(c, "f")["f_random"]
+        other.execute("COMMIT")
+        c.execute("VACUUM f")
+        assert sizes(c, "f")["f_random"] < 0.8 * large
+        assert not small_enough(c, "f")
+        clean(c)
