@@ -12,7 +12,7 @@
 //! `SET faults.at = n` begins to count anew, -1 only counts, 0 does nothing; `SHOW faults.calls` says how
 //! many calls there were, `SHOW faults.trace` which of them tell most, `SHOW faults.last` of which function
 //! the one at which the fault came was. What must not fail is not counted
-//! (see `spared`).
+//! (see `spared`). An error at StartTransactionCommand comes after it.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("the stubs are made of x86-64 instructions, the calls found in ELF's tables");
@@ -78,6 +78,10 @@ pub(crate) unsafe extern "C-unwind" fn called(index: usize, registers: *const us
         if CALLS == i64::from(AT) {
             FIRED = true;
             LAST = (*function).name.as_ptr();
+            if MODE == ERROR && (*function).spared == spared::Spared::After {
+                let begin: unsafe extern "C-unwind" fn() = std::mem::transmute((*function).real);
+                begin();
+            }
             fault();
         }
     }

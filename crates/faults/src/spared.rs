@@ -12,6 +12,8 @@ pub enum Spared {
     Always,
     /// LockBuffer: not when it unlocks.
     Unlock,
+    /// It may fail, but not before it has begun: the error comes after it.
+    After,
     /// standard_ProcessUtility: not when it sets or shows the library's own settings.
     Setting,
     /// No stub at all: it raises errors, or is told of its caller's frame.
@@ -22,7 +24,7 @@ impl Spared {
     /// A call with these registers counts (r10, r9, r8, rcx, rdx, rsi, rdi, rax).
     pub unsafe fn counts(self, registers: *const usize) -> bool {
         match self {
-            Spared::No => true,
+            Spared::No | Spared::After => true,
             Spared::Unlock => *registers.add(5) as u32 != 0,
             Spared::Setting => {
                 let statement = *registers.add(6) as *const pg_sys::PlannedStmt;
@@ -130,6 +132,9 @@ pub fn of(name: &CStr) -> Spared {
         Spared::Always
     } else if name == "LockBuffer" {
         Spared::Unlock
+    } else if name == "StartTransactionCommand" {
+        // It says that a transaction is beginning before anything else, so that there is always one to roll back.
+        Spared::After
     } else if name == "standard_ProcessUtility" {
         Spared::Setting
     } else {

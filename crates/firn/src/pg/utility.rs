@@ -2,9 +2,10 @@
 //! by table in transactions of their own, and those relations vacuumed once more, so that their files shrink. Then
 //! indexes that moves have left half empty are built anew.
 
+use super::attempt::transactions;
 use super::ext::{callback, direct};
 use super::scandesc::alloc;
-use super::{catalog, guc, memory, xact, LockMode};
+use super::{catalog, error, guc, memory, xact, Kind, LockMode};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -54,7 +55,15 @@ unsafe extern "C-unwind" fn process_utility(
         let state = direct::make_parsestate(std::ptr::null_mut());
         direct::ExecVacuum(state, again, true);
     }
-    callback(|| rebuild_indexes(node.cast()));
+    // VACUUM has been carried out, so whatever goes wrong here is no error of it.
+    callback(|| {
+        if let Err(failed) = transactions(|| rebuild_indexes(node.cast())) {
+            error(Kind::Skipped, "could not rebuild indexes")
+                .detail(failed.text)
+                .hint("They are as large as they were. The next VACUUM tries again, if firn.rebuild_indexes is on.")
+                .warn()
+        }
+    });
 }
 
 /// A VACUUM of these relations that removes even a few dead rows from indexes: else their pages could
