@@ -19,6 +19,7 @@ import psycopg
 
 from harness.rack import FAULT, ROOT, Rack, Torn
 from harness.statements import CASES, split
+import commits
 import oracle
 
 
@@ -145,6 +146,10 @@ def run(tally, pattern):
         for case in killed:
             rng = random.Random(f"{seed} {case.name}")
             tally.case(f"torture {case.name}, killed", lambda: kills(rack, case, rng, 5 if seconds is None else 1))
+        works = [w for w in commits.WORKS if pattern in w.name]
+        for work in works:
+            rng = random.Random(f"{seed} {work.name}")
+            tally.case(f"torture {work.name}", lambda: commits.torture(rack, work, rng, seconds and seconds / 3 / len(works)))
         files = sorted(f for f in glob.glob(os.path.join(ROOT, "tests", "sql", "*.sql")) if pattern in os.path.basename(f))
         rng = random.Random(f"{seed} files")
         for path in files if seconds is None or pattern else rng.sample(files, 2):
