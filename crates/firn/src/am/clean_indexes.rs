@@ -32,9 +32,10 @@ pub fn clean(table: Rel, wish: &Wish) {
         return;
     }
     let oldest = xact::oldest_visible(table);
-    let before = cleaned::read(&directory.toast);
+    let note = cleaned::read(&directory.toast);
     let Some(end) = allocation::handed_out(&directory.toast) else { return };
-    let (mut known, first_open) = known_before(&directory, end);
+    let AllKnown { list: mut known, first_open, damaged } = known_before(&directory, end);
+    let before = note.beside(&damaged);
     let (mut fresh, mut rows, mut latest) = (0u64, 0u64, None);
     for stripe in &mut known {
         xact::delay_vacuum();
@@ -70,21 +71,29 @@ pub fn clean(table: Rel, wish: &Wish) {
     }
     guc::crash_point("vacuum-cleaned");
     let blocks = first_open.unwrap_or(end);
-    let note = cleaned::Cleaned { before: xact::full(oldest), blocks, ..before };
-    cleaned::write(&directory.toast, note);
+    let (before, damaged) = (xact::full(oldest), damaged.in_short());
+    cleaned::write(&directory.toast, cleaned::Cleaned { before, blocks, damaged, ..note });
 }
 
-/// All stripes before the block `end` that are there or may come to be, in the order of their slots, and the first
-/// slot of which more may be garbage some day than is known now: that of a running transaction, or of a damaged
-/// directory row. (Rows are counted as 0 then.) None is missed: `end` was read when all of them had their directory
+/// What the directory says before some block.
+struct AllKnown {
+    /// All stripes that are there or may come to be, in the order of their slots.
+    list: Vec<Known>,
+    /// The first slot of a running transaction, whose rollback would leave more garbage than is known now.
+    first_open: Option<u32>,
+    /// Damaged rows: of their stripes none is taken for garbage, nor what lies between them and the next ones.
+    damaged: cleaned::Damaged,
+}
+
+/// What is known before the block `end`. No stripe is missed: `end` was read when all of them had their directory
 /// rows, and nobody waits for us meanwhile. Nor does the dirty snapshot miss a row that is replaced while we look:
 /// whoever replaces or moves directory rows holds ShareUpdateExclusiveLock to the end of its transaction, as VACUUM
 /// does now.
-fn known_before(directory: &Directory, end: u32) -> (Vec<Known>, Option<u32>) {
+fn known_before(directory: &Directory, end: u32) -> AllKnown {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
     let mut list: Vec<Known> = Vec::new();
-    let mut first_open = None;
+    let (mut first_open, mut damaged) = (None, cleaned::Damaged::default());
     directory.each_row(snap, |slot, entry| {
         xact::delay_vacuum();
         let slot = slot.0;
@@ -92,8 +101,11 @@ fn known_before(directory: &Directory, end: u32) -> (Vec<Known>, Option<u32>) {
             return;
         }
         let (writer, _) = snap.dirty_found();
-        if (writer != 0 || entry.is_none()) && first_open.is_none() {
+        if writer != 0 && first_open.is_none() {
             first_open = Some(slot);
+        }
+        if entry.is_none() {
+            damaged.meet(slot);
         }
         // How far a stripe reaches whose row is damaged is not known: it may be up to the next one.
         let blocks = entry.map_or(u32::MAX, |e| e.blocks);
@@ -112,7 +124,7 @@ fn known_before(directory: &Directory, end: u32) -> (Vec<Known>, Option<u32>) {
     if let Some(last) = list.last_mut() {
         last.blocks = last.blocks.min(end - last.slot);
     }
-    (list, first_open)
+    AllKnown { list, first_open, damaged }
 }
 
 /// Visit the rows of a stripe that nobody can see any more, in order, with who deleted them.

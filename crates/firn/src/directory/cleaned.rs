@@ -17,6 +17,9 @@ pub struct Cleaned {
     pub before: u64,
     /// Virtual blocks before this one that no stripe has taken have no entries.
     pub blocks: u32,
+    /// Which directory rows were damaged then, in short ([`Damaged`]): what they hide, blocks behind their stripes and
+    /// rows deleted in them, may have entries all the same. 0 when none was.
+    pub damaged: u32,
     /// Rows that have been moved, whose entries of before VACUUM has not removed yet.
     pub moved: u32,
     /// Those whose entries of before it has removed since the indexes were built anew or found to be as small as new
@@ -28,6 +31,7 @@ impl Cleaned {
     fn encode(self) -> [u8; LEN] {
         let mut out = [0u8; LEN];
         out[0] = VERSION;
+        out[1..4].copy_from_slice(&self.damaged.to_le_bytes()[..3]);
         out[8..16].copy_from_slice(&self.before.to_le_bytes());
         out[16..20].copy_from_slice(&self.blocks.to_le_bytes());
         out[4..8].copy_from_slice(&self.settled.to_le_bytes());
@@ -41,7 +45,37 @@ impl Cleaned {
         }
         let before = u64::from_le_bytes(bytes[8..16].try_into().ok()?);
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        Some(Cleaned { before, blocks: word(16)?, moved: word(20)?, settled: word(4)? })
+        let damaged = word(0)? >> 8;
+        Some(Cleaned { before, blocks: word(16)?, damaged, moved: word(20)?, settled: word(4)? })
+    }
+
+    /// What of the note holds when these directory rows are damaged: all, unless others were when it was made. What those
+    /// hid may show now, so nothing is taken for clean.
+    pub fn beside(self, damaged: &Damaged) -> Cleaned {
+        match self.damaged == 0 || self.damaged == damaged.in_short() {
+            true => self,
+            false => Cleaned { before: 0, blocks: 0, ..self },
+        }
+    }
+}
+
+/// Damaged directory rows, as they are met.
+#[derive(Default)]
+pub struct Damaged {
+    slots: Vec<u8>,
+}
+
+impl Damaged {
+    pub fn meet(&mut self, slot: u32) {
+        self.slots.extend_from_slice(&slot.to_le_bytes());
+    }
+
+    /// A number of 24 bits that is another one, but for chance, when other rows are damaged; 0 when none is.
+    pub fn in_short(&self) -> u32 {
+        match self.slots.is_empty() {
+            true => 0,
+            false => (crc32c::crc32c(&self.slots) >> 8).max(1),
+        }
     }
 }
 
@@ -103,15 +137,31 @@ pub(super) fn prepare(toast: &Toast) {
 
 #[cfg(test)]
 mod tests {
-    use super::Cleaned;
+    use super::{Cleaned, Damaged};
 
     #[test]
     fn note_round_trips() {
-        for (moved, settled) in [(0, 0), (u32::MAX, 1), (7, u32::MAX)] {
-            let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31, moved, settled };
+        for (moved, settled, damaged) in [(0, 0, 0), (u32::MAX, 1, 0xff_ffff), (7, u32::MAX, 1)] {
+            let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31, damaged, moved, settled };
             assert_eq!(Cleaned::decode(&note.encode()), Some(note));
         }
         assert_eq!(Cleaned::decode(&[0; 24]), None);
         assert_eq!(Cleaned::decode(&[1; 23]), None);
+    }
+
+    #[test]
+    fn what_damage_hid_is_not_clean() {
+        let (none, mut one, mut two) = (Damaged::default(), Damaged::default(), Damaged::default());
+        one.meet(5);
+        [5, 9].into_iter().for_each(|slot| two.meet(slot));
+        let note = Cleaned { before: 7, blocks: 9, ..Cleaned::default() };
+        for now in [&none, &one, &two] {
+            assert_eq!(note.beside(now), note);
+        }
+        let note = Cleaned { damaged: one.in_short(), ..note };
+        assert_eq!(note.beside(&one), note);
+        for now in [&none, &two] {
+            assert_eq!(note.beside(now), Cleaned { before: 0, blocks: 0, ..note });
+        }
     }
 }
