@@ -53,6 +53,7 @@ def one(cluster, name, op):
 # Of each thing how much there is: at few repetitions, at the full length.
 MUCH = {
     "large arrays": (much.arrays, 4, 20),
+    "large values moved": (much.moves, 16, 100),
     "partitions": (much.partitions, 60, 500),
     "stripes": (much.stripes, 1000, 20000),
     "tables": (much.tables, 100, 4000),

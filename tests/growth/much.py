@@ -39,9 +39,8 @@ def arrays(cluster, n, tell):
         for what, times in used:
             if times == n:
                 tell(f"{n} and {3 * n} arrays of 1 MB: {what}", used[what, n], used[what, 3 * n])
-                # A stripe ends after 128 MB of values. While compaction makes one, and while a page of one is read, values are
-                # there as they were, encoded and as the allocator's holes.
-                more = 3 * min(2 * n, 128) * MB if what in ("compact", "check") else 0
+                # While a page is read, values are there as they were, encoded and as the allocator's holes.
+                more = 3 * min(2 * n, 128) * MB if what == "check" else 0
                 assert used[what, 3 * n] - used[what, n] < 40 * MB + more, (what, used)
     with fresh(cluster) as c:
         c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 1000")
@@ -56,6 +55,31 @@ def arrays(cluster, n, tell):
             held.append((c.execute(f"SELECT {ALL}").fetchone()[0], resident(c.info.backend_pid)))
         tell(f"{len(held)} times = ANY of 20,000 constants", held[1][1], held[-1][1])
         assert held[-1][0] - held[1][0] < 32 * KB and held[-1][1] - held[1][1] < 8 * MB, held
+
+
+def moves(cluster, n, tell):
+    """A compaction of n and 3 n values of a megabyte, in one piece and in several: within firn.write_memory and the encoded
+    bytes of a stripe, as the load of them."""
+    with fresh(cluster) as c:
+        c.execute("SET firn.write_memory = '8MB'; CREATE TABLE f (id int PRIMARY KEY, a int[]) USING firn")
+        array = "ARRAY(SELECT (x * g::bigint * 7919 % 1000003)::int FROM generate_series(1, 262144) x)"
+        load = f"INSERT INTO f SELECT g, {array} FROM generate_series(1, TIMES) g"
+        same = "SELECT count(*), sum(hashtext(a::text)::bigint) FROM f"
+        used = {}
+        for times in (n, 3 * n):
+            for what in ("SELECT firn.compact('f')", "CALL firn.compact_in_pieces('f', 2)"):
+                c.execute("TRUNCATE f; SET firn.bulk_threshold = 100000000")
+                c.execute(load.replace("TIMES", str(times)))
+                held = c.execute(same).fetchone()
+                used[what, times] = taken(c, what)
+                stripes = c.execute("SELECT count(*), sum(rows), max(raw_bytes) FROM firn.stripes('f')").fetchone()
+                assert stripes[0] >= times // 8 and stripes[1] == times and stripes[2] <= 10 * MB, stripes
+                assert c.execute(same).fetchone() == held
+            c.execute("TRUNCATE f; SET firn.bulk_threshold = 0")
+            used["INSERT", times] = taken(c, load.replace("TIMES", str(times)))
+        for what in ("INSERT", "SELECT firn.compact('f')", "CALL firn.compact_in_pieces('f', 2)"):
+            tell(f"{n} and {3 * n} arrays of 1 MB, 8 MB of write_memory: {what}", used[what, n], used[what, 3 * n])
+            assert used[what, 3 * n] < 48 * MB, (what, used)
 
 
 def partitions(cluster, n, tell):

@@ -21,12 +21,10 @@ use crate::pg::{
     TupleSlot,
 };
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
-use crate::write::{push_row, store, write_options};
+use crate::write::{most_bytes, push_row, store, write_options};
 use firn_format::{ColumnSpec, StripeWriter, Tid, ROWS_PER_BLOCK};
 use std::rc::Rc;
 
-/// Raw bytes after which a stripe is written, however few rows it has.
-const STRIPE_BYTES: usize = 128 << 20;
 /// Bytes of a block of the row store.
 const BLOCK_BYTES: u64 = 8_192;
 
@@ -192,7 +190,7 @@ impl Batch {
     }
 
     fn is_full(&self) -> bool {
-        self.writer.rows() >= guc::stripe_rows() || self.writer.raw_bytes() >= STRIPE_BYTES
+        self.writer.rows() >= guc::stripe_rows() || self.writer.raw_bytes() >= most_bytes()
     }
 
     /// Write the stripe, its forwarding list and its index entries.

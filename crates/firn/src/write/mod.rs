@@ -7,7 +7,7 @@ mod pending;
 pub(crate) use flush::{encode_now, store, store_bytes};
 pub use flush::{end_command, flush_table};
 pub use pending::{any_pending, insert, insert_many, pending_at, pending_of, PendingRef};
-pub(crate) use pending::{discard_table, push_row, write_options};
+pub(crate) use pending::{discard_table, most_bytes, push_row, write_options};
 
 use crate::pg::hooks;
 use crate::pg::xact::{self, Event};

@@ -215,6 +215,14 @@ fn begin_encoding(table: Rel, mut full: Box<Pending>) {
     STATE.with_borrow_mut(|state| state.command(table.oid(), owner).encoding = Some(full));
 }
 
+/// Raw bytes after which a stripe is written that is collected beside what this session has pending: as for a command
+/// below, what others hold leaves it an eighth of `firn.write_memory` at least.
+pub(crate) fn most_bytes() -> usize {
+    let limit = guc::write_memory();
+    let held: usize = STATE.with_borrow(|state| state.bytes.iter().map(|(_, n)| n).sum());
+    limit.saturating_sub(held).max(limit / 8).min(STRIPE_BYTES)
+}
+
 /// When this session holds more than `firn.write_memory`, write what the running subtransaction's command
 /// with the most of it holds: only that can be written now. What outer subtransactions hold leaves it an
 /// eighth of the setting at least, so that it does not end up writing a stripe per row.
