@@ -308,6 +308,53 @@ def changed_between_pieces(cluster):
         intact(c)
 
 
+def dropped(cluster):
+    """A table that was named and is dropped meanwhile, by others or by the call's own commit, is left out with a warning,
+    as VACUUM does it; what a commit empties stays empty."""
+    warnings = []
+    with cluster.connect() as c:
+        c.add_notice_handler(lambda d: warnings.append((d.sqlstate, d.message_primary, d.message_hint or "")))
+        names = {COMPACT: "firn.compact()", OFFLOAD: "firn.offload()", LOAD: "firn.load()"}
+        for call, function in names.items():
+            warnings.clear()
+            c.execute(f"""DO $$ BEGIN
+                CREATE TEMP TABLE brief (id int) USING firn ON COMMIT DROP;
+                INSERT INTO brief SELECT generate_series(1, 300);
+                {call.format("brief", 1)};
+            END $$""")
+            assert [w[:2] for w in warnings] == [("42P01", 'skipping "brief" --- relation no longer exists')], warnings
+            assert function in warnings[0][2], warnings
+        # As on heap after a COMMIT.
+        c.execute("CREATE TEMP TABLE brief (id int PRIMARY KEY) USING firn ON COMMIT DELETE ROWS")
+        c.execute(f"""DO $$ BEGIN
+            INSERT INTO brief SELECT generate_series(1, 300); {COMPACT.format("brief", 1)};
+            IF EXISTS (SELECT FROM brief) THEN RAISE 'there are rows'; END IF; END $$""")
+        c.execute("DROP TABLE brief; CREATE TEMP TABLE kept (id int PRIMARY KEY) USING firn")
+        c.execute("SET firn.bulk_threshold = 1000000; SET firn.stripe_rows = 100")
+        c.execute("INSERT INTO kept SELECT generate_series(1, 300)")
+        c.execute(COMPACT.format("kept", 1))
+        assert c.execute("SELECT count(*), sum(id) FROM kept").fetchone() == (300, 45150) and info(c, "kept")[0] >= 3
+        # Dropped before the first piece and between two.
+        for first in (True, False):
+            fresh(c, 1000)
+            with cluster.connect() as holder:
+                if first:
+                    holder.execute("BEGIN; LOCK TABLE f IN SHARE UPDATE EXCLUSIVE MODE")
+                    call = Background(cluster, COMPACT.format("f", 2))
+                    call.conn.add_notice_handler(lambda d: warnings.append((d.sqlstate, d.message_primary, d.message_hint)))
+                    waits(c, call.pid)
+                    warnings.clear()
+                    holder.execute("DROP TABLE f; COMMIT")
+                    assert outcome(call) is None, call.result
+                else:
+                    with stopped(cluster, COMPACT.format("f", 2), "f", "SET firn.stripe_rows = 100") as (call, other, _):
+                        call.conn.add_notice_handler(lambda d: warnings.append((d.sqlstate, d.message_primary, d.message_hint)))
+                        warnings.clear()
+                        other.execute("DROP TABLE f; COMMIT")
+                        assert outcome(call) is None, call.result
+            assert warnings == [("42P01", 'skipping "f" --- relation no longer exists', None)], warnings
+
+
 def partitions(cluster):
     """Partitions go one by one; one that is dropped meanwhile is left out, one that cannot be locked ends the call."""
     with cluster.connect() as c, cluster.connect() as other:
@@ -546,6 +593,7 @@ CASES = {
     "kills": killed,
     "ended by others": ended_by_others,
     "changed between pieces": changed_between_pieces,
+    "dropped": dropped,
     "partitions": partitions,
     "store fails": store_fails,
     "refusals": refusals,

@@ -2,14 +2,14 @@
 //!
 //! A piece begins with no lock and keeps none. So what others have done to a table meanwhile is looked for anew each
 //! time, in the one way that all functions have: a table that is gone, or no firn table any more, is left out, one that
-//! has become another owner's is, too, with a warning.
+//! has become another owner's is, too, with a warning. That the one which was named is gone is said, as VACUUM says it.
 
 use super::{open_target, relation, targets, usable_server, By, Doing};
 use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::procedure::Procedure;
 use crate::pg::progress::Command;
-use crate::pg::{catalog, error, guc, xact, Kind, LockMode, OpenRel, Progress};
+use crate::pg::{catalog, error, guc, xact, Kind, LockMode, OpenRel, Progress, Rel};
 use std::ffi::CStr;
 
 /// A procedure.
@@ -19,6 +19,35 @@ struct Call {
     /// The function that does the same in one transaction.
     function: &'static str,
     doing: Doing,
+}
+
+/// The table that a call has named, as it was when the call began.
+struct Named {
+    oid: u32,
+    name: String,
+    is_temporary: bool,
+}
+
+impl Named {
+    fn of(table: Rel) -> Named {
+        let is_temporary = table.is_temporary();
+        Named { oid: table.oid(), name: table.name(), is_temporary }
+    }
+
+    /// Warn when it is not there any more.
+    fn tell_if_gone(&self, function: &str) {
+        if OpenRel::if_there(self.oid, LockMode::AccessShare).is_some() {
+            return;
+        }
+        let what = format!("skipping \"{}\" --- relation no longer exists", self.name);
+        let mut warning = error(Kind::UndefinedTable, what);
+        if self.is_temporary {
+            warning = warning
+                .detail("A commit drops a temporary table that is ON COMMIT DROP.")
+                .hint(format!("{function} does all of it in the transaction of its caller."));
+        }
+        warning.warn()
+    }
 }
 
 /// How many stripes a piece is about; argument `n`.
@@ -44,17 +73,24 @@ fn in_pieces(
     procedure.take_snapshot();
     let mut targets = targets(relation(args), doing, false);
     // Whose table it is comes before what else is wrong.
-    for target in targets.iter().filter(|t| t.named) {
-        drop(open_target(*target, LockMode::AccessShare, doing));
+    let mut named = None;
+    for target in targets.iter_mut().filter(|t| t.named) {
+        named = open_target(*target, LockMode::AccessShare, doing).map(|t| Named::of(t.rel()));
+        // It was there.
+        target.named = false;
     }
     look();
     let count = targets.len();
+    // This drops a temporary table that is ON COMMIT DROP.
     procedure.commit();
-    for (done, target) in targets.iter_mut().enumerate() {
+    for (done, target) in targets.into_iter().enumerate() {
         let (mut part, mut progress) = (Part::pieces(stripes), None);
         loop {
             xact::check_for_interrupts();
-            let table = open_target(*target, LockMode::ShareUpdateExclusive, doing);
+            let table = open_target(target, LockMode::ShareUpdateExclusive, doing);
+            if let Some(named) = named.as_ref().filter(|_| table.is_none()) {
+                named.tell_if_gone(function);
+            }
             if let Some(table) = table {
                 procedure.take_snapshot();
                 let owner = table.rel().owner();
@@ -67,8 +103,6 @@ fn in_pieces(
             if !part.goes_on() {
                 break;
             }
-            // It was there.
-            target.named = false;
         }
     }
     Out::Void
