@@ -504,6 +504,19 @@ def rights(cluster):
             holder.execute("ALTER TABLE p1 OWNER TO postgres; COMMIT")
             assert outcome(call) is None, call.result
             assert 1 <= info(c, "p1")[0] <= 3
+        # A server that the caller may not use any more: what was done stays.
+        parts(c, 2)
+        c.execute("ALTER TABLE p OWNER TO an_owner; ALTER TABLE p1 OWNER TO an_owner; ALTER TABLE p2 OWNER TO an_owner; "
+                  "SELECT firn.compact('p')")
+        use = "{} USAGE ON FOREIGN SERVER cold {} an_owner"
+        for table, before in (("p2", [3, 2]), ("p1", [2, 0])):
+            c.execute(use.format("GRANT", "TO"))
+            with stopped(cluster, OFFLOAD.format("p", 2), table, "SET ROLE an_owner") as (call, holder, _):
+                c.execute(use.format("REVOKE", "FROM"))
+                holder.execute("ROLLBACK")
+                assert outcome(call) == "42501", call.result
+            assert [cold(c, p) for p in ("p1", "p2")] == before, (table, cold(c, "p1"), cold(c, "p2"))
+            c.execute("SELECT firn.load('p')")
         c.execute("DROP TABLE p, h; DROP FUNCTION me; DROP OWNED BY an_owner; DROP ROLE an_owner, a_stranger")
 
 

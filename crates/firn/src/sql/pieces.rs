@@ -58,8 +58,8 @@ fn stripes(args: Args, n: usize) -> u32 {
     }
 }
 
-/// Work on one table after the other, with the rights of its owner, piece by piece. `look` is done first, and has
-/// to be harmless.
+/// Work on one table after the other, with the rights of its owner, piece by piece. `look` is done first and with each
+/// piece, as what it asks for may change as well; it has to be harmless.
 fn in_pieces(
     call: Call,
     args: Args,
@@ -93,6 +93,7 @@ fn in_pieces(
             }
             if let Some(table) = table {
                 procedure.take_snapshot();
+                look();
                 let owner = table.rel().owner();
                 let progress = progress
                     .get_or_insert_with(|| Progress::begin(command, target.oid, done, count));
