@@ -141,7 +141,11 @@ pub fn snapshot_holders(xmin: u32) -> Vec<Transaction> {
 }
 
 /// Wait until these have ended; false when that takes too long, or is `wanted` to end.
-pub fn wait_for_ends(mut others: Vec<Transaction>, until: Instant, wanted: impl Fn() -> bool) -> bool {
+pub fn wait_for_ends(
+    mut others: Vec<Transaction>,
+    until: Instant,
+    wanted: impl Fn() -> bool,
+) -> bool {
     wait(until, wanted, || {
         // SAFETY: does not wait.
         others.retain(|other| unsafe { !pg_sys::VirtualXactLock(*other, false) });
@@ -168,7 +172,9 @@ pub fn wait_for_snapshots(
 
 /// Wait until no snapshot that standbys (or slots) tell of can be older than one which ends before this transaction.
 pub fn wait_for_standbys(xmax: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
-    wait(until, wanted, || xact::reported_xmins().into_iter().all(|xmin| !xact::precedes(xmin, xmax)))
+    wait(until, wanted, || {
+        xact::reported_xmins().into_iter().all(|xmin| !xact::precedes(xmin, xmax))
+    })
 }
 
 fn wait(until: Instant, wanted: impl Fn() -> bool, mut over: impl FnMut() -> bool) -> bool {
@@ -196,4 +202,3 @@ fn nap(milliseconds: i64) {
     }
     xact::check_for_interrupts();
 }
-

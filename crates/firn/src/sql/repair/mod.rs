@@ -2,8 +2,8 @@
 
 mod plan;
 
-use crate::pg::snapshot::Registered;
 use crate::pg::rebuild;
+use crate::pg::snapshot::Registered;
 use crate::pg::survey::delete_row;
 use crate::pg::{alter, catalog, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
 use crate::sql::verify::{self, survey};
