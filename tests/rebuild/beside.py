@@ -188,10 +188,11 @@ def upserts_meanwhile(cluster):
         known = "SELECT 'f_ascending'::regclass::oid, 'part_pkey'::regclass::oid"
         try:
             seen = [c.execute(known).fetchone()]
-            for _ in range(4):
+            for _ in range(8):
                 for t in ("f", "part"):
-                    c.execute(f"UPDATE {t} SET n = 0 WHERE id <= 30000")
-                    wait_until("nothing is settled", lambda: c.execute(f"SELECT firn.compact('{t}')").fetchone()[0] > 10000)
+                    rows = f"SELECT pg_relation_size('{t}') > 1000000"
+                    wait_until("nobody writes", lambda: c.execute(rows).fetchone()[0])
+                    compact(c, t)
                     c.execute(f"VACUUM {t}")
                 seen.append(c.execute(known).fetchone())
         finally:

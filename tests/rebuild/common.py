@@ -60,9 +60,9 @@ def fresh(c, kinds, rows=30000, seed=1):
             c.execute(f"INSERT INTO {table} SELECT {ROWS} FROM source WHERE i % 3 = {part}")
 
 
-def compact(c):
+def compact(c, table="f"):
     # A snapshot of autovacuum's or of another case's process may keep rows from being settled.
-    wait_until("nothing is settled", lambda: c.execute("SELECT firn.compact('f')").fetchone()[0] > 0)
+    wait_until("nothing is settled", lambda: c.execute("SELECT firn.compact(%s)", (table,)).fetchone()[0] > 0)
 
 
 def equal(c):

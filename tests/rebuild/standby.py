@@ -6,7 +6,6 @@ import psycopg
 
 from harness.cluster import Cluster
 from rebuild.common import fresh, compact, sizes, wait_until
-from replica import caught_up
 
 ROWS = 30000
 BY_INDEX = "SELECT count(*) FROM f WHERE r >= 0"
@@ -19,6 +18,14 @@ def standby_of(primary, name, *conf):
         f.write("\n".join([f"unix_socket_directories='{second.root}'", *conf]) + "\n")
     second.start()
     return second
+
+
+def caught_up(primary):
+    """All that follow have replayed what the primary has written. (They are not asked: replaying may end whoever asks.)"""
+    with primary.connect() as c:
+        end = c.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
+        c.execute("SELECT pg_switch_wal()")
+        wait_until("a standby does not follow", lambda: c.execute("SELECT bool_and(replay_lsn >= %s::pg_lsn) FROM pg_stat_replication", (end,)).fetchone() == (True,))
 
 
 def reader(second):
@@ -77,21 +84,21 @@ def told(primary, c, second, older):
     before = due(c)
     if older:
         c.execute("BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'old'")
-    caught_up(primary, second)
+    caught_up(primary)
     d = reader(second)
     wait_until("no feedback", lambda: c.execute("SELECT backend_xmin IS NOT NULL FROM pg_stat_replication WHERE application_name = 'walreceiver' "
                                                 "AND backend_xmin IS NOT NULL").fetchone() is not None)
     c.execute("DELETE FROM f WHERE id % 2 = 0; DELETE FROM h WHERE id % 2 = 0")
     c.execute("VACUUM f")
     assert oid(c) == before, "rebuilt although a standby may need what it lacks"
-    caught_up(primary, second)
+    caught_up(primary)
     assert d.execute(BY_INDEX).fetchone() == (ROWS,)
     d.execute("COMMIT")
     d.close()
     if older:
         c.execute("COMMIT PREPARED 'old'")
     wait_until("it is never rebuilt", lambda: oid(c) != before or c.execute("VACUUM f") is None)
-    caught_up(primary, second)
+    caught_up(primary)
     with second.connect() as d:
         d.execute("SET enable_seqscan = off; SET firn.enable_scan = off; SET enable_bitmapscan = off")
         assert d.execute(BY_INDEX).fetchone() == (ROWS // 2,)
@@ -101,12 +108,12 @@ def silent(primary, c, second):
     """Of the others a snapshot that could miss rows ends, also where VACUUM removes nothing."""
     before = due(c)
     c.execute("BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'old'")
-    caught_up(primary, second)
+    caught_up(primary)
     d = reader(second)
     c.execute("DELETE FROM f WHERE id % 2 = 0; DELETE FROM h WHERE id % 2 = 0")
     c.execute("VACUUM f")
     assert oid(c) != before
-    caught_up(primary, second)
+    caught_up(primary)
     try:
         found = d.execute(BY_INDEX).fetchone()
         raise AssertionError(f"it goes on, and finds {found} of {ROWS}")
