@@ -99,3 +99,46 @@ def old_entries_are_waited_for(cluster):
         assert sizes(c, "f")["f_random"] < 0.8 * large
         assert not small_enough(c, "f")
         clean(c)
+
+
+def other_kinds(cluster):
+    """Indexes that are no B-trees are built anew when a tenth of the rows has moved, once for each tenth."""
+    kinds = {"hash": "hash (r)", "gist": "gist (p)", "gist_x": "gist (x)", "spgist": "spgist (t)", "gin": "gin (a)", "gin_x": "gin (x)"}
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS k, kh; SET firn.bulk_threshold = 1000000")
+        for table, am in (("k", "firn"), ("kh", "heap")):
+            c.execute(f"CREATE TABLE {table} (id int, r int, t text, p point, a int[], x tsvector, EXCLUDE USING gist (p WITH ~=)) USING {am} WITH (autovacuum_enabled = off)")
+        for name, what in kinds.items():
+            c.execute(f"CREATE INDEX k_{name} ON k USING {what}")
+        make = """INSERT INTO {} SELECT i, (i * 7919::bigint % 1000003)::int, md5(i::text), point(i % 317, i / 317 + 0.5), ARRAY[i, i % 100],
+            to_tsvector('simple', 'w' || i || ' x' || i % 300) FROM generate_series({}, {}) i ORDER BY md5(i::text)"""
+        for table in ("k", "kh"):
+            c.execute(make.format(table, 1, 20000))
+        compact(c, "k")
+        c.execute("VACUUM k")
+        pages = """SELECT indexrelid::regclass::text, (indexrelid, pg_relation_size(indexrelid) / 8192) FROM pg_index WHERE indrelid = 'k'::regclass
+            AND NOT indisexclusion ORDER BY 1"""
+
+        def found():
+            return {name: (int(x[0]), int(x[1])) for name, x in c.execute(pages).fetchall()}
+
+        first = found()
+        # A twentieth, and another one: the second makes a tenth.
+        for part, rebuilt in ((0, False), (1, True)):
+            for table in ("k", "kh"):
+                c.execute(make.format(table, 20001 + 1300 * part, 21300 + 1300 * part))
+            compact(c, "k")
+            c.execute("VACUUM k")
+            now = found()
+            assert all((now[name][0] != first[name][0]) == rebuilt for name in now), (part, first, now)
+        for name in now:
+            c.execute(f"REINDEX INDEX {name}")
+        fresh = found()
+        print("   ", {name: (now[name][1], fresh[name][1]) for name in now}, flush=True)
+        assert all(now[name][1] <= 1.1 * fresh[name][1] for name in now), (now, fresh)
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        for condition in ("r = 7919", "t = md5('77')", "p <@ box '(3,3),(9,9)'", "a @> ARRAY[55]", "x @@ 'x77'"):
+            both = [c.execute(f"SELECT id FROM {table} WHERE {condition} ORDER BY id").fetchall() for table in ("k", "kh")]
+            assert both[0] == both[1] and both[0], condition
+        assert not c.execute("SELECT * FROM firn.check('k')").fetchall()
+        c.execute("DROP TABLE k, kh")

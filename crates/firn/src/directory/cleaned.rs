@@ -8,7 +8,7 @@ use crate::pg::{ChunkKey, Snap, Toast};
 
 const KEY: ChunkKey = ChunkKey { id: keys::CLEANED, seq: 0 };
 const VERSION: u8 = 1;
-const LEN: usize = 24;
+const LEN: usize = 32;
 
 /// What the last pass has left for the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,9 +22,11 @@ pub struct Cleaned {
     pub damaged: u32,
     /// Rows that have been moved, whose entries of before VACUUM has not removed yet.
     pub moved: u32,
-    /// Those whose entries of before it has removed since the indexes were built anew or found to be as small as new
-    /// ones. Both are counted up to 2^32 - 1.
+    /// Those whose entries of before it has removed since the B-trees were built anew or found to be as small as new
+    /// ones.
     pub settled: u32,
+    /// The same since indexes of other kinds were built anew. All three are counted up to 2^32 - 1.
+    pub settled_others: u32,
 }
 
 impl Cleaned {
@@ -36,6 +38,7 @@ impl Cleaned {
         out[16..20].copy_from_slice(&self.blocks.to_le_bytes());
         out[4..8].copy_from_slice(&self.settled.to_le_bytes());
         out[20..24].copy_from_slice(&self.moved.to_le_bytes());
+        out[24..28].copy_from_slice(&self.settled_others.to_le_bytes());
         out
     }
 
@@ -46,7 +49,15 @@ impl Cleaned {
         let before = u64::from_le_bytes(bytes[8..16].try_into().ok()?);
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let damaged = word(0)? >> 8;
-        Some(Cleaned { before, blocks: word(16)?, damaged, moved: word(20)?, settled: word(4)? })
+        let (settled, settled_others) = (word(4)?, word(24)?);
+        Some(Cleaned {
+            before,
+            blocks: word(16)?,
+            damaged,
+            moved: word(20)?,
+            settled,
+            settled_others,
+        })
     }
 
     /// What of the note holds when these directory rows are damaged: all, unless others were when it was made. What those
@@ -109,16 +120,19 @@ pub fn settle(toast: &Toast, left: u64) {
     let moved = note.moved.min(left.try_into().unwrap_or(u32::MAX));
     if moved < note.moved {
         let settled = note.settled.saturating_add(note.moved - moved);
-        write(toast, Cleaned { moved, settled, ..note });
+        let settled_others = note.settled_others.saturating_add(note.moved - moved);
+        write(toast, Cleaned { moved, settled, settled_others, ..note });
     }
 }
 
-/// After moves of so many rows that are settled, the indexes are as small as new ones.
-pub fn forget_settled(toast: &Toast, rows: u64) {
+/// After moves of so many rows that are settled, B-trees and indexes of other kinds are as small as new ones.
+pub fn forget_settled(toast: &Toast, rows: u64, of_others: u64) {
     let note = read(toast);
-    let settled = note.settled.saturating_sub(rows.try_into().unwrap_or(u32::MAX));
-    if settled < note.settled {
-        write(toast, Cleaned { settled, ..note });
+    let less = |count: u32, by: u64| count.saturating_sub(by.try_into().unwrap_or(u32::MAX));
+    let settled = less(note.settled, rows);
+    let settled_others = less(note.settled_others, of_others);
+    if (settled, settled_others) != (note.settled, note.settled_others) {
+        write(toast, Cleaned { settled, settled_others, ..note });
     }
 }
 
@@ -137,16 +151,17 @@ pub(super) fn prepare(toast: &Toast) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cleaned, Damaged};
+    use super::{Cleaned, Damaged, LEN};
 
     #[test]
     fn note_round_trips() {
         for (moved, settled, damaged) in [(0, 0, 0), (u32::MAX, 1, 0xff_ffff), (7, u32::MAX, 1)] {
-            let note = Cleaned { before: u64::MAX - 1, blocks: 1 << 31, damaged, moved, settled };
+            let (before, blocks, settled_others) = (u64::MAX - 1, 1 << 31, settled ^ 9);
+            let note = Cleaned { before, blocks, damaged, moved, settled, settled_others };
             assert_eq!(Cleaned::decode(&note.encode()), Some(note));
         }
-        assert_eq!(Cleaned::decode(&[0; 24]), None);
-        assert_eq!(Cleaned::decode(&[1; 23]), None);
+        assert_eq!(Cleaned::decode(&[0; LEN]), None);
+        assert_eq!(Cleaned::decode(&[1; LEN - 1]), None);
     }
 
     #[test]

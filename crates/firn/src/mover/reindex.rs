@@ -6,7 +6,8 @@ use crate::directory::cleaned;
 use crate::pg::attempt::{transactions, Failed};
 use crate::pg::rebuild::{self, Patience, Place};
 use crate::pg::tableam_ddl::{index_oids, rebuild_index, row_count};
-use crate::pg::{btree, catalog, error, guc, worker, xact, Kind, LockMode, OpenRel, Rel, Toast};
+use crate::pg::{btree, catalog, error, guc, worker, xact};
+use crate::pg::{IndexKind, Kind, LockMode, OpenRel, Rel, Toast};
 use firn_format::btree::Moves;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +25,9 @@ const LEFT_OVER: Duration = Duration::from_secs(1);
 pub fn rebuild_wanted(table: Rel) -> bool {
     let Some(toast) = table.toast_oid() else { return false };
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
-    note_of(&toast, table.oid()).are_many()
+    let moves = note_of(&toast, table.oid());
+    moves.are_many()
+        || (moves.are_many_for_others() && !others_due(table, moves).is_empty())
         || [table.oid(), toast.rel().oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
 }
 
@@ -44,19 +47,28 @@ fn note_of(toast: &Toast, table: u32) -> Moves {
         false => cleaned::read(toast),
     };
     let rows = row_count(table).max(0.0) as u64;
-    Moves { moved: u64::from(note.settled), rows, toast: false }
+    let (moved, moved_others) = (u64::from(note.settled), u64::from(note.settled_others));
+    Moves { moved, moved_others, rows, toast: false }
 }
 
-/// Indexes of an open relation that are to be built anew.
+/// B-trees of an open relation that are to be built anew.
 fn due(relation: Rel, moves: Moves) -> Vec<u32> {
+    indexes(relation, IndexKind::BTree, |index| {
+        let (pages, fresh) = btree::pages(index);
+        moves.make_due(pages, fresh)
+    })
+}
+
+/// Indexes of other kinds that are.
+fn others_due(relation: Rel, moves: Moves) -> Vec<u32> {
+    indexes(relation, IndexKind::Other, |index| moves.make_other_due(index.heap_blocks()))
+}
+
+fn indexes(relation: Rel, kind: IndexKind, is_due: impl Fn(Rel) -> bool) -> Vec<u32> {
     let mut list = index_oids(relation);
     list.retain(|oid| {
         let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
-        if !index.rel().is_plain_btree() {
-            return false;
-        }
-        let (pages, fresh) = btree::pages(index.rel());
-        moves.make_due(pages, fresh)
+        index.rel().rebuildable() == Some(kind) && is_due(index.rel())
     });
     list
 }
@@ -64,10 +76,13 @@ fn due(relation: Rel, moves: Moves) -> Vec<u32> {
 /// What a look at a table has found.
 struct Found {
     places: Vec<Place>,
+    /// Indexes that are no B-trees.
+    others: Vec<Place>,
     left_over: Vec<Place>,
     temporary: bool,
-    /// After moves of so many rows the indexes have been looked at.
+    /// After moves of so many rows the B-trees have been looked at; the others.
     moved: u64,
+    moved_others: u64,
 }
 
 fn look(oid: u32) -> Option<Found> {
@@ -85,9 +100,11 @@ fn look(oid: u32) -> Option<Found> {
     };
     let mut found = Found {
         places: Vec::new(),
+        others: Vec::new(),
         left_over: Vec::new(),
         temporary: table.is_temporary(),
         moved: 0,
+        moved_others: 0,
     };
     if table.is_of_other_session() {
         return None;
@@ -100,6 +117,11 @@ fn look(oid: u32) -> Option<Found> {
     if moves.are_many() {
         found.moved = moves.moved;
         found.places.extend(due(table.rel(), moves).into_iter().map(|i| place(table.rel(), i)));
+    }
+    if moves.are_many_for_others() {
+        found.moved_others = moves.moved_others;
+        let others = others_due(table.rel(), moves);
+        found.others.extend(others.into_iter().map(|i| place(table.rel(), i)));
     }
     let moves = Moves { toast: true, ..moves };
     found.places.extend(due(toast.rel(), moves).into_iter().map(|i| place(toast.rel(), i)));
@@ -125,6 +147,26 @@ impl Outcome {
             false => Outcome::Failed,
         }
     }
+
+    /// What says more of the two: that somebody has ended it, then a failure, then what was put off.
+    fn and(self, other: Outcome) -> Outcome {
+        [Outcome::Cancelled, Outcome::Failed, Outcome::PutOff]
+            .into_iter()
+            .find(|outcome| [self, other].contains(outcome))
+            .unwrap_or(Outcome::Done)
+    }
+
+    /// Of one after the other, until somebody ends it.
+    fn of_all(outcomes: impl Iterator<Item = Outcome>) -> Outcome {
+        let mut all = Outcome::Done;
+        for outcome in outcomes {
+            all = all.and(outcome);
+            if all == Outcome::Cancelled {
+                break;
+            }
+        }
+        all
+    }
 }
 
 /// Rebuild what is due of a table, in transactions of their own: called in one in which nothing is going on, and leaves
@@ -141,43 +183,58 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
             return Outcome::of(&failed);
         }
     };
-    let mut all = Outcome::Done;
-    let mut step = |place: Place, body: &mut dyn FnMut() -> bool| {
-        if all != Outcome::Cancelled {
-            let outcome = carry_out(place, body);
-            // What says more of the table: a failure, then what was put off.
-            all = match (all, outcome) {
-                (_, Outcome::Cancelled) => Outcome::Cancelled,
-                (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,
-                (Outcome::PutOff, _) | (_, Outcome::PutOff) => Outcome::PutOff,
-                _ => Outcome::Done,
-            };
-        }
-    };
-    for place in &found.left_over {
-        step(*place, &mut || rebuild::remove_left_over(*place, patience.after));
+    let left_over = found
+        .left_over
+        .iter()
+        .map(|place| carry_out(*place, &mut || rebuild::remove_left_over(*place, patience.after)));
+    let left_over = Outcome::of_all(left_over);
+    if left_over == Outcome::Cancelled {
+        return left_over;
     }
-    for place in &found.places {
-        match found.temporary {
-            true => step(*place, &mut || {
+    let b_trees = Outcome::of_all(found.places.iter().map(|place| found.rebuild(*place, patience)));
+    // Nothing tells afterwards which of these have been built anew: when one has been, or cannot be, none is due again.
+    let mut others = Outcome::Done;
+    let mut settled = true;
+    for (i, place) in found.others.iter().enumerate() {
+        if b_trees == Outcome::PutOff || b_trees == Outcome::Cancelled {
+            settled = false;
+            break;
+        }
+        others = others.and(found.rebuild(*place, patience));
+        settled = i > 0 || matches!(others, Outcome::Done | Outcome::Failed);
+        if !settled || others == Outcome::Cancelled {
+            break;
+        }
+    }
+    let moved = if b_trees == Outcome::Done { found.moved } else { 0 };
+    let moved_others = if settled { found.moved_others } else { 0 };
+    let forgotten = transactions(|| {
+        if moved > 0 || moved_others > 0 {
+            xact::with_snapshot(|| forget(oid, moved, moved_others));
+            xact::next();
+        }
+    });
+    let forgotten = forgotten.map_or_else(
+        |failed| {
+            warn(oid, &failed);
+            Outcome::of(&failed)
+        },
+        |()| Outcome::Done,
+    );
+    left_over.and(b_trees).and(others).and(forgotten)
+}
+
+impl Found {
+    fn rebuild(&self, place: Place, patience: &mut Patience) -> Outcome {
+        carry_out(place, &mut || match self.temporary {
+            true => {
                 xact::with_snapshot(|| rebuild_index(place.index));
                 xact::next();
                 true
-            }),
-            false => step(*place, &mut || rebuild::concurrently(*place, patience)),
-        };
+            }
+            false => rebuild::concurrently(place, patience),
+        })
     }
-    if all == Outcome::Done && found.moved > 0 {
-        let done = transactions(|| {
-            xact::with_snapshot(|| forget(oid, found.moved));
-            xact::next();
-        });
-        if let Err(failed) = done {
-            warn(oid, &failed);
-            return Outcome::of(&failed);
-        }
-    }
-    all
 }
 
 fn looked_at(oid: u32) -> Result<Option<Found>, Failed> {
@@ -277,7 +334,9 @@ impl Rounds {
 }
 
 fn is_work(found: Option<Found>) -> bool {
-    found.is_some_and(|found| !found.places.is_empty() || !found.left_over.is_empty())
+    found.is_some_and(|found| {
+        !found.places.is_empty() || !found.others.is_empty() || !found.left_over.is_empty()
+    })
 }
 
 /// `of` is an index, or a table that could not be looked at.
@@ -294,11 +353,11 @@ fn warn(of: u32, failed: &Failed) {
 }
 
 /// After the moves that were known, the table's indexes are as small as new ones.
-fn forget(oid: u32, moved: u64) {
+fn forget(oid: u32, moved: u64, moved_others: u64) {
     let Some(table) = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive) else { return };
     let Some(toast) = table.toast_oid() else { return };
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
     if !toast.is_empty() {
-        cleaned::forget_settled(&toast, moved);
+        cleaned::forget_settled(&toast, moved, moved_others);
     }
 }

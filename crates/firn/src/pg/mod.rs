@@ -67,7 +67,7 @@ pub mod xact;
 pub use attempt::attempt;
 pub use fate::Fate;
 pub use progress::{Count, Phase, Progress};
-pub use rel::{LockMode, OpenRel, Rel};
+pub use rel::{IndexKind, LockMode, OpenRel, Rel};
 pub use report::{error, Kind};
 pub use slot::Slot as TupleSlot;
 pub use snapshot::{Snap, SnapKind};

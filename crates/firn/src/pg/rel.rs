@@ -15,6 +15,15 @@ pub struct StorageId {
     pub file: u32,
 }
 
+/// Kinds of indexes, by what tells how large a new one would be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexKind {
+    /// Its pages do.
+    BTree,
+    /// Nothing does.
+    Other,
+}
+
 /// Lock levels we take on relations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockMode {
@@ -90,12 +99,21 @@ impl Rel {
         // SAFETY: plain call.
         self.is_temporary() && unsafe { pg_sys::isOtherTempNamespace(self.form().relnamespace) }
     }
-    /// This index is a B-tree that is in use and may be built concurrently: those of exclusion constraints may not.
-    pub fn is_plain_btree(self) -> bool {
+    /// The kind of this index, if it is in use, is one of PostgreSQL's own and may be built concurrently: those of
+    /// exclusion constraints may not, and what a build of others' kinds costs is not known.
+    pub fn rebuildable(self) -> Option<IndexKind> {
         // SAFETY: rd_index of an open index is valid.
         let index = unsafe { &*self.data().rd_index };
         let used = index.indisvalid && index.indisready && index.indislive;
-        used && !index.indisexclusion && self.form().relam == pg_sys::BTREE_AM_OID
+        let kind = match self.form().relam {
+            pg_sys::BTREE_AM_OID => IndexKind::BTree,
+            pg_sys::HASH_AM_OID
+            | pg_sys::GIST_AM_OID
+            | pg_sys::GIN_AM_OID
+            | pg_sys::SPGIST_AM_OID => IndexKind::Other,
+            _ => return None,
+        };
+        (used && !index.indisexclusion).then_some(kind)
     }
     pub fn is_permanent(self) -> bool {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT

@@ -1,4 +1,4 @@
-//! A B-tree is built anew beside the old one and put into its place while others read and write. The steps, and what
+//! An index is built anew beside the old one and put into its place while others read and write. The steps, and what
 //! is waited for between them, are those of REINDEX CONCURRENTLY; docs/decisions/0017 says why it is not that command:
 //! others never find themselves in a deadlock with us (`wait.rs`), no copy refuses a row, and the wait ends when somebody
 //! wants our lock, or takes too long.
@@ -153,7 +153,7 @@ fn copy_definition(place: Place) -> Option<u32> {
     let method = catalog::access_method()?;
     // Since it was found due others may have left it invalid, or taken it away and given its OID to another.
     let is_ours = || catalog::depends_on_access_method(place.index, method);
-    if !old.rel().is_plain_btree()
+    if old.rel().rebuildable().is_none()
         || is_ours()
         || !index_oids(relation.rel()).contains(&place.index)
     {
@@ -284,7 +284,10 @@ fn progress(place: Place, new: u32) {
             pg_sys::PROGRESS_CREATEIDX_COMMAND_REINDEX_CONCURRENTLY,
         ),
         (pg_sys::PROGRESS_CREATEIDX_INDEX_OID.to_u32(), new),
-        (pg_sys::PROGRESS_CREATEIDX_ACCESS_METHOD_OID.to_u32(), pg_sys::BTREE_AM_OID.to_u32()),
+        (
+            pg_sys::PROGRESS_CREATEIDX_ACCESS_METHOD_OID.to_u32(),
+            catalog::access_method_of(new).unwrap_or(0),
+        ),
         (pg_sys::PROGRESS_CREATEIDX_PHASE, pg_sys::PROGRESS_CREATEIDX_PHASE_BUILD),
     ];
     // SAFETY: plain calls.
