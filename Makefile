@@ -15,7 +15,7 @@ help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
 	@echo "make test-assert  the suites on a server built with assertions and clobbered memory (SUITES='sql sessions')"
-	@echo "make test-settings  whole suites under hostile settings (SETTINGS=discard,wal SUITES='sql sessions')"
+	@echo "make test-settings  a part of the suites, or whole ones, under hostile settings (SETTINGS=discard,wal SUITES='sql sessions')"
 	@echo "make valgrind  a part of a suite on a server under memcheck (SUITE=sql PATTERN=dml)"
 	@echo "make torture  an error at every call, and everything against everything, for as long as told (HOURS=1)"
 	@echo "make bench    heap, firn and DuckDB side by side on taxi trips (ROWS=1000000)"
@@ -75,10 +75,11 @@ test-assert: install program assert-server
 	@bad=0; for suite in $(SUITES); do \
 		PG_CONFIG="$(ASSERT)/bin/pg_config" "$(FIRN_VENV)/bin/python" tests/run.py $$suite || bad=1; done; exit $$bad
 
-# Whole suites under hostile settings (tests/settings.py); all of them without SETTINGS, which takes many hours.
+# Suites under hostile settings (tests/settings.py): all settings without SETTINGS; of each its part without SUITES, with
+# them whole suites, which take many hours.
 SETTINGS ?=
 test-settings: install program assert-server
-	@FIRN_ASSERT="$(ASSERT)/bin/pg_config" FIRN_SETTINGS="$(SETTINGS)" FIRN_SUITES="$(SUITES)" \
+	@FIRN_ASSERT="$(ASSERT)/bin/pg_config" FIRN_SETTINGS="$(SETTINGS)" FIRN_SUITES="$(if $(filter file,$(origin SUITES)),,$(SUITES))" \
 		"$(FIRN_VENV)/bin/python" tests/run.py settings
 
 SUITE ?= sql

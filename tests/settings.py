@@ -1,8 +1,8 @@
 """Other suites under settings that PostgreSQL is seldom run with.
 
 A setting is lines of postgresql.conf that every cluster of a suite gets (FIRN_CONF, harness/cluster.py). Here each runs a
-part of the suites, chosen to be small; FIRN_SETTINGS (comma-separated) and FIRN_SUITES (with spaces; `make
-test-settings`) run whole suites. What runs where, and what was found, is in docs/internals/testing.md.
+part of the suites, chosen to be small; FIRN_SETTINGS (comma-separated) names some settings, FIRN_SUITES (with spaces) whole
+suites: `make test-settings SETTINGS=… SUITES=…`. What runs where, and what was found, is in docs/internals/testing.md.
 """
 import atexit
 import functools
