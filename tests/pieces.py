@@ -14,6 +14,8 @@ from trouble.common import Background, expect, intact
 
 COMPACT, OFFLOAD, LOAD = ("CALL firn.compact_in_pieces('{}', {})", "CALL firn.offload_in_pieces('{}', 'cold', {})",
                           "CALL firn.load_in_pieces('{}', {})")
+# Too long for its place even when it is compressed.
+LONG = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=40000))
 # Locks of a tenth of them are more than the server has room for.
 MANY = int(os.environ.get("FIRN_PARTITIONS", "300"))
 
@@ -279,6 +281,13 @@ def changed_between_pieces(cluster):
         "ALTER TABLE f ALTER COLUMN n TYPE numeric(12,2) USING n + 0": (1000, 1000),
         "ALTER TABLE f ADD COLUMN more int DEFAULT 7": (1000, 1000),
         "DELETE FROM f WHERE id > 300": (300, None),
+        # What describes the table lies in TOAST relations, and is read again before the next piece has a snapshot.
+        f"ALTER TABLE f ALTER v SET DEFAULT '{LONG}', ADD CHECK (v <> '{LONG}'); COMMENT ON TABLE f IS '{LONG}'": (1000, 1000),
+        f"CREATE STATISTICS s_f ON (v || '{LONG}') FROM f": (1000, 1000),
+        f"CREATE POLICY p_f ON f USING (v <> '{LONG}'); ALTER TABLE f ENABLE ROW LEVEL SECURITY": (1000, 1000),
+        f"CREATE RULE r_f AS ON UPDATE TO f WHERE new.v = '{LONG}' DO INSTEAD NOTHING": (1000, 1000),
+        f"CREATE TRIGGER t_f BEFORE UPDATE ON f FOR EACH ROW WHEN (new.v = '{LONG}') EXECUTE FUNCTION suppress_redundant_updates_trigger()":
+            (1000, 1000),
     }
     with cluster.connect() as c:
         for change, (rows, moved) in ((k, v or (None, None)) for k, v in changes.items()):

@@ -87,6 +87,7 @@ fn in_pieces(
         let (mut part, mut progress) = (Part::pieces(stripes), None);
         loop {
             xact::check_for_interrupts();
+            // Without a snapshot, as that may mean to wait. PostgreSQL's look-ups in catalogs register their own.
             let table = open_target(target, LockMode::ShareUpdateExclusive, doing);
             if let Some(named) = named.as_ref().filter(|_| table.is_none()) {
                 named.tell_if_gone(function);
