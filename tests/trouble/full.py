@@ -1,5 +1,6 @@
 """A full disk under the table, the write-ahead log, the cache or the store: a clear error, nothing lost, and
 everything works again once there is room."""
+import contextlib
 import os
 import subprocess
 import time
@@ -78,6 +79,9 @@ def table_space(cluster):
                         ("compact", "SELECT firn.compact('f')", None),
                         ("load of stripes", "SELECT firn.load('f')", None),
                         ("offload", "SELECT firn.offload('f', 'cold')", None),
+                        ("compact in pieces", "CALL firn.compact_in_pieces('f', 1)", None),
+                        ("load of stripes in pieces", "CALL firn.load_in_pieces('f', 1)", None),
+                        ("offload in pieces", "CALL firn.offload_in_pieces('f', 'cold', 1)", None),
                         ("vacuum", "VACUUM f", None),
                         ("index build", "CREATE INDEX ON f (v)", None)):
                     run_out(c, disk, cluster, name, work, undone)
@@ -105,14 +109,16 @@ def run_out(c, disk, cluster, name, work, undone):
     fresh(c, ROWS, 500, TEXT)
     c.execute(f"COPY (SELECT id + 100000, v, n FROM h) TO '{cluster.root}/rows.csv'")
     c.execute("ALTER TABLE h SET TABLESPACE pg_default")
-    if name == "compact":
+    if "compact" in name:
         c.execute("SET firn.bulk_threshold = 1000000")
         c.execute("INSERT INTO f SELECT id + 200000, v, n FROM h; INSERT INTO h SELECT id + 200000, v, n FROM h")
         c.execute("SET firn.bulk_threshold = 10")
-    if name == "load of stripes":
+    if "load of stripes" in name:
         c.execute("SELECT firn.offload('f', 'cold')")
         c.execute("VACUUM FULL f")
-    failed = 0
+    # The stripes of a table by place tell how far pieces have come.
+    places = "SELECT count(*) FILTER (WHERE location = 'local'), count(*) FROM firn.stripes('f')"
+    failed, begun, halfway = 0, c.execute(places).fetchone(), 0
     transactional = undone or name in ("updates", "deletes", "row locks")
     for pages in (0, 1, 2, 3, 5, 8, 13, 30, 70, 150, 400, 1000):
         disk.free()
@@ -130,12 +136,19 @@ def run_out(c, disk, cluster, name, work, undone):
             c.execute("ROLLBACK")
         # Reading needs no room.
         intact(c)
+        if not enough:
+            left = c.execute(places).fetchone()
+            assert "pieces" in name or left == begun, (name, pages, begun, left)
+            begun, halfway = left, halfway + (left != begun)
         if enough:
             break
     assert enough, f"{name} never had enough room"
-    assert failed or name in ("vacuum", "offload", "small statements"), f"{name} never ran out of room"
+    assert failed or name in ("vacuum", "offload", "offload in pieces", "small statements"), f"{name} never ran out of room"
+    assert halfway or "pieces" not in name or "offload" in name, f"{name}: no piece was done before there was no room"
     disk.free()
     c.execute(work)
+    if "pieces" in name:
+        assert c.execute("SELECT count(*) FROM firn.stripes('f') WHERE (location = 'local') = %s", ("offload" in name,)).fetchone() == (0,)
     if undone:
         c.execute(undone)
     if name in ("updates", "row locks"):
@@ -160,17 +173,17 @@ def whole_server(_cluster):
                 fresh(c, 20000, 2000, TEXT)
             for round, leave in enumerate((0, 200_000, 2_000_000, 12_000_000)):
                 for work in ("INSERT INTO f SELECT i, md5(i::text), 0 FROM generate_series(100000, 700000) i",
-                             "SELECT firn.compact('f')", "UPDATE f SET n = n"):
+                             "SELECT firn.compact('f')", "CALL firn.compact_in_pieces('f', 1)", "UPDATE f SET n = n"):
                     with cluster.connect() as c:
                         if "compact" in work:
                             c.execute("SET firn.bulk_threshold = 1000000")
                             for t in ("f", "h"):
-                                c.execute(f"INSERT INTO {t} SELECT {round + 1} * 1000000 + i, md5(i::text), 0 FROM generate_series(1, 8000) i")
+                                c.execute(f"INSERT INTO {t} SELECT {2 * round + work.startswith('CALL') + 1} * 1000000 + i, md5(i::text), 0 "
+                                          "FROM generate_series(1, 8000) i")
                         disk.fill(leave)
                         try:
-                            with c.transaction():
+                            with contextlib.nullcontext() if work.startswith("CALL") else c.transaction(force_rollback=True):
                                 c.execute(work)
-                                raise psycopg.Rollback()
                         except psycopg.OperationalError as e:
                             # The connection is gone after a PANIC about the log.
                             assert e.sqlstate in (FULL, None, "57P02", "57P03"), (work, e.sqlstate, str(e))
@@ -288,6 +301,22 @@ def store(cluster):
         fails("HV00N", "does not exist")
         os.rename(folder + ".away", folder)
         assert c.execute("SELECT firn.offload('f', 'tight')").fetchone() == (stripes,)
+        intact(c)
+        assert c.execute("SELECT firn.load('f')").fetchone() == (stripes,)
+        # In pieces: those that found room stay, and the same call goes on when there is more.
+        seen = []
+        for leave in (0, 120_000, 120_000):
+            disk.free()
+            disk.fill(leave)
+            e = expect(c, "CALL firn.offload_in_pieces('f', 'tight', 1)", FULL)
+            assert "could not write object" in str(e) and e.diag.message_hint, e
+            intact(c)
+            seen.append(c.execute("SELECT count(*) FROM firn.stripes('f') WHERE location = 'local'").fetchone()[0])
+            assert not [f for _, _, files in os.walk(folder) for f in files if f.endswith(".tmp")]
+        assert stripes == seen[0] > seen[1] > seen[2] > 0, (stripes, seen)
+        disk.free()
+        c.execute("CALL firn.offload_in_pieces('f', 'tight', 1)")
+        assert c.execute("SELECT count(*) FROM firn.stripes('f') WHERE location = 'local'").fetchone() == (0,)
         intact(c)
         # Reading and bringing back need no room there.
         disk.fill()
