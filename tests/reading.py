@@ -6,6 +6,7 @@ import time
 import psycopg
 
 from harness.cluster import Cluster
+from trouble.common import Background
 
 CONF = ["shared_buffers=8MB", "autovacuum=off", "fsync=off", "max_parallel_workers_per_gather=0", "jit=off"]
 # Bytes by which two runs may differ that should take the same.
@@ -324,9 +325,38 @@ def build_finds_duplicates(cluster):
         concurrent_build(cluster, [load, "INSERT INTO u VALUES (1500, 0)"], UNIQUE, fails="23505")
 
 
+def build_beside_toast_reindex(cluster):
+    """PostgreSQL lets a REINDEX CONCURRENTLY of the table and one of its TOAST relation ignore each other's snapshots, as long as
+    indexes are on plain columns: rows of stripes that were deleted or changed meanwhile are found by older snapshots all the same."""
+    with cluster.connect() as c, cluster.connect() as holder:
+        c.execute("""CREATE FUNCTION pausing_hash(text) RETURNS int IMMUTABLE STRICT LANGUAGE plpgsql AS $$ BEGIN
+            IF $1 = 'stop' THEN PERFORM pg_advisory_lock_shared(7); PERFORM pg_advisory_unlock_shared(7); END IF; RETURN hashtext($1); END $$;
+            CREATE OPERATOR CLASS pausing_ops FOR TYPE text USING hash AS OPERATOR 1 =, FUNCTION 1 pausing_hash(text)""")
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500; CREATE TABLE r (id int, v text) USING firn")
+        c.execute("INSERT INTO r SELECT i, 'v' || i FROM generate_series(1, 3000) i")
+        # In the row store, which is read before the stripes.
+        c.execute("SET firn.bulk_threshold = 1000000; INSERT INTO r VALUES (0, 'stop'); CREATE INDEX r_v ON r USING hash (v pausing_ops)")
+        toast = one(c, "SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 'r'")
+        holder.execute("SELECT pg_advisory_lock(7)")
+        builder = Background(cluster, "REINDEX INDEX CONCURRENTLY r_v")
+        blocked(holder, builder.pid)
+        c.execute("DELETE FROM r WHERE id BETWEEN 100 AND 700; UPDATE r SET v = v || 'x' WHERE id BETWEEN 701 AND 900")
+        c.execute("DELETE FROM r WHERE id BETWEEN 2901 AND 3000; SELECT count(*) FROM (SELECT FROM r WHERE id < 50 FOR SHARE) s")
+        was = one(c, "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass", [toast])
+        c.execute(f"REINDEX TABLE CONCURRENTLY {toast}")
+        assert one(c, "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass", [toast]) != was and builder.running()
+        holder.execute("SELECT pg_advisory_unlock(7)")
+        builder.finish()
+        assert not c.execute("SELECT * FROM firn.check('r')").fetchall()
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        sql = "SELECT count(*) FROM generate_series(0, 3000) i, LATERAL (SELECT FROM r WHERE v = 'v' || i || CASE WHEN i BETWEEN 701 AND 900 THEN 'x' ELSE '' END OFFSET 0) x"
+        assert one(c, sql) == 3000 - 601 - 100, one(c, sql)
+        c.execute("DROP TABLE r; DROP FUNCTION pausing_hash CASCADE")
+
+
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
-    build_beside_updates, build_finds_duplicates)}
+    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex)}
 
 
 def run(tally, pattern):
