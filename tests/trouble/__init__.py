@@ -33,6 +33,7 @@ CASES = {
     "tables that come and go": vanish.tables,
     "check of damaged pages": damage.damaged_pages,
     "vacuum of damaged directory rows": damage.vacuum_of_damage,
+    "damaged key of a directory row": damage.damaged_key,
     "vacuum beside damaged directory rows": damage.vacuum_pays_once,
 }
 # Those that mount a small file system.

@@ -228,6 +228,40 @@ def vacuum_of_damage(cluster):
         c.execute("DROP TABLE f, h")
 
 
+def damaged_key(cluster):
+    """A directory row under another's slot is damaged: nobody takes it for that one's, and VACUUM leaves the index entries of the
+    stripe that it is of. Rows of before the slot was noted in them read on, under their key."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("CREATE EXTENSION IF NOT EXISTS pageinspect; CREATE INDEX f_v ON f (v)")
+        c.execute("ALTER TABLE f SET (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        for table in ("f", "h"):
+            c.execute(f"INSERT INTO {table} SELECT i, 'v' || i, 1 FROM generate_series(5001, 5400) i")
+        c.execute("BEGIN; INSERT INTO f SELECT i, 'gone' || i, 1 FROM generate_series(9001, 12000) i; ROLLBACK")
+        *_, slot, last = [s for s, in c.execute("SELECT slot FROM firn.stripes('f') ORDER BY slot").fetchall()]
+        had = entries(c, last)
+        assert min(had) == 390 and last - slot < 64, (had, slot, last)
+        move = "UPDATE @ SET chunk_seq = {} WHERE chunk_id = 1 AND chunk_seq = {}"
+        by_hand(c, move.format(last + 7, last))
+        for sql in ("SELECT sum(n) FROM f", "TABLE f"):
+            e = expect(c, sql, "XX001")
+            assert f"that of slot {last}" in e.diag.message_detail, e
+        assert any(f"that of slot {last}" in p for _, _, p in problems(c)), problems(c)
+        assert [s for s, _, _ in warned(c, "VACUUM (INDEX_CLEANUP on) f")] == ["XX001"]
+        assert entries(c, last) == had, (entries(c, last), had)
+        by_hand(c, move.format(last, last + 7))
+        assert not warned(c, "VACUUM (INDEX_CLEANUP on) f") and entries(c, last + 3) == [0, 0]
+        intact(c)
+        # As rows were before.
+        note = "4 + get_byte(chunk_data, 0) + 256 * get_byte(chunk_data, 1)"
+        by_hand(c, f"UPDATE @ SET chunk_data = overlay(chunk_data PLACING '\\x0000000000000000'::bytea FROM {note} + 1) WHERE chunk_id = 1")
+        intact(c)
+        c.execute("SELECT firn.offload('f', 'cold')")
+        c.execute("VACUUM f")
+        intact(c)
+        c.execute("DROP TABLE f, h")
+
+
 def passes(c, sql="VACUUM f"):
     """Whether `sql` reads the index f_hash from its beginning to its end. (PostgreSQL reads a B-tree for its own reasons.)"""
     read = ("SELECT idx_blks_hit + idx_blks_read, pg_relation_size(indexrelid) / 8192 FROM pg_statio_all_indexes "

@@ -93,7 +93,7 @@ fn known_before(directory: &Directory, end: u32) -> AllKnown {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
     let mut list: Vec<Known> = Vec::new();
-    let (mut first_open, mut damaged) = (None, cleaned::Damaged::default());
+    let (mut first_open, mut damaged, mut strays) = (None, cleaned::Damaged::default(), Vec::new());
     directory.each_row(snap, |slot, entry| {
         xact::delay_vacuum();
         let slot = slot.0;
@@ -104,12 +104,14 @@ fn known_before(directory: &Directory, end: u32) -> AllKnown {
         if writer != 0 && first_open.is_none() {
             first_open = Some(slot);
         }
-        if entry.is_none() {
+        if let Err(of) = entry {
             damaged.meet(slot);
+            strays.extend(of.filter(|of| of.0 != slot && of.0 < end));
         }
         // How far a stripe reaches whose row is damaged is not known: it may be up to the next one.
         let blocks = entry.map_or(u32::MAX, |e| e.blocks);
-        let rows = entry.filter(|e| e.state == EntryState::Live).map_or(0, |e| e.rows);
+        let live = entry.ok().filter(|e| e.state == EntryState::Live);
+        let rows = live.map_or(0, |e| e.rows);
         match list.last_mut() {
             // Two versions of one row, one of them written by a running transaction.
             Some(last) if last.slot == slot => last.blocks = blocks.max(last.blocks),
@@ -123,6 +125,15 @@ fn known_before(directory: &Directory, end: u32) -> AllKnown {
     });
     if let Some(last) = list.last_mut() {
         last.blocks = last.blocks.min(end - last.slot);
+    }
+    // A row whose key is damaged stands for the stripe that it was written for as well: that one's blocks are no hole.
+    for Slot(slot) in strays {
+        let Err(at) = list.binary_search_by_key(&slot, |k| k.slot) else { continue };
+        let next = list.get(at).map_or(end, |k| k.slot);
+        if let Some(before) = at.checked_sub(1).and_then(|i| list.get_mut(i)) {
+            before.blocks = before.blocks.min(slot - before.slot);
+        }
+        list.insert(at, Known { slot, blocks: next - slot, rows: 0, dead: 0 });
     }
     AllKnown { list, first_open, damaged }
 }

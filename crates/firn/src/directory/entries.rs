@@ -64,7 +64,7 @@ impl Directory {
         }
         let entry = match known {
             Some(moved) => moved.found.entry.clone(),
-            None => Rc::new(decode(data)?),
+            None => Rc::new(decode(slot, data)?),
         };
         let found = Found { slot, entry, place, xmin };
         seen::remember(self.toast.storage(), &found, print);
@@ -123,10 +123,17 @@ impl Directory {
         });
     }
 
-    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order; one that does not decode is None.
-    pub fn each_row(&self, snap: Snap, mut visit: impl FnMut(Slot, Option<&DirectoryEntry>)) {
+    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order; of one that does not decode there
+    /// is the slot that it was written for, if it still says so.
+    pub fn each_row(
+        &self,
+        snap: Snap,
+        mut visit: impl FnMut(Slot, Result<&DirectoryEntry, Option<Slot>>),
+    ) {
         self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
-            visit(Slot(key.seq as u32), decode(row.data()).ok().as_ref());
+            let slot = Slot(key.seq as u32);
+            let entry = decode(slot, row.data());
+            visit(slot, entry.as_ref().map_err(|_| written_for(row.data()).ok().flatten()));
             ControlFlow::Continue(())
         });
     }
@@ -185,13 +192,13 @@ impl Directory {
     /// hands out the slot.
     pub(super) fn reserve(&self, slot: Slot, rows: u32, cid: u32) -> Tid {
         let entry = DirectoryEntry::reserved(blocks_for(rows));
-        let bytes = frame(&entry, reserved_bytes(self.table.column_count()));
+        let bytes = frame(slot, &entry, reserved_bytes(self.table.column_count()));
         self.toast.insert(key(slot), &bytes, cid, false)
     }
 
     /// Complete the row reserved at `place` by this very transaction: it becomes the stripe's.
     pub fn publish(&self, slot: Slot, place: Tid, entry: &DirectoryEntry) {
-        let bytes = frame(entry, reserved_bytes(self.table.column_count()));
+        let bytes = frame(slot, entry, reserved_bytes(self.table.column_count()));
         self.toast.overwrite(place, key(slot), &bytes);
     }
 
@@ -219,18 +226,18 @@ impl Directory {
 
     /// Bytes that a stripe's row takes on a page, headers included.
     pub fn row_bytes(&self, found: &Found) -> usize {
-        frame(&found.entry, reserved_bytes(self.table.column_count())).len() + 64
+        frame(found.slot, &found.entry, reserved_bytes(self.table.column_count())).len() + 64
     }
 
     /// Move a stripe's row to the page `block`, as it is.
     pub fn relocate(&self, found: &Found, cid: u32, block: u32) {
-        let bytes = frame(&found.entry, reserved_bytes(self.table.column_count()));
+        let bytes = frame(found.slot, &found.entry, reserved_bytes(self.table.column_count()));
         self.toast.relocate(found.place, key(found.slot), &bytes, cid, block);
     }
 
     /// Replace a live stripe's row (it moved, or its tombstones were folded in).
     pub fn replace(&self, found: &Found, entry: &DirectoryEntry, cid: u32) -> Tid {
-        let bytes = frame(entry, reserved_bytes(self.table.column_count()));
+        let bytes = frame(found.slot, entry, reserved_bytes(self.table.column_count()));
         self.toast.update(found.place, key(found.slot), &bytes, cid)
     }
 }
@@ -240,18 +247,57 @@ pub fn damaged_row(table: Rel, slot: Slot) -> String {
     format!("directory row {} of table \"{}\" is damaged", slot.0, table.name())
 }
 
-/// The entry in a directory row's data, see [`frame`].
-pub fn decode(data: &[u8]) -> firn_format::Result<DirectoryEntry> {
-    let len = data.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-    DirectoryEntry::decode(data.get(4..4 + len as usize).unwrap_or(&[]))
+/// Bytes of the note of a row's slot.
+const NOTE: usize = 8;
+
+/// The entry in the data of the directory row under this slot, see [`frame`]. The key is not what has a checksum, so
+/// the row says itself which slot it is of.
+pub fn decode(slot: Slot, data: &[u8]) -> firn_format::Result<DirectoryEntry> {
+    let entry = DirectoryEntry::decode(body(data))?;
+    match written_for(data)? {
+        Some(other) if other != slot => {
+            Err(Error::corrupt(format!("the directory row is that of slot {}", other.0)))
+        }
+        _ => Ok(entry),
+    }
 }
 
-/// An entry with its length before it, padded so that it can be overwritten in place later.
-fn frame(entry: &DirectoryEntry, room: usize) -> Vec<u8> {
-    let body = entry.encode(room - 4);
+fn body(data: &[u8]) -> &[u8] {
+    let len = data.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+    data.get(4..4 + len as usize).unwrap_or(&[])
+}
+
+/// The slot that a directory row was written for; None in rows of before it was noted.
+fn written_for(data: &[u8]) -> firn_format::Result<Option<Slot>> {
+    let body = body(data);
+    let Some(note) = data.get(4 + body.len()..4 + body.len() + NOTE) else { return Ok(None) };
+    if note.iter().all(|b| *b == 0) {
+        return Ok(None);
+    }
+    let slot = Slot(note[..4].try_into().map_or(0, u32::from_le_bytes));
+    match note == note_of(slot, body) {
+        true => Ok(Some(slot)),
+        false => Err(Error::corrupt("the note of a directory row's slot does not match")),
+    }
+}
+
+/// The slot and a checksum of it and the entry.
+fn note_of(slot: Slot, body: &[u8]) -> [u8; NOTE] {
+    let mut note = [0; NOTE];
+    note[..4].copy_from_slice(&slot.0.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(body), &note[..4]);
+    // Never all zeros.
+    note[4..].copy_from_slice(&crc.max(1).to_le_bytes());
+    note
+}
+
+/// An entry with its length before it, its slot after it, padded so that it can be overwritten in place later.
+fn frame(slot: Slot, entry: &DirectoryEntry, room: usize) -> Vec<u8> {
+    let body = entry.encode(room - 4 - NOTE);
     let mut bytes = Vec::with_capacity(room);
     bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&body);
+    bytes.extend_from_slice(&note_of(slot, &body));
     bytes.resize(room.max(bytes.len()), 0);
     bytes
 }

@@ -199,7 +199,7 @@ fn allocated(data: &[u8]) -> Option<(u64, u64)> {
 impl Part {
     fn directory_row(&mut self, key: ChunkKey, row: &crate::pg::toast::RowView) {
         let slot = key.seq as u32;
-        match decode_row(row.data()) {
+        match decode_row(Slot(slot), row.data()) {
             Err(e) => self.unreadable.push((slot, e.to_string())),
             Ok(entry) if entry.state == EntryState::Live => self.stripes.push(Found {
                 slot: Slot(slot),
