@@ -465,9 +465,55 @@ def refused(c, sql, state):
     raise AssertionError(f"no error from {sql}")
 
 
+def snapshots_beside_tidying(cluster):
+    """Whoever takes a snapshot while VACUUM gives pages back and tidies up sees each row once: nothing of that is done by a
+    transaction that he has been told to ignore."""
+    stop, wrong = threading.Event(), []
+
+    def read():
+        with cluster.connect() as s:
+            while not stop.is_set():
+                found = s.execute("SELECT count(*) FROM tidied").fetchone()[0]
+                if found % 8000:
+                    wrong.append(found)
+
+    def spend_ids():
+        with cluster.connect() as s:
+            s.execute("SET synchronous_commit = off")
+            while not stop.is_set():
+                s.execute("INSERT INTO spent VALUES (1)")
+
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS tidied, spent; CREATE TABLE spent (a int)")
+        c.execute("SET firn.bulk_threshold = 1000000; SET firn.stripe_rows = 80")
+        c.execute("CREATE TABLE tidied (id int) USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        threads = [threading.Thread(target=f) for f in (read, read, spend_ids, spend_ids)]
+        for t in threads:
+            t.start()
+        try:
+            for _ in range(12):
+                c.execute("DELETE FROM tidied")
+                c.execute("INSERT INTO tidied SELECT generate_series(1, 8000)")
+                until = time.time() + 5
+                while c.execute("SELECT firn.compact('tidied')").fetchone()[0] == 0 and time.time() < until:
+                    pass
+                c.execute("VACUUM tidied")
+                assert c.execute("SELECT count(*) FROM tidied").fetchone()[0] == 8000
+        finally:
+            stop.set()
+            for t in threads:
+                t.join()
+        assert not wrong, wrong[:5]
+        # And it has been tidied up: the stripes whose rows were all deleted are gone.
+        c.execute("VACUUM tidied")
+        assert c.execute("SELECT count(*) FROM firn.stripes('tidied')").fetchone()[0] == 100
+        sound(c, "tidied")
+        c.execute("DROP TABLE tidied, spent")
+
+
 CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
          forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on,
-         held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults]
+         held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults, snapshots_beside_tidying]
 
 
 def run(tally, pattern):

@@ -71,7 +71,7 @@ def sessions_write_meanwhile(cluster):
         for t in threads:
             t.start()
         try:
-            indexes = "SELECT relname, oid FROM pg_class WHERE relname LIKE 'f\\_%'"
+            indexes = "SELECT relname, relfilenode FROM pg_class WHERE relname LIKE 'f\\_%'"
             known = set(c.execute(indexes).fetchall())
             for _ in range(4):
                 compact(c)
@@ -185,7 +185,7 @@ def upserts_meanwhile(cluster):
         threads = [threading.Thread(target=guarded) for _ in range(4)]
         for t in threads:
             t.start()
-        known = "SELECT 'f_ascending'::regclass::oid, 'part_pkey'::regclass::oid"
+        known = "SELECT pg_relation_filenode('f_ascending'), pg_relation_filenode('part_pkey')"
         try:
             seen = [c.execute(known).fetchone()]
             for _ in range(8):

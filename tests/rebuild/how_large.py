@@ -13,17 +13,22 @@ def all_kinds(cluster):
         c.execute("VACUUM (INDEX_CLEANUP off) f")
         assert sizes(c, "f") == large
         c.execute("SET firn.rebuild_indexes = on")
+        definitions = """SELECT i.*, relname, pg_get_indexdef(indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = indexrelid
+            WHERE indrelid = 'f'::regclass ORDER BY indexrelid"""
+        known = c.execute(definitions).fetchall()
         c.execute("VACUUM (INDEX_CLEANUP off) f")
         assert sizes(c, "f") == large
         c.execute("VACUUM (VERBOSE false) f")
         print("   ", {name: (pages, sizes(c, "f")[name]) for name, pages in large.items()}, flush=True)
-        before = dict(c.execute("SELECT relname, oid FROM pg_class WHERE relname LIKE 'f\\_%'").fetchall())
+        # To who has looked it up before (pg_dump under its snapshot) each index is what it was.
+        assert known == c.execute(definitions).fetchall()
+        before = dict(c.execute("SELECT relname, relfilenode FROM pg_class WHERE relname LIKE 'f\\_%'").fetchall())
         clean(c)
         # Nothing is due any more, and what grows by itself is not firn's to rebuild.
         c.execute("INSERT INTO f SELECT i + 1000000, r, t, n FROM f JOIN source ON i = id WHERE id % 7 = 0")
         c.execute("INSERT INTO h SELECT i + 1000000, r, t, n FROM h JOIN source ON i = id WHERE id % 7 = 0")
         c.execute("VACUUM f")
-        assert before == dict(c.execute("SELECT relname, oid FROM pg_class WHERE relname LIKE 'f\\_%'").fetchall())
+        assert before == dict(c.execute("SELECT relname, relfilenode FROM pg_class WHERE relname LIKE 'f\\_%'").fetchall())
         compact(c)
         c.execute("VACUUM f")
         clean(c)
@@ -116,7 +121,7 @@ def other_kinds(cluster):
             c.execute(make.format(table, 1, 20000))
         compact(c, "k")
         c.execute("VACUUM k")
-        pages = """SELECT indexrelid::regclass::text, (indexrelid, pg_relation_size(indexrelid) / 8192) FROM pg_index WHERE indrelid = 'k'::regclass
+        pages = """SELECT indexrelid::regclass::text, (pg_relation_filenode(indexrelid), pg_relation_size(indexrelid) / 8192) FROM pg_index WHERE indrelid = 'k'::regclass
             AND NOT indisexclusion ORDER BY 1"""
 
         def found():

@@ -54,12 +54,14 @@ pub fn after(table: Rel, left: Option<u64>) {
     }
     // Near the end of transaction ids VACUUM must do without one. And a snapshot that lasts as long as the
     // transaction was taken while others ignored it.
-    if !xact::ids_are_scarce() && !xact::keeps_snapshot() {
-        xact::leave_vacuum();
-        crate::mover::tidy(table);
+    let tidies = !xact::ids_are_scarce() && !xact::keeps_snapshot();
+    let left = tidies && !xact::leave_vacuum();
+    if tidies {
+        crate::mover::tidy_or_leave(table, left);
     }
     correct_statistics(table);
-    if xact::is_autovacuum() && guc::rebuild_indexes() && crate::mover::rebuild_wanted(table) {
+    let wanted = || guc::rebuild_indexes() && crate::mover::rebuild_wanted(table);
+    if xact::is_autovacuum() && (left || wanted()) {
         worker::start_at_exit();
     }
 }

@@ -27,6 +27,8 @@ pub struct Cleaned {
     pub settled: u32,
     /// The same since indexes of other kinds were built anew. All three are counted up to 2^32 - 1.
     pub settled_others: u32,
+    /// VACUUM could not tidy up, and a transaction of its own is to do it.
+    pub untidied: bool,
 }
 
 impl Cleaned {
@@ -39,6 +41,7 @@ impl Cleaned {
         out[4..8].copy_from_slice(&self.settled.to_le_bytes());
         out[20..24].copy_from_slice(&self.moved.to_le_bytes());
         out[24..28].copy_from_slice(&self.settled_others.to_le_bytes());
+        out[28] = u8::from(self.untidied);
         out
     }
 
@@ -57,6 +60,7 @@ impl Cleaned {
             moved: word(20)?,
             settled,
             settled_others,
+            untidied: bytes[28] == 1,
         })
     }
 
@@ -125,6 +129,14 @@ pub fn settle(toast: &Toast, left: u64) {
     }
 }
 
+/// Tidying up is left to a transaction of its own, or done.
+pub fn leave_tidying(toast: &Toast, untidied: bool) {
+    let note = read(toast);
+    if untidied != note.untidied {
+        write(toast, Cleaned { untidied, ..note });
+    }
+}
+
 /// After moves of so many rows that are settled, B-trees and indexes of other kinds are as small as new ones.
 pub fn forget_settled(toast: &Toast, rows: u64, of_others: u64) {
     let note = read(toast);
@@ -157,7 +169,15 @@ mod tests {
     fn note_round_trips() {
         for (moved, settled, damaged) in [(0, 0, 0), (u32::MAX, 1, 0xff_ffff), (7, u32::MAX, 1)] {
             let (before, blocks, settled_others) = (u64::MAX - 1, 1 << 31, settled ^ 9);
-            let note = Cleaned { before, blocks, damaged, moved, settled, settled_others };
+            let note = Cleaned {
+                before,
+                blocks,
+                damaged,
+                moved,
+                settled,
+                settled_others,
+                untidied: damaged == 1,
+            };
             assert_eq!(Cleaned::decode(&note.encode()), Some(note));
         }
         assert_eq!(Cleaned::decode(&[0; LEN]), None);

@@ -7,7 +7,7 @@ mod tidy;
 
 pub use part::Part;
 pub use reindex::{rebuild_after_command, rebuild_wanted, rebuild_wanted_of_toast, Rounds};
-pub use tidy::{shrink, tidy};
+pub use tidy::{shrink, tidy_or_leave, tidy_what_was_left};
 
 use crate::directory::{allocation, cleaned, forward, Directory};
 use crate::pg::heap::RowStoreScan;

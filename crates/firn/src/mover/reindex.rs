@@ -2,6 +2,7 @@
 //! a process of its own (`pg/worker.rs`). What is due is decided by `firn_format::btree`; docs/decisions/0017 has the
 //! rules and the reasons.
 
+use super::tidy;
 use crate::directory::cleaned;
 use crate::pg::attempt::{transactions, Failed};
 use crate::pg::rebuild::{self, Patience, Place};
@@ -14,12 +15,14 @@ use std::time::Duration;
 
 /// A session that has run VACUUM does not wait for a long transaction; a process that nobody waits for does, when it has
 /// done what others do not keep it from.
-const COMMANDS: Patience =
-    Patience { before: Duration::from_secs(1), after: Duration::from_secs(5) };
-const WORKERS: Patience =
-    Patience { before: Duration::from_secs(600), after: Duration::from_secs(60) };
+const COMMANDS: Patience = Patience { before: secs(1), after: secs(5), swap: secs(2) };
+const WORKERS: Patience = Patience { before: secs(600), after: secs(60), swap: secs(600) };
+
+const fn secs(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
 /// After an error, those who may use what it has left are waited for so long.
-const LEFT_OVER: Duration = Duration::from_secs(1);
+const LEFT_OVER: Duration = secs(1);
 
 /// Autovacuum has done with a table: an index of it may be due, or a rebuild has left something.
 pub fn rebuild_wanted(table: Rel) -> bool {
@@ -179,7 +182,7 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
         Ok(Some(found)) => found,
         Ok(None) => return Outcome::Done,
         Err(failed) => {
-            warn(oid, &failed);
+            warn(TABLE, oid, &failed);
             return Outcome::of(&failed);
         }
     };
@@ -216,7 +219,7 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
     });
     let forgotten = forgotten.map_or_else(
         |failed| {
-            warn(oid, &failed);
+            warn(TABLE, oid, &failed);
             Outcome::of(&failed)
         },
         |()| Outcome::Done,
@@ -258,7 +261,7 @@ fn carry_out(place: Place, body: &mut dyn FnMut() -> bool) -> Outcome {
             rebuild::remove_left_over(Place { index, ..place }, LEFT_OVER);
         }
     });
-    warn(place.index, &failed);
+    warn("rebuild index", place.index, &failed);
     match cleaned {
         Err(again) if again.cancelled => Outcome::Cancelled,
         _ => Outcome::of(&failed),
@@ -294,11 +297,11 @@ pub struct Rounds {
 impl Rounds {
     /// There is something to be done: at the beginning, and after a round if something has become due meanwhile.
     pub fn are_wanted(&mut self) -> bool {
-        if !guc::rebuild_indexes() {
+        if xact::ids_are_scarce() {
             return false;
         }
         let first = !std::mem::replace(&mut self.begun, true);
-        first || self.tables().into_iter().any(|oid| looked_at(oid).is_ok_and(is_work))
+        first || self.tables().into_iter().any(has_work)
     }
 
     /// Tables that have not been given up.
@@ -313,6 +316,22 @@ impl Rounds {
     /// Rebuild what is due, first where others do not keep us from it. `turn` is asked before each table whether this
     /// process is still the one at work.
     pub fn run(&mut self, turn: &mut dyn FnMut() -> bool) {
+        for oid in &self.tables() {
+            let tidied = transactions(|| {
+                xact::with_snapshot(|| tidy::tidy_what_was_left(*oid));
+                xact::next();
+            });
+            if let Err(failed) = tidied {
+                self.given_up.insert(*oid);
+                warn(TABLE, *oid, &failed);
+            }
+            if !turn() {
+                return;
+            }
+        }
+        if !guc::rebuild_indexes() {
+            return;
+        }
         let mut tables = self.tables();
         for mut patience in [COMMANDS, WORKERS] {
             let mut put_off = Vec::new();
@@ -333,22 +352,31 @@ impl Rounds {
     }
 }
 
-fn is_work(found: Option<Found>) -> bool {
-    found.is_some_and(|found| {
-        !found.places.is_empty() || !found.others.is_empty() || !found.left_over.is_empty()
-    })
+fn has_work(oid: u32) -> bool {
+    let is_work = |found: Option<Found>| {
+        found.is_some_and(|found| {
+            !found.places.is_empty() || !found.others.is_empty() || !found.left_over.is_empty()
+        })
+    };
+    let is_left = transactions(|| {
+        let left = xact::with_snapshot(|| tidy::is_left(oid));
+        xact::next();
+        left
+    });
+    is_left == Ok(true) || (guc::rebuild_indexes() && looked_at(oid).is_ok_and(is_work))
 }
 
-/// `of` is an index, or a table that could not be looked at.
-fn warn(of: u32, failed: &Failed) {
+/// What was not possible for a table.
+const TABLE: &str = "end the maintenance of table";
+
+/// `of` is an index, or a table that could not be looked at or tidied up.
+fn warn(what: &str, of: u32, failed: &Failed) {
     let name = xact::with_snapshot(|| catalog::name_of(of));
     xact::next();
     let name = name.unwrap_or_else(|| format!("with OID {of}"));
-    error(Kind::Skipped, format!("could not rebuild index {name}"))
+    error(Kind::Skipped, format!("could not {what} {name}"))
         .detail(failed.text.clone())
-        .hint(
-            "It is as large as it was. The next VACUUM tries again, if firn.rebuild_indexes is on.",
-        )
+        .hint("The next VACUUM tries again.")
         .warn()
 }
 

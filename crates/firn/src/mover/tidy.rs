@@ -13,7 +13,7 @@ const SMALL: u64 = 64;
 
 /// Delete what no snapshot needs any more of a table that is being vacuumed: forwarding lists, and stripes whose
 /// rows are all deleted. In a transaction that may write.
-pub fn tidy(table: Rel) {
+fn tidy(table: Rel) {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return };
     if directory.toast.is_empty() {
         return;
@@ -24,6 +24,38 @@ pub fn tidy(table: Rel) {
         cleaned::make_room(&directory.toast);
     }
     remove_dead_stripes(&directory, oldest);
+}
+
+/// Tidy up at the end of VACUUM, or `leave` that to a transaction of its own.
+pub fn tidy_or_leave(table: Rel, leave: bool) {
+    if !leave {
+        tidy(table);
+    }
+    if let Some(directory) = Directory::open(table, LockMode::RowExclusive) {
+        if !directory.toast.is_empty() {
+            cleaned::leave_tidying(&directory.toast, leave);
+        }
+    }
+}
+
+/// Tidy up what VACUUM has left, in this transaction. Nothing is done while somebody else vacuums or moves.
+pub fn tidy_what_was_left(oid: u32) {
+    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive);
+    let own = opened.filter(|opened| !opened.rel().is_of_other_session());
+    if let Some(opened) = own.filter(|opened| is_noted(opened.rel())) {
+        tidy_or_leave(opened.rel(), false);
+    }
+}
+
+/// VACUUM has left the table for a transaction of its own.
+pub fn is_left(oid: u32) -> bool {
+    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive);
+    opened.is_some_and(|opened| !opened.rel().is_of_other_session() && is_noted(opened.rel()))
+}
+
+fn is_noted(table: Rel) -> bool {
+    let directory = Directory::open(table, LockMode::RowExclusive);
+    directory.is_some_and(|d| !d.toast.is_empty() && cleaned::read(&d.toast).untidied)
 }
 
 /// Move directory rows to the front of a file that is mostly unused, in this transaction; returns the TOAST relation

@@ -8,7 +8,7 @@
 //! looked at.
 
 use super::ext::{self, callback};
-use super::Rel;
+use super::{catalog, rebuild, LockMode, Rel};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 
@@ -58,6 +58,55 @@ fn note(oid: u32) {
             changed.push(oid)
         }
     })
+}
+
+/// ALTER TABLE with the strongest lock may build all indexes anew, and makes valid ones of those that rebuilds have left;
+/// afterwards they may not be known as such. So they are dropped before it: it is what the statement's lock is good for.
+///
+/// # Safety
+/// A statement that is about to be run.
+pub(super) unsafe fn drop_left_overs(node: *mut pg_sys::Node) {
+    if (*node).type_ != pg_sys::NodeTag::T_AlterTableStmt {
+        return;
+    }
+    let statement = node as *mut pg_sys::AlterTableStmt;
+    let strongest = pg_sys::AccessExclusiveLock as i32;
+    let Some(ours) = catalog::access_method() else { return };
+    let mut named = Vec::new();
+    if pg_sys::AlterTableGetLockLevel((*statement).cmds) == strongest {
+        named.push((*statement).relation);
+    }
+    // A partition's indexes are looked through for those of its parent.
+    for i in 0..(*(*statement).cmds).length as usize {
+        let command =
+            (*(*(*statement).cmds).elements.add(i)).ptr_value as *mut pg_sys::AlterTableCmd;
+        if (*command).subtype == pg_sys::AlterTableType::AT_AttachPartition {
+            let partition = (*command).def as *mut pg_sys::PartitionCmd;
+            named.push((*partition).name);
+        }
+    }
+    for name in named {
+        let none = std::ptr::null_mut();
+        let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
+        let root = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
+        if root == 0 || !catalog::is_owner(root) {
+            continue;
+        }
+        let mut locked = false;
+        for oid in catalog::inheritance_tree(root, LockMode::None) {
+            let has = || !rebuild::left_overs(oid).is_empty();
+            if catalog::access_method_of(oid) != Some(ours) || !has() {
+                continue;
+            }
+            // As ALTER TABLE locks them: the named one first.
+            if !std::mem::replace(&mut locked, true) {
+                pg_sys::LockRelationOid(root.into(), strongest);
+            }
+            pg_sys::LockRelationOid(oid.into(), strongest);
+            rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
+            super::xact::next_command();
+        }
+    }
 }
 
 /// A statement is over: give the tables that it has changed what they lack.

@@ -21,10 +21,10 @@ struct Options {
 /// The pages that an index has, and that it would have if it were built anew. A small one is not looked at.
 pub fn pages(index: Rel) -> (u32, f64) {
     // SAFETY: an open index; its options, if it has any, are those of a B-tree.
-    let (blocks, unique, options) = unsafe {
+    let (blocks, options) = unsafe {
         let rel = index.raw();
         let blocks = pg_sys::RelationGetNumberOfBlocksInFork(rel, pg_sys::ForkNumber::MAIN_FORKNUM);
-        (blocks, (*(*rel).rd_index).indisunique, ((*rel).rd_options as *const Options).as_ref())
+        (blocks, ((*rel).rd_options as *const Options).as_ref())
     };
     if blocks <= SMALL {
         return (blocks, f64::from(blocks));
@@ -32,7 +32,8 @@ pub fn pages(index: Rel) -> (u32, f64) {
     let strategy = Ring::new();
     let mut page = [0u8; PAGE];
     copy(index, 0, &strategy, &mut page);
-    let mut sample = Sample::new(&page, unique, options.is_none_or(|o| o.deduplicate));
+    // What is built is a copy that is not unique: keys that are null come together in it.
+    let mut sample = Sample::new(&page, false, options.is_none_or(|o| o.deduplicate));
     let looks = (blocks - 1).min(AT_MOST);
     for i in 0..looks {
         super::xact::check_for_interrupts();

@@ -421,11 +421,6 @@ pub fn is_live_index(index: u32) -> bool {
     index_form(index, |form| form.indislive).unwrap_or(false)
 }
 
-/// The index is there and refuses keys that come twice.
-pub fn is_unique_index(index: u32) -> bool {
-    index_form(index, |form| form.indisunique).unwrap_or(false)
-}
-
 /// Have an index refuse keys that come twice, or not. That they do not has been made sure of otherwise.
 pub fn set_unique(index: u32, unique: bool) {
     xact::next_command();
@@ -445,6 +440,36 @@ pub fn set_unique(index: u32, unique: bool) {
             let form = pg_sys::GETSTRUCT(tuple) as *mut pg_sys::FormData_pg_index;
             (*form).indisunique = unique;
             pg_sys::CatalogTupleUpdate(catalog, &mut (*tuple).t_self, tuple);
+        }
+        pg_sys::table_close(catalog, lock);
+    }
+}
+
+/// Exchange the files of two indexes that are defined alike, which nobody uses. Each of them has entries for all that
+/// anybody can see.
+pub fn exchange_files(one: u32, other: u32) {
+    // SAFETY: copies of both rows are changed and stored, as swap_relation_files() does it.
+    unsafe {
+        let lock = pg_sys::RowExclusiveLock as i32;
+        let catalog = pg_sys::table_open(pg_sys::RelationRelationId, lock);
+        let none = pg_sys::Datum::from(0usize);
+        let copy = |oid: u32| {
+            let tuple = pg_sys::SearchSysCacheCopy(
+                pg_sys::SysCacheIdentifier::RELOID as i32,
+                pg_sys::Datum::from(pg_sys::Oid::from(oid)),
+                none,
+                none,
+                none,
+            );
+            (!tuple.is_null()).then_some(tuple)
+        };
+        if let (Some(a), Some(b)) = (copy(one), copy(other)) {
+            let form = |tuple| pg_sys::GETSTRUCT(tuple) as *mut pg_sys::FormData_pg_class;
+            std::ptr::swap(&raw mut (*form(a)).relfilenode, &raw mut (*form(b)).relfilenode);
+            std::ptr::swap(&raw mut (*form(a)).relpages, &raw mut (*form(b)).relpages);
+            for tuple in [a, b] {
+                pg_sys::CatalogTupleUpdate(catalog, &mut (*tuple).t_self, tuple);
+            }
         }
         pg_sys::table_close(catalog, lock);
     }

@@ -1,4 +1,4 @@
-//! After a VACUUM command: directory rows at the end of mostly unused TOAST relations are moved to the front, table
+//! After a VACUUM command: what it could not tidy up itself is tidied up, directory rows at the end of mostly unused TOAST relations are moved to the front, table
 //! by table in transactions of their own, and those relations vacuumed once more, so that their files shrink. Then
 //! indexes that moves have left half empty are built anew.
 
@@ -35,7 +35,10 @@ unsafe extern "C-unwind" fn process_utility(
         f(statement, source, read_only, context, params, environment, dest, completion)
     };
     let lasting = pg_sys::CurrentMemoryContext;
-    callback(|| super::swapped::refuse_statement((*statement).utilityStmt));
+    callback(|| {
+        super::swapped::refuse_statement((*statement).utilityStmt);
+        super::alter::drop_left_overs((*statement).utilityStmt);
+    });
     // Running it may free it, with the plan that it is of (a procedure that rolls back does): what is
     // wanted of it afterwards is copied now.
     let node = (*statement).utilityStmt;
@@ -99,6 +102,7 @@ unsafe fn shrunk(
         xact::check_for_interrupts();
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
+            crate::mover::tidy_what_was_left(oid);
             again.extend(crate::mover::shrink(oid));
         }
         pg_sys::PopActiveSnapshot();

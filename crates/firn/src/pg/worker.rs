@@ -69,7 +69,9 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
         pg_sys::pqsignal(SIGINT, Some(direct::StatementCancelHandler));
         pg_sys::BackgroundWorkerUnblockSignals();
         let database = pg_sys::Oid::from(database.value() as u32);
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+        // As autovacuum, in databases that nobody may connect to as well.
+        let anywhere = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, anywhere);
         xact::yield_as_autovacuum();
         super::guc::for_maintenance();
         pg_sys::StartTransactionCommand();
@@ -77,7 +79,7 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
             let mut rounds = crate::mover::Rounds::default();
             while rounds.are_wanted() && take_turn(method) {
                 rounds.run(&mut || take_turn(method));
-                pg_sys::LockRelease(&tag(method), ALONE, true);
+                give_turn_back(method);
                 xact::next();
             }
         }
@@ -97,6 +99,16 @@ fn tag(method: u32) -> pg_sys::LOCKTAG {
         locktag_field4: 0,
         locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
         locktag_lockmethodid: 1,
+    }
+}
+
+/// An error at the end has given it back already.
+fn give_turn_back(method: u32) {
+    // SAFETY: plain calls.
+    unsafe {
+        if pg_sys::LockHeldByMe(&tag(method), ALONE) {
+            pg_sys::LockRelease(&tag(method), ALONE, true);
+        }
     }
 }
 

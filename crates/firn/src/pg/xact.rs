@@ -187,12 +187,16 @@ pub fn delay_vacuum() {
     unsafe { pg_sys::vacuum_delay_point() }
 }
 
-/// Commit this transaction and begin another one.
+/// Commit this transaction and begin another one, of maintenance: whatever the session's default is, it does not wait for a
+/// safe snapshot, which those may keep back who wait for its locks.
 pub fn next() {
     // SAFETY: for callers that are the session's only code; what lives in the transaction's memory is gone.
     unsafe {
         pg_sys::CommitTransactionCommand();
         pg_sys::StartTransactionCommand();
+        pg_sys::XactIsoLevel = pg_sys::XACT_READ_COMMITTED as i32;
+        pg_sys::XactDeferrable = false;
+        pg_sys::XactReadOnly = false;
     }
 }
 
@@ -235,14 +239,20 @@ fn change_flags(clear: u8, set: u8) {
 }
 
 /// VACUUM's transaction is ignored by other sessions: they neither keep rows for it nor wait for what it writes.
-/// From here on it is a transaction like any other and may write. It must not have an id yet.
-pub fn leave_vacuum() {
+/// From here on it is a transaction like any other and may write. Not so when it has an id already (heapam's VACUUM needs
+/// one for the lock under which it gives pages back): snapshots that ignored it would take what it writes for the work of
+/// a transaction that has failed. Then nothing is changed, and false returned.
+#[must_use]
+pub fn leave_vacuum() -> bool {
     // SAFETY: VACUUM has pushed one snapshot; it is replaced by one taken when nobody ignores us, as what an
     // ignored one saw may have been removed.
     unsafe {
         let flag = pg_sys::PROC_IN_VACUUM as u8;
         if (*pg_sys::MyProc).statusFlags & flag == 0 {
-            return;
+            return true;
+        }
+        if has_xid() {
+            return false;
         }
         if pg_sys::ActiveSnapshotSet() {
             pg_sys::PopActiveSnapshot();
@@ -250,6 +260,7 @@ pub fn leave_vacuum() {
         pg_sys::InvalidateCatalogSnapshot();
         change_flags(flag, 0);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        true
     }
 }
 

@@ -1,7 +1,8 @@
-//! An index is built anew beside the old one and put into its place while others read and write. The steps, and what
-//! is waited for between them, are those of REINDEX CONCURRENTLY; docs/decisions/0017 says why it is not that command:
-//! others never find themselves in a deadlock with us (`wait.rs`), no copy refuses a row, and the wait ends when somebody
-//! wants our lock, or takes too long.
+//! An index is built anew beside the old one, while others read and write, and the two exchange their files at a moment
+//! when nobody uses them. The steps before that, and what is waited for between them, are those of REINDEX CONCURRENTLY;
+//! docs/decisions/0017 says why it is not that command: the index stays what it is in the catalogs, others never find
+//! themselves in a deadlock with us (`wait.rs`), no copy refuses a row, and the wait ends when somebody wants our lock, or
+//! takes too long.
 //!
 //! All functions here are called in a transaction in which nothing is going on, and leave one.
 
@@ -31,6 +32,8 @@ pub struct Patience {
     pub before: Duration,
     /// Each time afterwards, or as long as the building took.
     pub after: Duration,
+    /// For a moment at which nobody uses the index.
+    pub swap: Duration,
 }
 
 /// Wait until nobody is left who uses the place's relations, or has a snapshot, now.
@@ -64,9 +67,8 @@ pub fn concurrently(place: Place, patience: &mut Patience) -> bool {
 }
 
 fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
-    let unique = is_of_table(place) && with_snapshot(|_| catalog::is_unique_index(place.index));
-    // A swap that would not come is not prepared.
-    if unique && !held.keep_writers_out(place, Instant::now() + patience.after) {
+    // An exchange that would not come is not prepared.
+    if !held.keep_others_out(&[place.index], Instant::now() + patience.swap) {
         return false;
     }
     xact::next();
@@ -110,8 +112,7 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
     {
         return give_up(held);
     }
-    xact::next();
-    if unique && !held.keep_writers_out(place, patient()) {
+    if !held.keep_others_out(&[place.index, new], Instant::now() + patience.swap) {
         return give_up(held);
     }
     with_snapshot(|_| {
@@ -121,12 +122,12 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
             wal::log_snapshot_conflict(relation.rel(), xact::full(xmax).saturating_sub(1));
         }
-        swap(place, new, unique)
+        catalog::exchange_files(place.index, new);
     });
     xact::next();
     guc::crash_point("rebuild-swapped");
-    // What stands there under the name of the new one is the old one now. It may be in use.
-    discard(place, held, patient(), true)
+    // The copy has the old file now, and nobody has ever read it by that name.
+    discard(Place { index: new, ..place }, held, patient(), false)
 }
 
 fn soon() -> Instant {
@@ -168,17 +169,9 @@ fn copy_definition(place: Place) -> Option<u32> {
         pg_sys::index_concurrently_create_copy(relation.raw(), place.index.into(), tablespace, name)
     });
     catalog::depend_on_access_method(new.to_u32(), method);
-    if is_of_table(place) {
-        catalog::set_unique(new.to_u32(), false);
-    }
+    // It refuses no row: who is refused by one that is no arbiter of his INSERT ... ON CONFLICT gets an error.
+    catalog::set_unique(new.to_u32(), false);
     Some(new.to_u32())
-}
-
-/// Only one of the two is unique at a time, so that no row is refused but by the index that everybody knows: INSERT ... ON
-/// CONFLICT looks again where its arbiter refuses, and fails where another index does. They change places while nobody
-/// writes. Of the TOAST relation, whose keys nobody chooses, both are unique, as REINDEX CONCURRENTLY has it.
-fn is_of_table(place: Place) -> bool {
-    place.relation == place.table
 }
 
 unsafe fn free_name(
@@ -187,23 +180,6 @@ unsafe fn free_name(
     namespace: pg_sys::Oid,
 ) -> *mut core::ffi::c_char {
     pg_sys::ChooseRelationName(name, std::ptr::null(), label.as_ptr(), namespace, false)
-}
-
-/// Put the new index in the old one's place. The mark, as all that the old one depends on, changes places, too.
-fn swap(place: Place, new: u32, unique: bool) {
-    let old = pg_sys::Oid::from(place.index);
-    if unique {
-        catalog::set_unique(place.index, false);
-        catalog::set_unique(new, true);
-        xact::next_command();
-    }
-    // SAFETY: both are locked.
-    unsafe {
-        let namespace = pg_sys::get_rel_namespace(place.relation.into());
-        let name = free_name(pg_sys::get_rel_name(old), c"ccold", namespace);
-        pg_sys::index_concurrently_swap(new.into(), old, name);
-        pg_sys::CacheInvalidateRelcacheByRelid(place.relation.into());
-    }
 }
 
 /// Remove an index that is not valid, as DROP INDEX CONCURRENTLY does. Where it has been `in_use`, plans may still read

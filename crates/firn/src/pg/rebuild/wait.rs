@@ -67,39 +67,81 @@ impl Held {
         wait_for_ends(others, until, || self.are_wanted())
     }
 
-    /// Lock the table so that nobody writes, to the end of this transaction. One does not get that beside sessions that
-    /// write all the time without standing in the queue. So does this, now and then, and so briefly that nobody who
-    /// comes meanwhile can have found a deadlock with it by then; those who were there before are looked for first.
-    pub fn keep_writers_out(&self, place: Place, until: Instant) -> bool {
-        let table = pg_sys::Oid::from(place.table);
-        let mut in_queue = Instant::now();
+    /// Lock indexes so that nobody uses them, to the end of this transaction. One does not get that beside sessions that
+    /// use them all the time without standing in the queue. So does this, now and then and less and less often, and so
+    /// briefly that nobody who begins to wait meanwhile looks for a deadlock before it is over.
+    pub fn keep_others_out(&self, indexes: &[u32], until: Instant) -> bool {
+        let (mut in_queue, mut between) = (Instant::now(), BETWEEN_QUEUES);
         xact::next();
         wait(
             until,
             || self.are_wanted(),
             || {
-                // SAFETY: plain call.
-                if unsafe { pg_sys::ConditionalLockRelationOid(table, WRITERS) } {
+                if take_all(indexes, try_lock) {
                     return true;
                 }
-                if Instant::now() < in_queue || self.are_wanted() {
+                if Instant::now() < in_queue || self.are_wanted() || users_wait(indexes) {
                     return false;
                 }
-                in_queue = Instant::now() + BETWEEN_QUEUES;
-                lock::relation_within(place.table, WRITERS, in_queue_for())
+                let got = take_all(indexes, |index| {
+                    lock::relation_within(index, ANYBODY, in_queue_for())
+                });
+                in_queue = Instant::now() + between;
+                between = (between * 2).min(LONGEST_BETWEEN);
+                got
             },
         )
     }
 }
 
-/// How long a lock is stood for, and how long is waited before the next time.
-const IN_QUEUE: Duration = Duration::from_millis(100);
+/// How long a lock is stood for, and how long is waited before the next time, at first and at last.
+const IN_QUEUE: Duration = Duration::from_millis(50);
 const BETWEEN_QUEUES: Duration = Duration::from_millis(500);
+const LONGEST_BETWEEN: Duration = Duration::from_secs(16);
 
 fn in_queue_for() -> Duration {
     // SAFETY: a setting.
     let deadlock = unsafe { pg_sys::DeadlockTimeout };
     IN_QUEUE.min(Duration::from_millis(deadlock.max(2) as u64 / 2))
+}
+
+fn try_lock(index: u32) -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::ConditionalLockRelationOid(index.into(), ANYBODY) }
+}
+
+/// All locks or none.
+fn take_all(indexes: &[u32], take: impl Fn(u32) -> bool) -> bool {
+    for (i, index) in indexes.iter().enumerate() {
+        if !take(*index) {
+            for taken in &indexes[..i] {
+                // SAFETY: taken before.
+                unsafe { pg_sys::UnlockRelationOid((*taken).into(), ANYBODY) };
+            }
+            return false;
+        }
+    }
+    true
+}
+
+/// Somebody who uses one of the indexes waits for a lock himself, or is a prepared transaction. He may have waited for nearly
+/// as long as it takes until he looks for a deadlock, and we are not to be a part of it.
+fn users_wait(indexes: &[u32]) -> bool {
+    let users: Vec<Transaction> =
+        indexes.iter().flat_map(|index| lockers(&tag(*index), ANYBODY)).collect();
+    let is_user = |process: &pg_sys::PGPROC| {
+        let is = |t: &Transaction| {
+            (t.backendId, t.localTransactionId) == (process.backendId, process.lxid)
+        };
+        users.iter().any(is)
+    };
+    // SAFETY: the array in shared memory has that many entries; what is read changes at any time, in one go.
+    let waits = |i: usize| unsafe {
+        let process = (*pg_sys::ProcGlobal).allProcs.add(i);
+        !std::ptr::read_volatile(&raw const (*process).waitLock).is_null() && is_user(&*process)
+    };
+    let count = unsafe { (*pg_sys::ProcGlobal).allProcCount } as usize;
+    users.iter().any(|t| t.backendId == pg_sys::InvalidBackendId) || (0..count).any(waits)
 }
 
 pub fn tag(oid: u32) -> pg_sys::LOCKTAG {
@@ -117,11 +159,13 @@ pub fn tag(oid: u32) -> pg_sys::LOCKTAG {
 type Transaction = pg_sys::VirtualTransactionId;
 
 pub fn lockers(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Transaction> {
-    // SAFETY: the array lives in this transaction's memory and is copied.
+    // SAFETY: the array lives in this transaction's memory and is copied; freed, as this is asked again and again.
     unsafe {
         let mut count = 0;
         let list = pg_sys::GetLockConflicts(tag, mode, &mut count);
-        std::slice::from_raw_parts(list, count as usize).to_vec()
+        let found = std::slice::from_raw_parts(list, count as usize).to_vec();
+        pg_sys::pfree(list.cast());
+        found
     }
 }
 
@@ -129,7 +173,7 @@ pub fn lockers(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Transaction> {
 pub fn snapshot_holders(xmin: u32) -> Vec<Transaction> {
     const NOBODYS: u32 =
         pg_sys::PROC_IS_AUTOVACUUM | pg_sys::PROC_IN_VACUUM | pg_sys::PROC_IN_SAFE_IC;
-    // SAFETY: as above; freed, as this is asked again and again.
+    // SAFETY: as above.
     unsafe {
         let xmin = pg_sys::TransactionId::from_inner(xmin);
         let mut count = 0;

@@ -71,8 +71,11 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
     let snapshot = Registered::latest();
     let survey = survey::take(toast, snapshot.snap(), &mut |_, _, _, _| ());
     facts.learn(&survey);
-    let left = rebuild::left_overs(table.oid()).into_iter();
-    facts.left_over = left.filter_map(|oid| Some((oid, catalog::name_of(oid)?))).collect();
+    // Who has this lock may be at work at one.
+    if OpenRel::try_open(table.oid(), LockMode::ShareUpdateExclusive).is_some() {
+        let left = rebuild::left_overs(table.oid()).into_iter();
+        facts.left_over = left.filter_map(|oid| Some((oid, catalog::name_of(oid)?))).collect();
+    }
     // Without its index, what there is cannot be read.
     if !facts.index_is_damaged && facts.indexes.iter().any(|i| i.usable) {
         let damage = &mut facts.damage;
