@@ -15,8 +15,10 @@ use std::time::Duration;
 
 /// A session that has run VACUUM does not wait for a long transaction; a process that nobody waits for does, when it has
 /// done what others do not keep it from.
-const COMMANDS: Patience = Patience { before: secs(1), after: secs(5), swap: secs(2) };
-const WORKERS: Patience = Patience { before: secs(600), after: secs(60), swap: secs(600) };
+const COMMANDS: Patience =
+    Patience { before: secs(1), after: secs(5), swap: secs(2), standbys: false };
+const WORKERS: Patience =
+    Patience { before: secs(600), after: secs(60), swap: secs(600), standbys: true };
 
 const fn secs(number: u64) -> Duration {
     Duration::from_secs(number)

@@ -34,6 +34,8 @@ pub struct Patience {
     pub after: Duration,
     /// For a moment at which nobody uses the index.
     pub swap: Duration,
+    /// Also for standbys, which tell of their snapshots every ten seconds: more than once for an index.
+    pub standbys: bool,
 }
 
 /// Wait until nobody is left who uses the place's relations, or has a snapshot, now.
@@ -53,7 +55,8 @@ fn others_end(place: Place, patience: &mut Patience) -> bool {
 /// Build the index anew. Returns false when others are at work for too long, or want to be; what has been made by then
 /// is taken away, if need be later ([`left_overs`]).
 pub fn concurrently(place: Place, patience: &mut Patience) -> bool {
-    if !others_end(place, patience) {
+    let told = || !xact::reported_xmins().is_empty();
+    if (!patience.standbys && told()) || !others_end(place, patience) {
         return false;
     }
     let Some(mut held) = Held::take(place) else { return false };
