@@ -190,7 +190,7 @@ def upserts_meanwhile(cluster):
             seen = [c.execute(known).fetchone()]
             for _ in range(8):
                 for t in ("f", "part"):
-                    rows = f"SELECT pg_relation_size('{t}') > 1000000"
+                    rows = f"SELECT pg_relation_size('{t}') > 400000"
                     wait_until("nobody writes", lambda: c.execute(rows).fetchone()[0])
                     compact(c, t)
                     c.execute(f"VACUUM {t}")
