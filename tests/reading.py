@@ -332,7 +332,7 @@ def build_beside_toast_reindex(cluster):
         c.execute("""CREATE FUNCTION pausing_hash(text) RETURNS int IMMUTABLE STRICT LANGUAGE plpgsql AS $$ BEGIN
             IF $1 = 'stop' THEN PERFORM pg_advisory_lock_shared(7); PERFORM pg_advisory_unlock_shared(7); END IF; RETURN hashtext($1); END $$;
             CREATE OPERATOR CLASS pausing_ops FOR TYPE text USING hash AS OPERATOR 1 =, FUNCTION 1 pausing_hash(text)""")
-        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500; CREATE TABLE r (id int, v text) USING firn")
+        c.execute("DROP TABLE IF EXISTS r; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500; CREATE TABLE r (id int, v text) USING firn")
         c.execute("INSERT INTO r SELECT i, 'v' || i FROM generate_series(1, 3000) i")
         # In the row store, which is read before the stripes.
         c.execute("SET firn.bulk_threshold = 1000000; INSERT INTO r VALUES (0, 'stop'); CREATE INDEX r_v ON r USING hash (v pausing_ops)")

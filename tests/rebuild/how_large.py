@@ -50,28 +50,6 @@ def sizes_are_right(cluster):
             assert not wrong, (seed, wrong)
 
 
-def of_the_toast_relation(cluster):
-    with cluster.connect() as c:
-        c.execute("DROP TABLE IF EXISTS wide")
-        c.execute("SET firn.bulk_threshold = 1000000")
-        c.execute("CREATE TABLE wide (id int PRIMARY KEY, v text) USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
-        c.execute("ALTER TABLE wide ALTER v SET STORAGE EXTERNAL")
-        c.execute("INSERT INTO wide SELECT i, repeat(md5(i::text), 150) FROM generate_series(1, 7000) i")
-        c.execute("CREATE TABLE copy AS TABLE wide")
-        wait_until("nothing is settled", lambda: c.execute("SELECT firn.compact('wide')").fetchone()[0] > 0)
-        c.execute("SET firn.rebuild_indexes = off")
-        c.execute("VACUUM wide")
-        large = sizes(c, "wide")
-        assert [n for i, n in large.items() if "toast" in i][0] > 50, large
-        c.execute("SET firn.rebuild_indexes = on")
-        c.execute("VACUUM wide")
-        print("   ", {name: (pages, sizes(c, "wide")[name]) for name, pages in large.items()}, flush=True)
-        assert not small_enough(c, "wide")
-        assert c.execute("SELECT count(*) FROM wide w JOIN copy c USING (id, v)").fetchone()[0] == 7000
-        sound(c, "wide")
-        c.execute("DROP TABLE wide, copy")
-
-
 def autovacuum_does_it_too(cluster):
     with cluster.connect() as c:
         fresh(c, ["ascending", "random"])

@@ -23,13 +23,11 @@ pub const SMALL: u32 = 32;
 /// must not be due again.
 const LARGER: f64 = 1.07;
 /// An index is looked at when one of so many rows has been moved since it was built: its B-tree may
-/// have grown by other ways, which are its owner's. Large values move with their rows.
+/// have grown by other ways, which are its owner's.
 const MOVED: u64 = 20;
 /// Of other kinds of indexes nothing short of a build tells how large a new one would be. As a moved row has two entries for a
 /// while, they have grown by as much as has moved, or by a little more.
 const MOVED_FOR_OTHERS: u64 = 10;
-/// The TOAST relation's index has entries of firn's alone: twice a new one's size is always too large.
-const TWICE: f64 = 2.0;
 
 /// What some pages of a B-tree hold.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -200,7 +198,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// What is known of a table, or of its TOAST relation, before its indexes are looked at.
+/// What is known of a table before its indexes are looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Moves {
     /// Rows that firn has moved since the B-trees were built or last found small, none of whose old entries is left.
@@ -209,8 +207,6 @@ pub struct Moves {
     pub moved_others: u64,
     /// Rows there are.
     pub rows: u64,
-    /// It is a TOAST relation.
-    pub toast: bool,
 }
 
 impl Moves {
@@ -227,18 +223,13 @@ impl Moves {
     /// So much has been moved that indexes which are no B-trees are to be built anew.
     pub fn are_many_for_others(&self) -> bool {
         let moved = self.moved_others;
-        moved > 0 && moved.saturating_mul(MOVED_FOR_OTHERS) >= self.rows && !self.toast
+        moved > 0 && moved.saturating_mul(MOVED_FOR_OTHERS) >= self.rows
     }
 
     /// A B-tree of `pages` pages is to be built anew, as it would have `fresh` then.
     pub fn make_due(&self, pages: u32, fresh: f64) -> bool {
         let larger = f64::from(pages) / fresh.max(1.0);
-        let bound = match (self.are_many(), self.toast) {
-            (true, _) => LARGER,
-            (false, true) => TWICE,
-            (false, false) => return false,
-        };
-        pages > SMALL && larger >= bound
+        self.are_many() && pages > SMALL && larger >= LARGER
     }
 }
 
@@ -342,19 +333,15 @@ mod tests {
 
     #[test]
     fn due_is_what_was_moved_and_is_larger() {
-        let moves = |moved, rows, toast| Moves { moved, moved_others: moved, rows, toast };
-        assert!(moves(50, 1_000, false).make_due(110, 100.0));
-        assert!(!moves(50, 1_000, false).make_due(106, 100.0));
-        assert!(!moves(49, 1_000, false).make_due(300, 100.0));
-        assert!(!moves(0, 0, false).make_due(300, 100.0));
-        assert!(!moves(1_000, 1_000, false).make_due(32, 3.0));
-        assert!(moves(100, 1_000, false).make_other_due(33));
-        assert!(!moves(99, 1_000, false).make_other_due(33));
-        assert!(!moves(100, 1_000, false).make_other_due(32));
-        assert!(!moves(0, 0, false).make_other_due(33));
-        assert!(moves(50, 1_000, true).make_due(110, 100.0));
-        assert!(!moves(49, 1_000, true).make_due(110, 100.0));
-        assert!(!moves(0, 1_000, true).make_due(199, 100.0));
-        assert!(moves(0, 1_000, true).make_due(200, 100.0));
+        let moves = |moved, rows| Moves { moved, moved_others: moved, rows };
+        assert!(moves(50, 1_000).make_due(110, 100.0));
+        assert!(!moves(50, 1_000).make_due(106, 100.0));
+        assert!(!moves(49, 1_000).make_due(300, 100.0));
+        assert!(!moves(0, 0).make_due(300, 100.0));
+        assert!(!moves(1_000, 1_000).make_due(32, 3.0));
+        assert!(moves(100, 1_000).make_other_due(33));
+        assert!(!moves(99, 1_000).make_other_due(33));
+        assert!(!moves(100, 1_000).make_other_due(32));
+        assert!(!moves(0, 0).make_other_due(33));
     }
 }

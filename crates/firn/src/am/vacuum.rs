@@ -66,14 +66,6 @@ pub fn after(table: Rel, left: Option<u64>) {
     }
 }
 
-/// What comes after VACUUM of a TOAST relation.
-pub fn after_toast(toast: Rel) {
-    let asked = xact::is_autovacuum() && guc::rebuild_indexes();
-    if asked && crate::mover::rebuild_wanted_of_toast(toast) {
-        worker::start_at_exit();
-    }
-}
-
 /// Only so many rows still have entries of the places where they were before they were moved.
 fn settle(table: Rel, left: u64) {
     if let Some(directory) = Directory::open(table, LockMode::RowExclusive) {

@@ -6,7 +6,7 @@ mod reindex;
 mod tidy;
 
 pub use part::Part;
-pub use reindex::{rebuild_after_command, rebuild_wanted, rebuild_wanted_of_toast, Rounds};
+pub use reindex::{rebuild_after_command, rebuild_wanted, Rounds};
 pub use tidy::{shrink, tidy_or_leave, tidy_what_was_left};
 
 use crate::directory::{allocation, cleaned, forward, Directory};

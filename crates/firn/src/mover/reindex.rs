@@ -36,15 +36,6 @@ pub fn rebuild_wanted(table: Rel) -> bool {
         || [table.oid(), toast.rel().oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
 }
 
-/// The same of a TOAST relation. Its own index is looked at, as chunks come and go without a row being moved.
-pub fn rebuild_wanted_of_toast(rel: Rel) -> bool {
-    let Some(owner) = catalog::owner_of_toast(rel.oid()) else { return false };
-    let toast = Toast::open_oid(rel.oid(), LockMode::RowExclusive);
-    let moves = Moves { toast: true, ..note_of(&toast, owner) };
-    !due(rel, moves).is_empty()
-        || [owner, rel.oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
-}
-
 /// What is known of the table's moves, of whose old entries none is left.
 fn note_of(toast: &Toast, table: u32) -> Moves {
     let note = match toast.is_empty() {
@@ -53,7 +44,7 @@ fn note_of(toast: &Toast, table: u32) -> Moves {
     };
     let rows = row_count(table).max(0.0) as u64;
     let (moved, moved_others) = (u64::from(note.settled), u64::from(note.settled_others));
-    Moves { moved, moved_others, rows, toast: false }
+    Moves { moved, moved_others, rows }
 }
 
 /// B-trees of an open relation that are to be built anew.
@@ -128,8 +119,6 @@ fn look(oid: u32) -> Option<Found> {
         let others = others_due(table.rel(), moves);
         found.others.extend(others.into_iter().map(|i| place(table.rel(), i)));
     }
-    let moves = Moves { toast: true, ..moves };
-    found.places.extend(due(toast.rel(), moves).into_iter().map(|i| place(toast.rel(), i)));
     Some(found)
 }
 
@@ -197,20 +186,13 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
         return left_over;
     }
     let b_trees = Outcome::of_all(found.places.iter().map(|place| found.rebuild(*place, patience)));
-    // Nothing tells afterwards which of these have been built anew: when one has been, or cannot be, none is due again.
     let mut others = Outcome::Done;
-    let mut settled = true;
-    for (i, place) in found.others.iter().enumerate() {
-        if b_trees == Outcome::PutOff || b_trees == Outcome::Cancelled {
-            settled = false;
-            break;
-        }
-        others = others.and(found.rebuild(*place, patience));
-        settled = i > 0 || matches!(others, Outcome::Done | Outcome::Failed);
-        if !settled || others == Outcome::Cancelled {
-            break;
-        }
+    if matches!(b_trees, Outcome::Done | Outcome::Failed) {
+        others = Outcome::of_all(found.others.iter().map(|place| found.rebuild(*place, patience)));
     }
+    // Nothing tells afterwards which of these have been built anew: when one has been put off, all are due again; when one
+    // cannot be built, none is.
+    let settled = b_trees != Outcome::PutOff && matches!(others, Outcome::Done | Outcome::Failed);
     let moved = if b_trees == Outcome::Done { found.moved } else { 0 };
     let moved_others = if settled { found.moved_others } else { 0 };
     let forgotten = transactions(|| {
@@ -226,7 +208,21 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
         },
         |()| Outcome::Done,
     );
-    left_over.and(b_trees).and(others).and(forgotten)
+    left_over.and(b_trees).and(others).and(forgotten).and(dropped(oid))
+}
+
+/// Whether all copies are gone.
+fn dropped(oid: u32) -> Outcome {
+    let any = transactions(|| {
+        let any = xact::with_snapshot(|| !rebuild::left_overs(oid).is_empty());
+        xact::next();
+        any
+    });
+    match any {
+        Ok(true) => Outcome::PutOff,
+        Ok(false) => Outcome::Done,
+        Err(failed) => Outcome::of(&failed),
+    }
 }
 
 impl Found {

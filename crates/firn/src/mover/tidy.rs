@@ -38,13 +38,15 @@ pub fn tidy_or_leave(table: Rel, leave: bool) {
     }
 }
 
-/// Tidy up what VACUUM has left, in this transaction. Nothing is done while somebody else vacuums or moves.
-pub fn tidy_what_was_left(oid: u32) {
-    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive);
-    let own = opened.filter(|opened| !opened.rel().is_of_other_session());
-    if let Some(opened) = own.filter(|opened| is_noted(opened.rel())) {
-        tidy_or_leave(opened.rel(), false);
+/// Tidy up what VACUUM has left, in this transaction; returns the TOAST relation when that was something. Nothing is done while
+/// somebody else vacuums or moves.
+pub fn tidy_what_was_left(oid: u32) -> Option<u32> {
+    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
+    if opened.rel().is_of_other_session() || !is_noted(opened.rel()) {
+        return None;
     }
+    tidy_or_leave(opened.rel(), false);
+    opened.toast_oid()
 }
 
 /// VACUUM has left the table for a transaction of its own.

@@ -88,6 +88,27 @@ pub(super) fn for_maintenance() {
     }
 }
 
+/// This transaction's commit does not wait for standbys.
+pub(super) fn commit_without_standbys() {
+    // SAFETY: as SET LOCAL does it.
+    unsafe {
+        if pg_sys::synchronous_commit
+            > pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32
+        {
+            pg_sys::set_config_option(
+                c"synchronous_commit".as_ptr(),
+                c"local".as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_LOCAL,
+                true,
+                0,
+                false,
+            );
+        }
+    }
+}
+
 /// Run `body` with this `lock_timeout`. An error in it gives back the old one with its subtransaction.
 pub(super) fn with_lock_timeout<T>(timeout: Duration, body: impl FnOnce() -> T) -> T {
     let value = CString::new(timeout.as_millis().max(1).to_string()).unwrap_or_default();

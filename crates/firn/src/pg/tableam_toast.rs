@@ -99,7 +99,6 @@ unsafe extern "C-unwind" fn vacuum(
     }
     callback(|| crate::am::anchors::remove_unheld(Rel::of(rel)));
     heap!(relation_vacuum(rel, &mut own, strategy));
-    callback(|| crate::am::vacuum::after_toast(Rel::of(rel)))
 }
 
 fn is_pinned(row: &RowView) -> bool {

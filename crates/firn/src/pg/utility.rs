@@ -102,8 +102,8 @@ unsafe fn shrunk(
         xact::check_for_interrupts();
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
-            crate::mover::tidy_what_was_left(oid);
-            again.extend(crate::mover::shrink(oid));
+            let tidied = crate::mover::tidy_what_was_left(oid);
+            again.extend(tidied.or(crate::mover::shrink(oid)));
         }
         pg_sys::PopActiveSnapshot();
         xact::next();

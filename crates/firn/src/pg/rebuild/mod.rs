@@ -9,7 +9,7 @@
 mod wait;
 
 use super::tableam_ddl::index_oids;
-use super::{catalog, guc, wal, xact, LockMode, OpenRel, Snap};
+use super::{catalog, guc, lock, wal, xact, LockMode, OpenRel, Snap};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use wait::{lockers, snapshot_holders, tag, wait_for_ends, wait_for_snapshots, wait_for_standbys};
@@ -125,12 +125,19 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
             wal::log_snapshot_conflict(relation.rel(), xact::full(xmax).saturating_sub(1));
         }
+        // Who uses the index waits for this commit: it waits for no standby.
+        guc::commit_without_standbys();
+        if let Some(index) = OpenRel::if_there(place.index, LockMode::AccessShare) {
+            // In the new file pages are others than those that serializable transactions have read.
+            lock::widen_predicate_locks(index.rel());
+        }
         catalog::exchange_files(place.index, new);
     });
     xact::next();
     guc::crash_point("rebuild-swapped");
-    // The copy has the old file now, and nobody has ever read it by that name.
-    discard(Place { index: new, ..place }, held, patient(), false)
+    // The copy has the old file now, and nobody has ever read it by that name. If it cannot be dropped yet, it is left over.
+    discard(Place { index: new, ..place }, held, patient(), false);
+    true
 }
 
 fn soon() -> Instant {
@@ -244,6 +251,11 @@ pub fn remove_left_over(place: Place, after: Duration) -> bool {
     held.release();
     xact::next();
     done
+}
+
+/// No rebuild is at work at a table.
+pub fn is_at_rest(table: u32) -> bool {
+    wait::is_free(table)
 }
 
 /// What rebuilds that failed or died have left of a relation. Such an index is invalid, unless a REINDEX of the table,

@@ -77,7 +77,9 @@ impl Held {
             until,
             || self.are_wanted(),
             || {
-                if take_all(indexes, try_lock) {
+                // Asked first, as asking for this lock takes an id, with which nobody is to be kept waiting.
+                let is_free = |index: &u32| lockers(&tag(*index), ANYBODY).is_empty();
+                if indexes.iter().all(is_free) && take_all(indexes, try_lock) {
                     return true;
                 }
                 if Instant::now() < in_queue || self.are_wanted() || users_wait(indexes) {
@@ -88,6 +90,9 @@ impl Held {
                 });
                 in_queue = Instant::now() + between;
                 between = (between * 2).min(LONGEST_BETWEEN);
+                if !got {
+                    xact::next();
+                }
                 got
             },
         )
@@ -142,6 +147,18 @@ fn users_wait(indexes: &[u32]) -> bool {
     };
     let count = unsafe { (*pg_sys::ProcGlobal).allProcCount } as usize;
     users.iter().any(|t| t.backendId == pg_sys::InvalidBackendId) || (0..count).any(waits)
+}
+
+/// Nobody has the lock that keeps rebuilds, moves and VACUUM apart: not kept.
+pub fn is_free(table: u32) -> bool {
+    // SAFETY: plain calls.
+    unsafe {
+        let got = pg_sys::ConditionalLockRelationOid(table.into(), SHARE_UPDATE_EXCLUSIVE);
+        if got {
+            pg_sys::UnlockRelationOid(table.into(), SHARE_UPDATE_EXCLUSIVE);
+        }
+        got
+    }
 }
 
 pub fn tag(oid: u32) -> pg_sys::LOCKTAG {

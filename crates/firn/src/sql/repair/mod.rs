@@ -72,7 +72,7 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
     let survey = survey::take(toast, snapshot.snap(), &mut |_, _, _, _| ());
     facts.learn(&survey);
     // Who has this lock may be at work at one.
-    if OpenRel::try_open(table.oid(), LockMode::ShareUpdateExclusive).is_some() {
+    if !xact::is_in_recovery() && rebuild::is_at_rest(table.oid()) {
         let left = rebuild::left_overs(table.oid()).into_iter();
         facts.left_over = left.filter_map(|oid| Some((oid, catalog::name_of(oid)?))).collect();
     }
