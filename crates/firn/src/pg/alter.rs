@@ -72,8 +72,9 @@ pub(super) unsafe fn drop_left_overs(node: *mut pg_sys::Node) {
     let statement = node as *mut pg_sys::AlterTableStmt;
     let strongest = pg_sys::AccessExclusiveLock as i32;
     let Some(ours) = catalog::access_method() else { return };
+    let level = pg_sys::AlterTableGetLockLevel((*statement).cmds);
     let mut named = Vec::new();
-    if pg_sys::AlterTableGetLockLevel((*statement).cmds) == strongest {
+    if level == strongest {
         named.push((*statement).relation);
     }
     // A partition's indexes are looked through for those of its parent.
@@ -85,22 +86,27 @@ pub(super) unsafe fn drop_left_overs(node: *mut pg_sys::Node) {
             named.push((*partition).name);
         }
     }
-    for name in named {
+    let owned = |name: *mut pg_sys::RangeVar| {
         let none = std::ptr::null_mut();
         let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
-        let root = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
-        if root == 0 || !catalog::is_owner(root) {
-            continue;
-        }
-        let mut locked = false;
-        for oid in catalog::inheritance_tree(root, LockMode::None) {
+        let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
+        (oid != 0 && catalog::is_owner(oid)).then_some(oid)
+    };
+    let Some(first) = owned((*statement).relation) else { return };
+    let mut locked = false;
+    for root in named.into_iter().filter_map(owned) {
+        let tree = match (*(*statement).relation).inh || root != first {
+            true => catalog::inheritance_tree(root, LockMode::None),
+            false => vec![root],
+        };
+        for oid in tree {
             let has = || !rebuild::left_overs(oid).is_empty();
             if catalog::access_method_of(oid) != Some(ours) || !has() {
                 continue;
             }
             // As ALTER TABLE locks them: the named one first.
             if !std::mem::replace(&mut locked, true) {
-                pg_sys::LockRelationOid(root.into(), strongest);
+                pg_sys::LockRelationOid(first.into(), level);
             }
             pg_sys::LockRelationOid(oid.into(), strongest);
             rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);

@@ -475,16 +475,9 @@ pub fn exchange_files(one: u32, other: u32) {
     }
 }
 
-/// Have nobody read an index of this relation any more, if it is valid.
-pub fn clear_valid(index: u32, relation: u32) {
-    if index_form(index, |form| form.indisvalid) == Some(true) {
-        let action = pg_sys::IndexStateFlagsAction::INDEX_DROP_CLEAR_VALID;
-        // SAFETY: its relation is locked.
-        unsafe {
-            pg_sys::index_set_state_flags(index.into(), action);
-            pg_sys::CacheInvalidateRelcacheByRelid(relation.into());
-        }
-    }
+/// Plans may read the index.
+pub fn is_valid_index(index: u32) -> bool {
+    index_form(index, |form| form.indisvalid).unwrap_or(false)
 }
 
 /// A relation's name, quoted; None when it is gone.

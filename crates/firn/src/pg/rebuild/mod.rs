@@ -70,16 +70,11 @@ pub fn concurrently(place: Place, patience: &mut Patience) -> bool {
 }
 
 fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
-    // An exchange that would not come is not prepared.
-    if !held.keep_others_out(&[place.index], Instant::now() + patience.swap) {
-        return false;
-    }
-    xact::next();
     let Some(new) = with_snapshot(|_| copy_definition(place)) else { return true };
     held.add(new);
     let give_up = |held: &Held| {
         // Nobody has ever read it.
-        discard(Place { index: new, ..place }, held, soon(), false);
+        discard(Place { index: new, ..place }, held, soon());
         false
     };
     xact::next();
@@ -115,7 +110,9 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
     {
         return give_up(held);
     }
-    if !held.keep_others_out(&[place.index, new], Instant::now() + patience.swap) {
+    // In the order in which everybody locks a table's indexes.
+    let both = [place.index.min(new), place.index.max(new)];
+    if !held.keep_others_out(&both, Instant::now() + patience.swap) {
         return give_up(held);
     }
     with_snapshot(|_| {
@@ -125,8 +122,6 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
             wal::log_snapshot_conflict(relation.rel(), xact::full(xmax).saturating_sub(1));
         }
-        // Who uses the index waits for this commit: it waits for no standby.
-        guc::commit_without_standbys();
         if let Some(index) = OpenRel::if_there(place.index, LockMode::AccessShare) {
             // In the new file pages are others than those that serializable transactions have read.
             lock::widen_predicate_locks(index.rel());
@@ -136,7 +131,7 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
     xact::next();
     guc::crash_point("rebuild-swapped");
     // The copy has the old file now, and nobody has ever read it by that name. If it cannot be dropped yet, it is left over.
-    discard(Place { index: new, ..place }, held, patient(), false);
+    discard(Place { index: new, ..place }, held, patient());
     true
 }
 
@@ -192,12 +187,9 @@ unsafe fn free_name(
     pg_sys::ChooseRelationName(name, std::ptr::null(), label.as_ptr(), namespace, false)
 }
 
-/// Remove an index that is not valid, as DROP INDEX CONCURRENTLY does. Where it has been `in_use`, plans may still read
-/// it. Returns false when others do not let us until then.
-fn discard(place: Place, held: &Held, until: Instant, in_use: bool) -> bool {
-    if in_use && !held.wait_for(ANYBODY, until) {
-        return false;
-    }
+/// Remove a copy, which has never been valid, as DROP INDEX CONCURRENTLY does. It is taken out of use at once, so that nobody
+/// takes it for an index that fits his. Returns false when it cannot be dropped until then.
+fn discard(place: Place, held: &Held, until: Instant) -> bool {
     xact::next();
     if catalog::is_live_index(place.index) {
         // SAFETY: nobody reads it; both are locked.
@@ -243,19 +235,25 @@ pub fn remove_left_over(place: Place, after: Duration) -> bool {
     let until = Instant::now() + after;
     // It was found without a lock: another rebuild may have made a valid index of it, or have removed it.
     let is_left_over = with_snapshot(|_| left_overs(place.relation).contains(&place.index));
-    if is_left_over {
-        with_snapshot(|_| catalog::clear_valid(place.index, place.relation));
-        xact::next();
-    }
-    let done = !is_left_over || discard(place, &held, until, true);
+    let done = match (is_left_over, catalog::is_valid_index(place.index)) {
+        (false, _) => true,
+        (true, false) => discard(place, &held, until),
+        (true, true) => drop_alone(place),
+    };
     held.release();
     xact::next();
     done
 }
 
-/// No rebuild is at work at a table.
-pub fn is_at_rest(table: u32) -> bool {
-    wait::is_free(table)
+/// Drop a left-over that has become valid, which plans may read, if nobody uses the table at this moment.
+fn drop_alone(place: Place) -> bool {
+    // SAFETY: plain call.
+    let alone = unsafe { pg_sys::ConditionalLockRelationOid(place.relation.into(), ANYBODY) };
+    if alone {
+        with_snapshot(|_| catalog::drop_index(place.index));
+    }
+    xact::next();
+    alone
 }
 
 /// What rebuilds that failed or died have left of a relation. Such an index is invalid, unless a REINDEX of the table,

@@ -2,7 +2,7 @@
 //! than it takes others to notice a deadlock.
 
 use super::Place;
-use crate::pg::{lock, xact};
+use crate::pg::{guc, lock, xact};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
@@ -72,28 +72,32 @@ impl Held {
     /// briefly that nobody who begins to wait meanwhile looks for a deadlock before it is over.
     pub fn keep_others_out(&self, indexes: &[u32], until: Instant) -> bool {
         let (mut in_queue, mut between) = (Instant::now(), BETWEEN_QUEUES);
-        xact::next();
+        // Standbys keep the lock to the end of the transaction that has asked for it. It waits for none of them.
+        let again = || {
+            xact::next();
+            false
+        };
+        again();
         wait(
             until,
             || self.are_wanted(),
             || {
                 // Asked first, as asking for this lock takes an id, with which nobody is to be kept waiting.
                 let is_free = |index: &u32| lockers(&tag(*index), ANYBODY).is_empty();
-                if indexes.iter().all(is_free) && take_all(indexes, try_lock) {
-                    return true;
+                if indexes.iter().all(is_free) {
+                    guc::commit_without_standbys();
+                    return take_all(indexes, try_lock) || again();
                 }
                 if Instant::now() < in_queue || self.are_wanted() || users_wait(indexes) {
                     return false;
                 }
+                guc::commit_without_standbys();
                 let got = take_all(indexes, |index| {
                     lock::relation_within(index, ANYBODY, in_queue_for())
                 });
                 in_queue = Instant::now() + between;
                 between = (between * 2).min(LONGEST_BETWEEN);
-                if !got {
-                    xact::next();
-                }
-                got
+                got || again()
             },
         )
     }
@@ -147,18 +151,6 @@ fn users_wait(indexes: &[u32]) -> bool {
     };
     let count = unsafe { (*pg_sys::ProcGlobal).allProcCount } as usize;
     users.iter().any(|t| t.backendId == pg_sys::InvalidBackendId) || (0..count).any(waits)
-}
-
-/// Nobody has the lock that keeps rebuilds, moves and VACUUM apart: not kept.
-pub fn is_free(table: u32) -> bool {
-    // SAFETY: plain calls.
-    unsafe {
-        let got = pg_sys::ConditionalLockRelationOid(table.into(), SHARE_UPDATE_EXCLUSIVE);
-        if got {
-            pg_sys::UnlockRelationOid(table.into(), SHARE_UPDATE_EXCLUSIVE);
-        }
-        got
-    }
 }
 
 pub fn tag(oid: u32) -> pg_sys::LOCKTAG {

@@ -5,7 +5,7 @@ mod plan;
 use crate::pg::rebuild;
 use crate::pg::snapshot::Registered;
 use crate::pg::survey::delete_row;
-use crate::pg::{alter, catalog, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
+use crate::pg::{alter, catalog, lock, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
 use crate::sql::verify::{self, survey};
 use plan::{Facts, Step, Wasted};
 
@@ -72,7 +72,7 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
     let survey = survey::take(toast, snapshot.snap(), &mut |_, _, _, _| ());
     facts.learn(&survey);
     // Who has this lock may be at work at one.
-    if !xact::is_in_recovery() && rebuild::is_at_rest(table.oid()) {
+    if !xact::is_in_recovery() && !lock::is_held_by_others(table, LockMode::ShareUpdateExclusive) {
         let left = rebuild::left_overs(table.oid()).into_iter();
         facts.left_over = left.filter_map(|oid| Some((oid, catalog::name_of(oid)?))).collect();
     }
