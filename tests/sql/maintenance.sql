@@ -117,6 +117,9 @@ REINDEX TABLE r;
 SELECT count(*), sum(id), max(v) FROM r;
 CREATE TABLE e (id int PRIMARY KEY);
 BEGIN; REINDEX TABLE e; INSERT INTO e SELECT i FROM generate_series(1, 20) i; ROLLBACK;
+-- A first stripe that a savepoint takes back, though the indexes are of before it.
+BEGIN; REINDEX TABLE e; SAVEPOINT s; INSERT INTO e SELECT i FROM generate_series(1, 20) i; ROLLBACK TO s;
+INSERT INTO e SELECT i FROM generate_series(11, 30) i; SELECT count(*), min(id) FROM e; SELECT count(*) FROM e WHERE id = 1; ROLLBACK;
 INSERT INTO e SELECT i FROM generate_series(5, 30) i;
 REINDEX TABLE e; VACUUM FULL e; VACUUM FULL r;
 SELECT count(*), sum(id) FROM e WHERE id < 7; SELECT id FROM e WHERE id = 12;

@@ -73,6 +73,12 @@ fn refuse_to_be_forgotten(directory: &Directory) {
     if !toast.index_alone_is_undone() || toast.find(KEY, Snap::self_snap()).is_some() {
         return;
     }
+    if savepoint_would_forget(toast) {
+        error(Kind::Unsupported, "cannot write the first stripe of a table in this subtransaction")
+            .detail("The transaction has reindexed the table before the current savepoint.")
+            .hint("Commit first, or release the savepoint.")
+            .raise()
+    }
     let mut indexes = index_oids(directory.table).into_iter();
     if !indexes.all(|oid| OpenRel::any_kind(oid, LockMode::AccessShare).has_new_storage()) {
         error(Kind::Unsupported, "cannot write the first stripe of a table in this transaction")
@@ -80,6 +86,15 @@ fn refuse_to_be_forgotten(directory: &Directory) {
             .hint("Commit first, or use REINDEX TABLE on the table itself.")
             .raise()
     }
+}
+
+/// A rollback to the current savepoint would forget that the table's first slot was given out, and the table's indexes would not: all
+/// of them have been built anew in this transaction, but before the savepoint. The slot would be given out again, and entries
+/// of the rows that are undone would lead to others.
+pub fn savepoint_would_forget(toast: &Toast) -> bool {
+    toast.index_alone_is_undone()
+        && toast.index_outlives_savepoint()
+        && toast.find(KEY, Snap::self_snap()).is_none()
 }
 
 /// The next virtual block to be given out; None when there is no allocation row that can be read.

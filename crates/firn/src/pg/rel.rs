@@ -246,6 +246,10 @@ impl Rel {
     pub fn has_new_storage(self) -> bool {
         self.data().rd_createSubid != 0 || self.data().rd_firstRelfilenodeSubid != 0
     }
+    /// This subtransaction has given the relation its storage.
+    pub fn has_storage_of(self, subtransaction: u32) -> bool {
+        [self.data().rd_createSubid, self.data().rd_newRelfilenodeSubid].contains(&subtransaction)
+    }
     /// Raise when a cursor or an outer statement of this session works on the relation. `doing` is the
     /// word for what is about to be done.
     pub fn check_not_in_use(self, doing: &std::ffi::CStr) {

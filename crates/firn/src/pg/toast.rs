@@ -346,6 +346,13 @@ impl Toast {
         index.has_new_storage() && !self.rel.has_new_storage()
     }
 
+    /// The index has got its file before the current subtransaction began: its rollback leaves the index as it is.
+    pub fn index_outlives_savepoint(&self) -> bool {
+        // SAFETY: the array holds the open indexes.
+        let index = unsafe { Rel::of(*self.indexes.add(self.valid)) };
+        !index.has_storage_of(super::xact::subtransaction())
+    }
+
     /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back,
     /// unless it would stay without its index entry.
     pub fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, frozen: bool) -> Tid {

@@ -137,13 +137,18 @@ fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
     if total <= guc::bulk_threshold() || table.toast_oid().is_none() {
         return false;
     }
-    // Who decodes is told of rows in the row store only.
+    // Who decodes is told of rows in the row store only. And a rollback may forget a first stripe.
     let decoded = decoded.unwrap_or_else(|| {
-        let found = table.decoded_by().is_some();
+        let found = table.decoded_by().is_some() || is_forgotten_by_rollback(table);
         STATE.with_borrow_mut(|state| state.command(table.oid(), owner).decoded = Some(found));
         found
     });
     !decoded
+}
+
+fn is_forgotten_by_rollback(table: Rel) -> bool {
+    let directory = Directory::open(table, LockMode::RowExclusive);
+    directory.is_some_and(|directory| allocation::savepoint_would_forget(&directory.toast))
 }
 
 /// Insert one row: true when it went to a stripe and its slot has a TID; false when the caller is to
