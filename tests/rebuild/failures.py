@@ -103,3 +103,24 @@ def left_overs_go(cluster):
                 equal(c) if "heap" in what else None
                 continue
             clean(c)
+
+
+def cancelled_rebuilds_are_not_forgotten(cluster):
+    """VACUUM is cancelled in a B-tree: the next one builds the indexes of other kinds, too."""
+    with cluster.connect() as c:
+        c.execute(TRAP)
+        fresh(c, ["INDEX {} ON f (trap(r))", "INDEX f_hash ON f USING hash (t)"])
+        compact(c)
+        c.execute("SET firn.rebuild_indexes = off")
+        c.execute("VACUUM f")
+        pages = "SELECT pg_relation_size('f_hash') / 8192"
+        large = c.execute(pages).fetchone()[0]
+        c.execute("SET firn.rebuild_indexes = on; SET test.trap = 'sleep'; SET statement_timeout = '10s'")
+        c.execute("VACUUM f")
+        assert c.execute(pages).fetchone()[0] == large
+        c.execute("RESET statement_timeout; RESET test.trap")
+        c.execute("VACUUM f")
+        built = c.execute(pages).fetchone()[0]
+        c.execute("REINDEX INDEX f_hash")
+        assert built <= 1.1 * c.execute(pages).fetchone()[0] < 1.1 * large, (large, built)
+        clean(c)

@@ -192,7 +192,8 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
     }
     // Nothing tells afterwards which of these have been built anew: when one has been put off, all are due again; when one
     // cannot be built, none is.
-    let settled = b_trees != Outcome::PutOff && matches!(others, Outcome::Done | Outcome::Failed);
+    let ended = |outcome| matches!(outcome, Outcome::Done | Outcome::Failed);
+    let settled = ended(b_trees) && ended(others);
     let moved = if b_trees == Outcome::Done { found.moved } else { 0 };
     let moved_others = if settled { found.moved_others } else { 0 };
     let forgotten = transactions(|| {
@@ -221,7 +222,10 @@ fn dropped(oid: u32) -> Outcome {
     match any {
         Ok(true) => Outcome::PutOff,
         Ok(false) => Outcome::Done,
-        Err(failed) => Outcome::of(&failed),
+        Err(failed) => {
+            warn(TABLE, oid, &failed);
+            Outcome::of(&failed)
+        }
     }
 }
 

@@ -247,6 +247,10 @@ pub fn remove_left_over(place: Place, after: Duration) -> bool {
 
 /// Drop a left-over that has become valid, which plans may read, if nobody uses the table at this moment.
 fn drop_alone(place: Place) -> bool {
+    if !lockers(&tag(place.relation), ANYBODY).is_empty() {
+        return false;
+    }
+    guc::commit_without_standbys();
     // SAFETY: plain call.
     let alone = unsafe { pg_sys::ConditionalLockRelationOid(place.relation.into(), ANYBODY) };
     if alone {
