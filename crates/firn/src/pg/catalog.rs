@@ -421,24 +421,25 @@ pub fn is_live_index(index: u32) -> bool {
     index_form(index, |form| form.indislive).unwrap_or(false)
 }
 
-/// Have an index refuse keys that come twice, or not. That they do not has been made sure of otherwise.
-pub fn set_unique(index: u32, unique: bool) {
+/// A copy of a catalog row, to be changed and stored; None when there is none.
+fn copy_of_row(cache: pg_sys::SysCacheIdentifier::Type, oid: u32) -> Option<pg_sys::HeapTuple> {
+    let none = pg_sys::Datum::from(0usize);
+    let key = pg_sys::Datum::from(pg_sys::Oid::from(oid));
+    // SAFETY: a copy in this transaction's memory.
+    let tuple = unsafe { pg_sys::SearchSysCacheCopy(cache as i32, key, none, none, none) };
+    (!tuple.is_null()).then_some(tuple)
+}
+
+/// Have an index accept keys that come twice.
+pub fn make_not_unique(index: u32) {
     xact::next_command();
-    // SAFETY: as index_set_state_flags does it: a copy of the row is changed and stored.
+    // SAFETY: as index_set_state_flags does it.
     unsafe {
         let lock = pg_sys::RowExclusiveLock as i32;
         let catalog = pg_sys::table_open(pg_sys::IndexRelationId, lock);
-        let none = pg_sys::Datum::from(0usize);
-        let tuple = pg_sys::SearchSysCacheCopy(
-            pg_sys::SysCacheIdentifier::INDEXRELID as i32,
-            pg_sys::Datum::from(pg_sys::Oid::from(index)),
-            none,
-            none,
-            none,
-        );
-        if !tuple.is_null() {
+        if let Some(tuple) = copy_of_row(pg_sys::SysCacheIdentifier::INDEXRELID, index) {
             let form = pg_sys::GETSTRUCT(tuple) as *mut pg_sys::FormData_pg_index;
-            (*form).indisunique = unique;
+            (*form).indisunique = false;
             pg_sys::CatalogTupleUpdate(catalog, &mut (*tuple).t_self, tuple);
         }
         pg_sys::table_close(catalog, lock);
@@ -452,17 +453,7 @@ pub fn exchange_files(one: u32, other: u32) {
     unsafe {
         let lock = pg_sys::RowExclusiveLock as i32;
         let catalog = pg_sys::table_open(pg_sys::RelationRelationId, lock);
-        let none = pg_sys::Datum::from(0usize);
-        let copy = |oid: u32| {
-            let tuple = pg_sys::SearchSysCacheCopy(
-                pg_sys::SysCacheIdentifier::RELOID as i32,
-                pg_sys::Datum::from(pg_sys::Oid::from(oid)),
-                none,
-                none,
-                none,
-            );
-            (!tuple.is_null()).then_some(tuple)
-        };
+        let copy = |oid| copy_of_row(pg_sys::SysCacheIdentifier::RELOID, oid);
         if let (Some(a), Some(b)) = (copy(one), copy(other)) {
             let form = |tuple| pg_sys::GETSTRUCT(tuple) as *mut pg_sys::FormData_pg_class;
             std::ptr::swap(&raw mut (*form(a)).relfilenode, &raw mut (*form(b)).relfilenode);

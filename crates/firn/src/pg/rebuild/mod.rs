@@ -175,7 +175,7 @@ fn copy_definition(place: Place) -> Option<u32> {
     });
     catalog::depend_on_access_method(new.to_u32(), method);
     // It refuses no row: who is refused by one that is no arbiter of his INSERT ... ON CONFLICT gets an error.
-    catalog::set_unique(new.to_u32(), false);
+    catalog::make_not_unique(new.to_u32());
     Some(new.to_u32())
 }
 

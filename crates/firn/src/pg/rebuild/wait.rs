@@ -93,7 +93,7 @@ impl Held {
                 }
                 guc::commit_without_standbys();
                 let got = take_all(indexes, |index| {
-                    lock::relation_within(index, ANYBODY, in_queue_for())
+                    lock::relation_within(index, ANYBODY, in_queue_for() / indexes.len() as u32)
                 });
                 in_queue = Instant::now() + between;
                 between = (between * 2).min(LONGEST_BETWEEN);
@@ -103,7 +103,7 @@ impl Held {
     }
 }
 
-/// How long a lock is stood for, and how long is waited before the next time, at first and at last.
+/// How long all locks together are stood for, and how long is waited before the next time, at first and at last.
 const IN_QUEUE: Duration = Duration::from_millis(50);
 const BETWEEN_QUEUES: Duration = Duration::from_millis(500);
 const LONGEST_BETWEEN: Duration = Duration::from_secs(16);
