@@ -33,7 +33,7 @@ pub fn rebuild_wanted(table: Rel) -> bool {
     let moves = note_of(&toast, table.oid());
     moves.are_many()
         || (moves.are_many_for_others() && !others_due(table, moves).is_empty())
-        || [table.oid(), toast.rel().oid()].iter().any(|oid| !rebuild::left_overs(*oid).is_empty())
+        || !rebuild::left_overs(table.oid()).is_empty()
 }
 
 /// What is known of the table's moves, of whose old entries none is left.
@@ -87,37 +87,27 @@ fn look(oid: u32) -> Option<Found> {
     // Whoever has it, and wants the table next, would wait for us.
     drop(OpenRel::try_open(toast, LockMode::RowExclusive)?);
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
-    let relations = [table.rel(), toast.rel()];
-    let place = |relation: Rel, index: u32| Place {
-        index,
-        relation: relation.oid(),
-        table: oid,
-        toast: toast.rel().oid(),
-    };
+    let place = |index| Place { index, table: oid, toast: toast.rel().oid() };
+    let places = |indexes: Vec<u32>| indexes.into_iter().map(place).collect();
+    if table.is_of_other_session() {
+        return None;
+    }
     let mut found = Found {
         places: Vec::new(),
         others: Vec::new(),
-        left_over: Vec::new(),
+        left_over: places(rebuild::left_overs(oid)),
         temporary: table.is_temporary(),
         moved: 0,
         moved_others: 0,
     };
-    if table.is_of_other_session() {
-        return None;
-    }
-    for relation in relations {
-        let left = rebuild::left_overs(relation.oid());
-        found.left_over.extend(left.into_iter().map(|index| place(relation, index)));
-    }
     let moves = note_of(&toast, oid);
     if moves.are_many() {
         found.moved = moves.moved;
-        found.places.extend(due(table.rel(), moves).into_iter().map(|i| place(table.rel(), i)));
+        found.places = places(due(table.rel(), moves));
     }
     if moves.are_many_for_others() {
         found.moved_others = moves.moved_others;
-        let others = others_due(table.rel(), moves);
-        found.others.extend(others.into_iter().map(|i| place(table.rel(), i)));
+        found.others = places(others_due(table.rel(), moves));
     }
     Some(found)
 }
@@ -258,7 +248,7 @@ fn carry_out(place: Place, body: &mut dyn FnMut() -> bool) -> Outcome {
         Err(failed) => failed,
     };
     let cleaned = transactions(|| {
-        let left = xact::with_snapshot(|| rebuild::left_overs(place.relation));
+        let left = xact::with_snapshot(|| rebuild::left_overs(place.table));
         for index in left {
             rebuild::remove_left_over(Place { index, ..place }, LEFT_OVER);
         }

@@ -19,9 +19,8 @@ use wait::{Held, ANYBODY, WRITERS};
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub index: u32,
-    /// Its relation: the table or its TOAST relation.
-    pub relation: u32,
     pub table: u32,
+    /// The table's TOAST relation, which a build reads.
     pub toast: u32,
 }
 
@@ -84,7 +83,7 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         return give_up(held);
     }
     let started = Instant::now();
-    let relation = pg_sys::Oid::from(place.relation);
+    let relation = pg_sys::Oid::from(place.table);
     progress(place, new);
     xact::next();
     // SAFETY: as REINDEX CONCURRENTLY calls it: a snapshot is active, the relation is locked.
@@ -119,7 +118,7 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         // Standbys that tell nothing of their snapshots: those who could miss rows end before they see the new index. The
         // rows that it lacks were deleted by transactions before the snapshot's end. On a standby a snapshot may have been
         // taken before one of them had ended, and yet be no older than the oldest transaction that runs here.
-        if let Some(relation) = OpenRel::if_there(place.relation, LockMode::AccessShare) {
+        if let Some(relation) = OpenRel::if_there(place.table, LockMode::AccessShare) {
             wal::log_snapshot_conflict(relation.rel(), xact::full(xmax).saturating_sub(1));
         }
         if let Some(index) = OpenRel::if_there(place.index, LockMode::AccessShare) {
@@ -154,7 +153,7 @@ fn with_snapshot<T: Copy>(body: impl FnOnce(Snap) -> T) -> T {
 /// Make an index of the same definition, which nobody uses yet, and mark it as ours; None when there is no index to
 /// rebuild any more.
 fn copy_definition(place: Place) -> Option<u32> {
-    let relation = OpenRel::if_there(place.relation, LockMode::ShareUpdateExclusive)?;
+    let relation = OpenRel::if_there(place.table, LockMode::ShareUpdateExclusive)?;
     let old = OpenRel::if_there(place.index, LockMode::ShareUpdateExclusive)?;
     let method = catalog::access_method()?;
     // Since it was found due others may have left it invalid, or taken it away and given its OID to another.
@@ -194,7 +193,7 @@ fn discard(place: Place, held: &Held, until: Instant) -> bool {
     if catalog::is_live_index(place.index) {
         // SAFETY: nobody reads it; both are locked.
         with_snapshot(|_| unsafe {
-            pg_sys::index_concurrently_set_dead(place.relation.into(), place.index.into())
+            pg_sys::index_concurrently_set_dead(place.table.into(), place.index.into())
         });
     }
     xact::next();
@@ -234,7 +233,7 @@ pub fn remove_left_over(place: Place, after: Duration) -> bool {
     xact::next();
     let until = Instant::now() + after;
     // It was found without a lock: another rebuild may have made a valid index of it, or have removed it.
-    let is_left_over = with_snapshot(|_| left_overs(place.relation).contains(&place.index));
+    let is_left_over = with_snapshot(|_| left_overs(place.table).contains(&place.index));
     let done = match (is_left_over, catalog::is_valid_index(place.index)) {
         (false, _) => true,
         (true, false) => discard(place, &held, until),
@@ -247,12 +246,12 @@ pub fn remove_left_over(place: Place, after: Duration) -> bool {
 
 /// Drop a left-over that has become valid, which plans may read, if nobody uses the table at this moment.
 fn drop_alone(place: Place) -> bool {
-    if !lockers(&tag(place.relation), ANYBODY).is_empty() {
+    if !lockers(&tag(place.table), ANYBODY).is_empty() {
         return false;
     }
     guc::commit_without_standbys();
     // SAFETY: plain call.
-    let alone = unsafe { pg_sys::ConditionalLockRelationOid(place.relation.into(), ANYBODY) };
+    let alone = unsafe { pg_sys::ConditionalLockRelationOid(place.table.into(), ANYBODY) };
     if alone {
         with_snapshot(|_| catalog::drop_index(place.index));
     }
@@ -260,11 +259,11 @@ fn drop_alone(place: Place) -> bool {
     alone
 }
 
-/// What rebuilds that failed or died have left of a relation. Such an index is invalid, unless a REINDEX of the table,
+/// What rebuilds that failed or died have left of a table. Such an index is invalid, unless a REINDEX of the table,
 /// or what rewrote it, has made it valid since: PostgreSQL then builds all indexes that there are.
-pub fn left_overs(relation: u32) -> Vec<u32> {
+pub fn left_overs(table: u32) -> Vec<u32> {
     let Some(ours) = catalog::access_method() else { return Vec::new() };
-    let mut list = catalog::indexes_of(relation);
+    let mut list = catalog::indexes_of(table);
     list.retain(|index| catalog::depends_on_access_method(*index, ours));
     list
 }
@@ -287,7 +286,7 @@ fn progress(place: Place, new: u32) {
     unsafe {
         pg_sys::pgstat_progress_start_command(
             pg_sys::ProgressCommandType::PROGRESS_COMMAND_CREATE_INDEX,
-            place.relation.into(),
+            place.table.into(),
         );
         for (at, value) in values {
             pg_sys::pgstat_progress_update_param(at as i32, i64::from(value));
