@@ -120,6 +120,16 @@ BEGIN; REINDEX TABLE e; INSERT INTO e SELECT i FROM generate_series(1, 20) i; RO
 -- A first stripe that a savepoint takes back, though the indexes are of before it.
 BEGIN; REINDEX TABLE e; SAVEPOINT s; INSERT INTO e SELECT i FROM generate_series(1, 20) i; ROLLBACK TO s;
 INSERT INTO e SELECT i FROM generate_series(11, 30) i; SELECT count(*), min(id) FROM e; SELECT count(*) FROM e WHERE id = 1; ROLLBACK;
+-- The same where the table is new, but its indexes are newer; locks of rows, too.
+BEGIN; CREATE TABLE e2 (id int PRIMARY KEY); SAVEPOINT s; REINDEX TABLE e2; INSERT INTO e2 SELECT i FROM generate_series(1, 20) i; ROLLBACK TO s;
+INSERT INTO e2 SELECT i FROM generate_series(11, 30) i; SELECT count(*), min(id) FROM e2; COMMIT; REINDEX TABLE e2; SELECT count(*), min(id) FROM e2;
+BEGIN; TRUNCATE e2; INSERT INTO e2 SELECT i FROM generate_series(1, 20) i; SAVEPOINT s; REINDEX TABLE e2; SELECT id FROM e2 WHERE id > 18 FOR UPDATE; ROLLBACK TO s;
+SELECT id FROM e2 WHERE id > 18 FOR UPDATE; COMMIT; REINDEX TABLE e2; DROP TABLE e2;
+-- The same where the indexes are of before the savepoint, and the TOAST relation's is newer.
+CREATE TABLE e2 (id int, v text);
+BEGIN; CREATE INDEX e2_id ON e2 (id); SAVEPOINT s; DO $$BEGIN EXECUTE (SELECT 'REINDEX TABLE ' || reltoastrelid::regclass FROM pg_class WHERE relname = 'e2'); END$$;
+INSERT INTO e2 SELECT i FROM generate_series(1, 20) i; ROLLBACK TO s; INSERT INTO e2 SELECT i FROM generate_series(11, 30) i; COMMIT;
+SET enable_seqscan = off; SELECT count(*) FROM e2 WHERE id = 1; SELECT id FROM e2 WHERE id = 16; RESET enable_seqscan; DROP TABLE e2;
 INSERT INTO e SELECT i FROM generate_series(5, 30) i;
 REINDEX TABLE e; VACUUM FULL e; VACUUM FULL r;
 SELECT count(*), sum(id) FROM e WHERE id < 7; SELECT id FROM e WHERE id = 12;

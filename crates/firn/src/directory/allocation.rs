@@ -66,35 +66,27 @@ fn damaged(toast: &Toast, bytes: usize) -> Report {
         .hint("Restore the table from a backup or standby.")
 }
 
-/// The first slot of a table is given out. After a REINDEX of the TOAST relation in the same transaction a
-/// rollback would forget that, and the table's indexes would not, unless they are new as well.
+/// The first slot of a table is given out where a rollback would forget that, and the table's indexes would not.
 fn refuse_to_be_forgotten(directory: &Directory) {
-    let toast = &directory.toast;
-    if !toast.index_alone_is_undone() || toast.find(KEY, Snap::self_snap()).is_some() {
-        return;
-    }
-    if savepoint_would_forget(toast) {
-        error(Kind::Unsupported, "cannot write the first stripe of a table in this subtransaction")
-            .detail("The transaction has reindexed the table before the current savepoint.")
-            .hint("Commit first, or release the savepoint.")
-            .raise()
-    }
-    let mut indexes = index_oids(directory.table).into_iter();
-    if !indexes.all(|oid| OpenRel::any_kind(oid, LockMode::AccessShare).has_new_storage()) {
+    if would_be_forgotten(directory) {
         error(Kind::Unsupported, "cannot write the first stripe of a table in this transaction")
-            .detail("The transaction has reindexed the table's TOAST relation, but not the table.")
-            .hint("Commit first, or use REINDEX TABLE on the table itself.")
+            .detail("The transaction has reindexed the table's TOAST relation, and not all of the table's indexes since the same savepoint.")
+            .hint("Commit first.")
             .raise()
     }
 }
 
-/// A rollback to the current savepoint would forget that the table's first slot was given out, and the table's indexes would not: all
-/// of them have been built anew in this transaction, but before the savepoint. The slot would be given out again, and entries
-/// of the rows that are undone would lead to others.
-pub fn savepoint_would_forget(toast: &Toast) -> bool {
-    toast.index_alone_is_undone()
-        && toast.index_outlives_savepoint()
-        && toast.find(KEY, Snap::self_snap()).is_none()
+/// After a REINDEX of the TOAST relation in the same transaction, the note that the table's first slot is given out goes
+/// with a rollback. The slot would be given out again, and entries of the rows that are undone would lead to others, unless
+/// the same rollbacks take the files of all the table's indexes away.
+pub fn would_be_forgotten(directory: &Directory) -> bool {
+    let toast = &directory.toast;
+    if !toast.index_alone_is_undone() || toast.find(KEY, Snap::self_snap()).is_some() {
+        return false;
+    }
+    let goes = |oid| OpenRel::any_kind(oid, LockMode::AccessShare).has_storage_of_savepoint();
+    !toast.valid_index().has_storage_of_savepoint()
+        || !index_oids(directory.table).into_iter().all(goes)
 }
 
 /// The next virtual block to be given out; None when there is no allocation row that can be read.

@@ -246,9 +246,20 @@ impl Rel {
     pub fn has_new_storage(self) -> bool {
         self.data().rd_createSubid != 0 || self.data().rd_firstRelfilenodeSubid != 0
     }
-    /// This subtransaction has given the relation its storage.
-    pub fn has_storage_of(self, subtransaction: u32) -> bool {
-        [self.data().rd_createSubid, self.data().rd_newRelfilenodeSubid].contains(&subtransaction)
+    /// Which subtransaction has given the relation its storage: the outermost and the innermost that it may have been, as
+    /// PostgreSQL forgets it when one has given it another and was undone. 0 stands for another transaction. An inner one
+    /// has a greater number.
+    pub fn storage_is_of(self) -> (u32, u32) {
+        let data = self.data();
+        match (data.rd_createSubid, data.rd_newRelfilenodeSubid, data.rd_firstRelfilenodeSubid) {
+            (created, 0, 0) => (created, created),
+            (created, 0, first) => (created.max(first), super::xact::subtransaction()),
+            (_, new, _) => (new, new),
+        }
+    }
+    /// A rollback to the current savepoint takes the relation's storage away, and none to an inner one would.
+    pub fn has_storage_of_savepoint(self) -> bool {
+        self.storage_is_of().0 == super::xact::subtransaction()
     }
     /// Raise when a cursor or an outer statement of this session works on the relation. `doing` is the
     /// word for what is about to be done.

@@ -339,18 +339,16 @@ impl Toast {
         }
     }
 
-    /// A rollback of this transaction would undo what it does to the index, but not to the rows.
+    /// A rollback of this transaction, or to a savepoint, would undo what it does to the index, but not to the rows: the index
+    /// has got its file later than they have.
     pub fn index_alone_is_undone(&self) -> bool {
-        // SAFETY: the array holds the open indexes.
-        let index = unsafe { Rel::of(*self.indexes.add(self.valid)) };
-        index.has_new_storage() && !self.rel.has_new_storage()
+        self.valid_index().storage_is_of().1 > self.rel.storage_is_of().0
     }
 
-    /// The index has got its file before the current subtransaction began: its rollback leaves the index as it is.
-    pub fn index_outlives_savepoint(&self) -> bool {
+    /// The index that look-ups use.
+    pub fn valid_index(&self) -> Rel {
         // SAFETY: the array holds the open indexes.
-        let index = unsafe { Rel::of(*self.indexes.add(self.valid)) };
-        !index.has_storage_of(super::xact::subtransaction())
+        unsafe { Rel::of(*self.indexes.add(self.valid)) }
     }
 
     /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back,

@@ -148,7 +148,7 @@ fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
 
 fn is_forgotten_by_rollback(table: Rel) -> bool {
     let directory = Directory::open(table, LockMode::RowExclusive);
-    directory.is_some_and(|directory| allocation::savepoint_would_forget(&directory.toast))
+    directory.is_some_and(|directory| allocation::would_be_forgotten(&directory))
 }
 
 /// Insert one row: true when it went to a stripe and its slot has a TID; false when the caller is to
