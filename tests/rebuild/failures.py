@@ -1,7 +1,9 @@
 """Errors and crashes in a rebuild, and what they leave."""
+import threading
+
 import psycopg
 
-from rebuild.common import INVALID, TRAP, clean, compact, equal, fresh, sizes, small_enough
+from rebuild.common import INVALID, TRAP, clean, compact, equal, fresh, sizes, small_enough, wait_until
 
 
 def errors_are_warnings(cluster):
@@ -123,4 +125,59 @@ def cancelled_rebuilds_are_not_forgotten(cluster):
         built = c.execute(pages).fetchone()[0]
         c.execute("REINDEX INDEX f_hash")
         assert built <= 1.1 * c.execute(pages).fetchone()[0] < 1.1 * large, (large, built)
+        clean(c)
+
+
+def left_overs_are_not_attached(cluster):
+    """CREATE INDEX on a partitioned table does not take a left-over for the partition's index."""
+    with cluster.connect() as c:
+        fresh(c, ["ascending"], 15000)
+        c.execute("CREATE TABLE over (LIKE f) PARTITION BY RANGE (id); ALTER TABLE over ATTACH PARTITION f DEFAULT")
+        compact(c)
+        c.execute("SET firn.crash_point = 'rebuild-swapped'")
+        try:
+            c.execute("VACUUM f")
+            raise AssertionError("not reached")
+        except psycopg.OperationalError:
+            pass
+    cluster.wait_recovered()
+    with cluster.connect() as c:
+        c.execute("CREATE INDEX over_id ON over (id)")
+        found = c.execute("SELECT indexrelid::regclass::text, indisvalid FROM pg_index WHERE indrelid IN ('f'::regclass, 'over'::regclass) ORDER BY 1").fetchall()
+        assert found == [("f_ascending", True), ("f_id_idx", True), ("over_id", True)], found
+        c.execute("VACUUM f")
+        clean(c)
+        c.execute("DROP TABLE over CASCADE")
+
+
+def altered_while_it_is_made(cluster):
+    """ALTER TABLE comes when the copy of an index is being made, and beside a reader, so that it cannot be dropped: nothing is left."""
+    with cluster.connect() as c, cluster.connect() as catalog, cluster.connect() as reader:
+        fresh(c, ["random"], 15000)
+        compact(c)
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+
+        def run(sql):
+            with cluster.connect() as other:
+                other.execute(sql)
+
+        catalog.execute("BEGIN; LOCK TABLE pg_depend IN SHARE MODE")
+        threads = []
+        for sql, waited_for in (("VACUUM f", "pg_depend"), ("ALTER TABLE f ALTER r TYPE bigint", "f")):
+            threads.append(threading.Thread(target=run, args=(sql,)))
+            threads[-1].start()
+            if waited_for == "pg_depend":
+                wait_until(sql, lambda: c.execute(waits, ("pg_depend",)).fetchone()[0] == 1)
+                reader.execute("BEGIN; SELECT count(*) FROM f")
+            else:
+                wait_until(sql, lambda: c.execute(waits, ("f",)).fetchone()[0] == 1)
+        catalog.execute("ROLLBACK")
+        # VACUUM gives way, and leaves the copy as the reader uses it.
+        threads[0].join()
+        assert c.execute(INVALID).fetchall() == [("f_random_ccnew",)], c.execute(INVALID).fetchall()
+        reader.execute("ROLLBACK")
+        threads[1].join()
+        found = c.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'f'::regclass").fetchall()
+        assert found == [("f_random",)], found
+        c.execute("ALTER TABLE h ALTER r TYPE bigint")
         clean(c)

@@ -85,6 +85,13 @@ def told(primary, c, second, older):
     if older:
         c.execute("BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'old'")
     caught_up(primary)
+    with second.connect() as d:
+        # It is not the lock that is refused, which is taken there for what rebuilds may leave.
+        try:
+            d.execute("ALTER TABLE f ADD a int")
+            raise AssertionError("altered")
+        except psycopg.errors.ReadOnlySqlTransaction:
+            pass
     d = reader(second)
     wait_until("no feedback", lambda: c.execute("SELECT backend_xmin IS NOT NULL FROM pg_stat_replication WHERE application_name = 'walreceiver' "
                                                 "AND backend_xmin IS NOT NULL").fetchone() is not None)

@@ -61,57 +61,84 @@ fn note(oid: u32) {
 }
 
 /// ALTER TABLE with the strongest lock may build all indexes anew, and makes valid ones of those that rebuilds have left;
-/// afterwards they may not be known as such. So they are dropped before it: it is what the statement's lock is good for.
+/// afterwards they may not be known as such. So they are dropped before it: it is what the statement's lock is good for. So
+/// are those of partitions whose indexes are looked through for ones of their parent's.
 ///
 /// # Safety
 /// A statement that is about to be run.
 pub(super) unsafe fn drop_left_overs(node: *mut pg_sys::Node) {
-    if (*node).type_ != pg_sys::NodeTag::T_AlterTableStmt {
-        return;
+    // Where it is refused, as on standbys, that is PostgreSQL's to say.
+    let allowed = || !pg_sys::XactReadOnly;
+    match (*node).type_ {
+        pg_sys::NodeTag::T_AlterTableStmt if allowed() => before_alter(node.cast()),
+        pg_sys::NodeTag::T_IndexStmt if allowed() => before_create_index(node.cast()),
+        _ => (),
     }
-    let statement = node as *mut pg_sys::AlterTableStmt;
-    let strongest = pg_sys::AccessExclusiveLock as i32;
-    let Some(ours) = catalog::access_method() else { return };
+}
+
+unsafe fn before_alter(statement: *mut pg_sys::AlterTableStmt) {
+    let Some(first) = owned((*statement).relation) else { return };
     let level = pg_sys::AlterTableGetLockLevel((*statement).cmds);
-    let mut named = Vec::new();
-    if level == strongest {
-        named.push((*statement).relation);
+    if level == STRONGEST {
+        drop_below(first, level, first, (*(*statement).relation).inh);
     }
-    // A partition's indexes are looked through for those of its parent.
     for i in 0..(*(*statement).cmds).length as usize {
         let command =
             (*(*(*statement).cmds).elements.add(i)).ptr_value as *mut pg_sys::AlterTableCmd;
         if (*command).subtype == pg_sys::AlterTableType::AT_AttachPartition {
             let partition = (*command).def as *mut pg_sys::PartitionCmd;
-            named.push((*partition).name);
+            if let Some(root) = owned((*partition).name) {
+                drop_below(first, level, root, true);
+            }
         }
     }
-    let owned = |name: *mut pg_sys::RangeVar| {
-        let none = std::ptr::null_mut();
-        let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
-        let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
-        (oid != 0 && catalog::is_owner(oid)).then_some(oid)
+}
+
+unsafe fn before_create_index(statement: *mut pg_sys::IndexStmt) {
+    let relation = (*statement).relation;
+    if relation.is_null() || !(*relation).inh {
+        return;
+    }
+    let Some(root) = owned(relation) else { return };
+    let kind = pg_sys::get_rel_relkind(root.into()) as u8;
+    if kind == pg_sys::RELKIND_PARTITIONED_TABLE {
+        drop_below(root, pg_sys::ShareLock as i32, root, true);
+    }
+}
+
+const STRONGEST: i32 = pg_sys::AccessExclusiveLock as i32;
+
+/// The relation of that name, if it is there and the current role's.
+unsafe fn owned(name: *mut pg_sys::RangeVar) -> Option<u32> {
+    let none = std::ptr::null_mut();
+    let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
+    let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
+    (oid != 0 && catalog::is_owner(oid)).then_some(oid)
+}
+
+/// Drop what is left of `root` and, if asked, its children, for a statement that names `first` and locks it like that.
+unsafe fn drop_below(first: u32, level: i32, root: u32, with_children: bool) {
+    let Some(ours) = catalog::access_method() else { return };
+    let tree = match with_children {
+        true => catalog::inheritance_tree(root, LockMode::None),
+        false => vec![root],
     };
-    let Some(first) = owned((*statement).relation) else { return };
     let mut locked = false;
-    for root in named.into_iter().filter_map(owned) {
-        let tree = match (*(*statement).relation).inh || root != first {
-            true => catalog::inheritance_tree(root, LockMode::None),
-            false => vec![root],
-        };
-        for oid in tree {
-            let has = || !rebuild::left_overs(oid).is_empty();
-            if catalog::access_method_of(oid) != Some(ours) || !has() {
-                continue;
-            }
-            // As ALTER TABLE locks them: the named one first.
-            if !std::mem::replace(&mut locked, true) {
-                pg_sys::LockRelationOid(first.into(), level);
-            }
-            pg_sys::LockRelationOid(oid.into(), strongest);
-            rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
-            super::xact::next_command();
+    for oid in tree {
+        // A rebuild may have begun, and leave something, before the statement has its lock.
+        let is_locked_anyway = oid == first && level == STRONGEST;
+        if catalog::access_method_of(oid) != Some(ours)
+            || !(is_locked_anyway || rebuild::may_leave(oid))
+        {
+            continue;
         }
+        // As the statement locks them: the named one first.
+        if !std::mem::replace(&mut locked, true) {
+            pg_sys::LockRelationOid(first.into(), level);
+        }
+        pg_sys::LockRelationOid(oid.into(), STRONGEST);
+        rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
+        super::xact::next_command();
     }
 }
 
