@@ -99,6 +99,39 @@ def intents(cluster, point):
         assert c.execute(f"SELECT count(*) FROM {toast} WHERE chunk_id = 4").fetchone() == (0,)
 
 
+def tidying(cluster):
+    """Killed before what VACUUM has left to tidy up is committed: it is still left, to whoever vacuums next."""
+    with cluster.connect() as c:
+        # Its snapshots would keep what is to be tidied up.
+        c.execute("ALTER SYSTEM SET autovacuum = off")
+        c.execute("SELECT pg_reload_conf()")
+        c.execute("DROP TABLE IF EXISTS f, g")
+        c.execute("SET firn.bulk_threshold = 1000000; SET firn.stripe_rows = 80")
+        c.execute("CREATE TABLE f (id int) USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("INSERT INTO f SELECT generate_series(1, 8000)")
+        until = time.time() + 60
+        while c.execute("SELECT firn.compact('f')").fetchone()[0] == 0:
+            assert time.time() < until
+        c.execute("DELETE FROM f")
+        c.execute("SET firn.crash_point = 'tidied+wal'")
+        try:
+            c.execute("VACUUM f")
+            raise AssertionError("the crash point was not reached")
+        except psycopg.OperationalError:
+            pass
+    cluster.wait_recovered()
+    with cluster.connect() as c:
+        stripes = "SELECT count(*) FROM firn.stripes('f')"
+        assert c.execute(stripes).fetchone() == (100,)
+        # This one does not tidy up by itself.
+        c.execute("SET default_transaction_isolation = 'repeatable read'")
+        c.execute("VACUUM f")
+        assert c.execute(stripes).fetchone() == (0,)
+        assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
+        c.execute("ALTER SYSTEM RESET autovacuum")
+        c.execute("SELECT pg_reload_conf()")
+
+
 def committed_survives(cluster):
     """A load that was reported as committed is there after kill -9 of the whole server."""
     with cluster.connect() as c:
@@ -134,6 +167,8 @@ def run(tally, pattern):
         for point in ("offload-intent", "offload-intent+wal", "offload-flipped", "offload-flipped+wal"):
             if pattern in point:
                 tally.case(f"crash at {point} after a rolled-back offload", lambda: intents(cluster, point))
+        if pattern in "tidied":
+            tally.case("crash at tidied+wal in VACUUM", lambda: tidying(cluster))
         tally.case("crash of the server after commit", lambda: committed_survives(cluster))
     finally:
         cluster.destroy()

@@ -55,10 +55,7 @@ pub fn after(table: Rel, left: Option<u64>) {
     // Near the end of transaction ids VACUUM must do without one. And a snapshot that lasts as long as the
     // transaction was taken while others ignored it.
     let tidies = !xact::ids_are_scarce() && !xact::keeps_snapshot();
-    let left = tidies && !xact::leave_vacuum();
-    if tidies {
-        crate::mover::tidy_or_leave(table, left);
-    }
+    let left = tidies && crate::mover::tidy_or_leave(table, !xact::leave_vacuum());
     correct_statistics(table);
     let wanted = || guc::rebuild_indexes() && crate::mover::rebuild_wanted(table);
     if xact::is_autovacuum() && (left || wanted()) {

@@ -27,8 +27,9 @@ pub struct Cleaned {
     pub settled: u32,
     /// The same since indexes of other kinds were built anew. All three are counted up to 2^32 - 1.
     pub settled_others: u32,
-    /// VACUUM could not tidy up, and a transaction of its own is to do it.
-    pub untidied: bool,
+    /// VACUUM could not tidy up, and a transaction of its own is to do it: another number than the last time. 0 when that
+    /// is done.
+    pub untidied: u8,
 }
 
 impl Cleaned {
@@ -41,7 +42,7 @@ impl Cleaned {
         out[4..8].copy_from_slice(&self.settled.to_le_bytes());
         out[20..24].copy_from_slice(&self.moved.to_le_bytes());
         out[24..28].copy_from_slice(&self.settled_others.to_le_bytes());
-        out[28] = u8::from(self.untidied);
+        out[28] = self.untidied;
         out
     }
 
@@ -60,7 +61,7 @@ impl Cleaned {
             moved: word(20)?,
             settled,
             settled_others,
-            untidied: bytes[28] == 1,
+            untidied: bytes[28],
         })
     }
 
@@ -129,11 +130,18 @@ pub fn settle(toast: &Toast, left: u64) {
     }
 }
 
-/// Tidying up is left to a transaction of its own, or done.
-pub fn leave_tidying(toast: &Toast, untidied: bool) {
+/// Tidying up is left to a transaction of its own.
+pub fn leave_tidying(toast: &Toast) {
     let note = read(toast);
-    if untidied != note.untidied {
-        write(toast, Cleaned { untidied, ..note });
+    let untidied = note.untidied.checked_add(1).unwrap_or(1);
+    write(toast, Cleaned { untidied, ..note });
+}
+
+/// What had been left under this number has been tidied up, by a transaction that has committed.
+pub fn is_tidied(toast: &Toast, left: u8) {
+    let note = read(toast);
+    if note.untidied == left {
+        write(toast, Cleaned { untidied: 0, ..note });
     }
 }
 
@@ -176,7 +184,7 @@ mod tests {
                 moved,
                 settled,
                 settled_others,
-                untidied: damaged == 1,
+                untidied: damaged as u8,
             };
             assert_eq!(Cleaned::decode(&note.encode()), Some(note));
         }

@@ -309,11 +309,7 @@ impl Rounds {
     /// process is still the one at work.
     pub fn run(&mut self, turn: &mut dyn FnMut() -> bool) {
         for oid in &self.tables() {
-            let tidied = transactions(|| {
-                xact::with_snapshot(|| tidy::tidy_what_was_left(*oid));
-                xact::next();
-            });
-            if let Err(failed) = tidied {
+            if let Err(failed) = transactions(|| tidy::tidy_what_was_left(*oid)) {
                 self.given_up.insert(*oid);
                 warn(TABLE, *oid, &failed);
             }

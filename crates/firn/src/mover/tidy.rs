@@ -5,7 +5,7 @@
 
 use crate::directory::{allocation, cleaned, forward, tombstones, Directory, Found};
 use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
-use crate::pg::{rowlock, xact, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{guc, rowlock, xact, LockMode, OpenRel, Rel, Snap};
 use firn_format::{Location, TombstoneState};
 
 /// Pages below which a file is not worth the work.
@@ -26,38 +26,63 @@ fn tidy(table: Rel) {
     remove_dead_stripes(&directory, oldest);
 }
 
-/// Tidy up at the end of VACUUM, or `leave` that to a transaction of its own.
-pub fn tidy_or_leave(table: Rel, leave: bool) {
+/// Tidy up at the end of VACUUM, or `leave` that to a transaction of its own; returns whether one is asked for.
+pub fn tidy_or_leave(table: Rel, leave: bool) -> bool {
     if !leave {
         tidy(table);
     }
-    if let Some(directory) = Directory::open(table, LockMode::RowExclusive) {
-        if !directory.toast.is_empty() {
-            cleaned::leave_tidying(&directory.toast, leave);
-        }
+    let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return false };
+    if leave && !directory.toast.is_empty() {
+        cleaned::leave_tidying(&directory.toast);
     }
+    noted(&directory) != 0
 }
 
-/// Tidy up what VACUUM has left, in this transaction; returns the TOAST relation when that was something. Nothing is done while
-/// somebody else vacuums or moves.
+/// Tidy up what VACUUM has left, in transactions of their own: called in one in which nothing is going on, and leaves one.
+/// Returns the TOAST relation when that was something. Nothing is done while somebody else vacuums or moves.
 pub fn tidy_what_was_left(oid: u32) -> Option<u32> {
-    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
-    if opened.rel().is_of_other_session() || !is_noted(opened.rel()) {
-        return None;
-    }
-    tidy_or_leave(opened.rel(), false);
-    opened.toast_oid()
+    let done = xact::with_snapshot(|| {
+        on_what_is_left(oid, |table, left| {
+            tidy(table);
+            Some((table.toast_oid()?, left))
+        })
+    });
+    guc::crash_point("tidied");
+    xact::next();
+    let (toast, left) = done?;
+    // Not before it has committed: the note is written outside of any transaction.
+    xact::with_snapshot(|| {
+        on_what_is_left(oid, |table, _| {
+            let directory = Directory::open(table, LockMode::RowExclusive)?;
+            cleaned::is_tidied(&directory.toast, left);
+            Some(())
+        })
+    });
+    xact::next();
+    Some(toast)
 }
 
 /// VACUUM has left the table for a transaction of its own.
 pub fn is_left(oid: u32) -> bool {
-    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive);
-    opened.is_some_and(|opened| !opened.rel().is_of_other_session() && is_noted(opened.rel()))
+    on_what_is_left(oid, |_, _| Some(())).is_some()
 }
 
-fn is_noted(table: Rel) -> bool {
-    let directory = Directory::open(table, LockMode::RowExclusive);
-    directory.is_some_and(|d| !d.toast.is_empty() && cleaned::read(&d.toast).untidied)
+/// Do something to a table that VACUUM has left, under which number it is told, while nobody else vacuums or moves.
+fn on_what_is_left<T>(oid: u32, body: impl FnOnce(Rel, u8) -> Option<T>) -> Option<T> {
+    let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
+    if opened.rel().is_of_other_session() {
+        return None;
+    }
+    let left = Directory::open(opened.rel(), LockMode::RowExclusive).map_or(0, |d| noted(&d));
+    (left != 0).then(|| body(opened.rel(), left)).flatten()
+}
+
+/// Under which number tidying up was left; 0 when it was not.
+fn noted(directory: &Directory) -> u8 {
+    match directory.toast.is_empty() {
+        true => 0,
+        false => cleaned::read(&directory.toast).untidied,
+    }
 }
 
 /// Move directory rows to the front of a file that is mostly unused, in this transaction; returns the TOAST relation

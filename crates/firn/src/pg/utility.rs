@@ -100,12 +100,12 @@ unsafe fn shrunk(
     let mut again = Vec::new();
     for oid in tables {
         xact::check_for_interrupts();
-        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        xact::next();
         if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
             let tidied = crate::mover::tidy_what_was_left(oid);
-            again.extend(tidied.or(crate::mover::shrink(oid)));
+            let shrunk = xact::with_snapshot(|| crate::mover::shrink(oid));
+            again.extend(tidied.or(shrunk));
         }
-        pg_sys::PopActiveSnapshot();
         xact::next();
     }
     if again.is_empty() {
