@@ -101,7 +101,7 @@ unsafe fn shrunk(
     for oid in tables {
         xact::check_for_interrupts();
         xact::next();
-        if catalog::access_method_of(oid) == Some(ours) && catalog::is_owner(oid) {
+        if catalog::access_method_of(oid) == Some(ours) && catalog::may_maintain(oid) {
             let tidied = crate::mover::tidy_what_was_left(oid);
             let shrunk = xact::with_snapshot(|| crate::mover::shrink(oid));
             again.extend(tidied.or(shrunk));
