@@ -45,6 +45,8 @@ struct Builder<'a> {
     parts: HashMap<u32, Vec<u32>>,
     /// Some rows are copied through a partitioned parent.
     via_root: bool,
+    /// Tables to the entries that make columns of theirs identity columns.
+    identities: HashMap<u32, Vec<u32>>,
 }
 
 /// Which tables are partitions of which, by places.
@@ -96,6 +98,7 @@ pub fn build(input: &Input) -> Result<Plan> {
         false => Vec::new(),
     };
     let mut tree = Tree::default();
+    let mut identities = HashMap::<u32, Vec<u32>>::new();
     for place in input.selection.places() {
         let entry = toc.entry(place as usize);
         if entry.desc == b"TABLE ATTACH" {
@@ -103,14 +106,25 @@ pub fn build(input: &Input) -> Result<Plan> {
                 tree.parent.insert(child, parent);
                 tree.children.entry(parent).or_default().push((child, place));
             }
+        } else if let Some(table) = identity_of(toc, &entry) {
+            identities.entry(table).or_default().push(place);
         }
     }
     settle_modes(&mut families, &tree, input);
+    let inherits_identity = input.facts.server_version >= 170_000;
+    if inherits_identity {
+        for family in &mut families {
+            let above = std::iter::once(family.parent).chain(tree.ancestors(family.parent));
+            let all = above.filter_map(|table| identities.get(&table)).flatten();
+            family.identities = all.copied().collect();
+        }
+    }
     let mut builder = Builder {
         input,
         plan: Plan {
             families,
             names_not_null: input.facts.server_version >= 180_000,
+            inherits_identity,
             ..Plan::default()
         },
         step_of: vec![NONE; toc.len()],
@@ -121,6 +135,7 @@ pub fn build(input: &Input) -> Result<Plan> {
         validations: Vec::new(),
         parts: HashMap::new(),
         via_root: input.selection.places().any(|p| copies_via_root(&toc.entry(p as usize))),
+        identities,
     };
     builder.add_groups();
     builder.add_merged();
@@ -148,6 +163,19 @@ fn attach_ends(toc: &Toc, entry: &Entry) -> Option<(u32, u32)> {
         *named(attach.child).iter().find(|p| toc.entry(**p).namespace == entry.namespace)?;
     let parent = *named(attach.parent).iter().find(|p| **p != child)?;
     Some((parent as u32, child as u32))
+}
+
+/// The table whose column an entry makes an identity column.
+fn identity_of(toc: &Toc, entry: &Entry) -> Option<u32> {
+    if entry.desc != b"SEQUENCE" {
+        return None;
+    }
+    let name = super::text::identity(entry.defn)?.table;
+    let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+    let table = tables.find(|p| {
+        super::text::create_table(toc.entry(*p).defn).is_some_and(|table| table.name == name)
+    })?;
+    Some(table as u32)
 }
 
 /// Rows that pg_dump wrote with --load-via-partition-root, or had to: the statement names another table.
@@ -319,7 +347,7 @@ impl Builder<'_> {
     fn entry_locks(&self, locks: &mut Vec<Lock>, place: u32, whole: bool) -> u64 {
         let toc = self.input.toc;
         let entry = toc.entry(place as usize);
-        let found = use_of(entry.desc);
+        let found = use_of(&entry);
         let mut count = if entry.desc == b"TABLE" { 3 } else { 1 };
         for &id in entry.dependencies {
             let Some(at) = toc.place(id) else { continue };

@@ -30,6 +30,9 @@ pub struct Family {
     /// CHECK constraints are left out of all CREATE TABLEs and added to the parent, which takes them down to the
     /// partitions, when these are all there.
     pub late_checks: bool,
+    /// The entries that make columns of the parent, or of what is above it, identity columns, where partitions inherit
+    /// that.
+    pub identities: Vec<u32>,
 }
 
 /// How partitions get their indexes.

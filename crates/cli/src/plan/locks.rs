@@ -5,6 +5,8 @@
 //! short lock at the end of a staged group, which waits while holding nothing that others want. Without waiting
 //! there is no deadlock.
 
+use crate::archive::Entry;
+
 /// How something is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -81,8 +83,22 @@ pub struct Use {
     pub recurses: bool,
 }
 
-/// The locks of an entry by its kind.
-pub fn use_of(desc: &[u8]) -> Use {
+/// The locks of an entry: by its kind, and by its text where that is an ALTER TABLE whose kind tells less. The sequence of
+/// an identity column is such: its statement changes the table, and from version 17 on all of its partitions.
+pub fn use_of(entry: &Entry) -> Use {
+    let kind = use_of_kind(entry.desc);
+    if !entry.defn.starts_with(b"ALTER TABLE ") {
+        return kind;
+    }
+    let own = match kind.own {
+        Mode::AccessShare => Mode::AccessExclusive,
+        mode => mode,
+    };
+    let recurses = kind.recurses || !entry.defn.starts_with(b"ALTER TABLE ONLY ");
+    Use { own, others: kind.others, recurses }
+}
+
+fn use_of_kind(desc: &[u8]) -> Use {
     use Mode::*;
     let (own, others, recurses) = match desc {
         b"INDEX" => (Share, AccessShare, false),
@@ -152,6 +168,19 @@ mod tests {
         Exclusive,
         AccessExclusive,
     ];
+
+    #[test]
+    fn the_text_tells_more_than_the_kind() {
+        let of = |desc, defn| use_of(&Entry { desc, defn, ..Entry::default() });
+        assert_eq!(of(&b"SEQUENCE"[..], b"CREATE SEQUENCE s.q;").own, AccessShare);
+        let identity = of(b"SEQUENCE", b"ALTER TABLE s.t ALTER COLUMN id ADD GENERATED ALWAYS");
+        assert_eq!((identity.own, identity.recurses), (AccessExclusive, true));
+        let not_null = of(b"CONSTRAINT", b"ALTER TABLE s.t\n    ADD CONSTRAINT n NOT NULL id");
+        assert_eq!((not_null.own, not_null.recurses), (AccessExclusive, true));
+        let key = of(b"CONSTRAINT", b"ALTER TABLE ONLY s.t\n    ADD CONSTRAINT k UNIQUE (id)");
+        assert!(!key.recurses);
+        assert_eq!(of(b"FK CONSTRAINT", b"ALTER TABLE ONLY s.t").own, ShareRowExclusive);
+    }
 
     #[test]
     fn conflicts_are_mutual() {

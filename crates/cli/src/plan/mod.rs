@@ -167,6 +167,8 @@ pub struct Plan {
     pub waits: Vec<u32>,
     /// NOT NULL constraints have names that partitions inherit (from version 18 on).
     pub names_not_null: bool,
+    /// Partitions inherit identity columns (from version 17 on).
+    pub inherits_identity: bool,
     /// Statements that the archive has for the entries of this plan, and those that the plan runs.
     pub statements_archive: u64,
     pub statements_planned: u64,

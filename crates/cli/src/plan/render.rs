@@ -35,7 +35,9 @@ macro_rules! sql {
     ($out:expr, $($part:expr),+ $(,)?) => {{ $($out.extend_from_slice(AsRef::<[u8]>::as_ref(&$part));)+ }};
 }
 
+mod checks;
 mod partitions;
+mod staging;
 
 impl Renderer<'_> {
     fn entry(&self, place: u32) -> Entry<'_> {

@@ -71,7 +71,7 @@ impl Builder<'_> {
                     .iter()
                     .map(|p| {
                         let entry = toc.entry(*p as usize);
-                        let parts = match use_of(entry.desc).recurses {
+                        let parts = match use_of(&entry).recurses {
                             true => below(&entry) * 400,
                             false => 0,
                         };

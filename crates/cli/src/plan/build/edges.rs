@@ -8,6 +8,7 @@ use super::*;
 impl Builder<'_> {
     pub(super) fn add_edges(&mut self) {
         self.depend();
+        self.order_attachments();
         let settled = self.settle_trees();
         self.order_checks(&settled);
         self.wait_for_data(&settled);
@@ -134,6 +135,28 @@ impl Builder<'_> {
         let all = self.add_step(Work::Milestone, &[]);
         objects.into_iter().for_each(|step| self.edge(step, all));
         contents.into_iter().for_each(|step| self.edge(all, step));
+    }
+
+    /// What a partition inherits is there before the partition: identity columns (from version 17 on) of its parent and
+    /// of what that itself is attached to. `pg_restore` has the same order; the other way round each such statement
+    /// would lock all partitions at once.
+    fn order_attachments(&mut self) {
+        let all = self.tree.children.values().flatten();
+        let attach_of: HashMap<u32, u32> = all.copied().collect();
+        let mut edges = Vec::new();
+        for (parent, children) in &self.tree.children {
+            let own = self.identities.get(parent).into_iter().flatten();
+            let mut before: Vec<u32> = own.map(|place| self.step_of[*place as usize]).collect();
+            // A hostile archive may attach in circles.
+            let circle = || self.tree.ancestors(*parent).contains(parent);
+            let attached = attach_of.get(parent).filter(|_| !circle());
+            before.extend(attached.map(|attach| self.step_of[*attach as usize]));
+            for (_, attach) in children {
+                let after = self.step_of[*attach as usize];
+                edges.extend(before.iter().map(|before| (*before, after)));
+            }
+        }
+        edges.into_iter().for_each(|(before, after)| self.edge(before, after));
     }
 
     /// For each partitioned table a milestone: all its partitions are attached, on all levels, and have their

@@ -1,34 +1,17 @@
 //! The SQL of partitions, their indexes and their constraints.
 
+use super::checks::{check_attached, oid, pair};
 use super::{Renderer, Settings, SCHEMA};
 use crate::archive::Entry;
-use crate::pg::{quote_ident, quote_literal};
-use crate::plan::family::{range_bounds, Family, Member};
+use crate::pg::quote_ident;
+use crate::plan::family::{Family, Member};
 use crate::plan::names::{automatic_index_name, inherited_body};
 use crate::plan::text::{self, last_part};
 use crate::plan::Group;
 
 /// The schema of a qualified name, with the dot; empty if it has none.
-fn schema_of(name: &[u8]) -> &[u8] {
+pub(super) fn schema_of(name: &[u8]) -> &[u8] {
     &name[..name.len() - last_part(name).len()]
-}
-
-/// An expression for the oid of a relation.
-fn oid(name: &[u8]) -> Vec<u8> {
-    [quote_literal(name), b"::regclass::oid".to_vec()].concat()
-}
-
-/// A row of two expressions.
-fn pair(a: &[u8], b: &[u8]) -> Vec<u8> {
-    [b"(", a, b", ", b, b")"].concat()
-}
-
-/// Fail, by a division by zero that rolls everything back, unless all pairs of oids are attached to one another.
-fn check_attached(out: &mut Vec<u8>, pairs: &[Vec<u8>]) {
-    let count = pairs.len().to_string();
-    sql!(out, "SELECT 1 / (count(*) = ", count, ")::int AS all_indexes_are_attached FROM (VALUES ");
-    sql!(out, pairs.join(&b", "[..]), ") AS t(own, above) JOIN pg_catalog.pg_inherits i");
-    sql!(out, " ON i.inhrelid = t.own AND i.inhparent = t.above;\n");
 }
 
 /// The columns of a family's table, with its CHECK constraints unless these come later.
@@ -92,6 +75,11 @@ impl Renderer<'_> {
             };
             let columns = columns_of(family, named.as_deref().unwrap_or(parent.body));
             sql!(out, "CREATE TABLE ", stage, " (", columns, ") ", parent.rest, ";\n");
+            for place in &family.identities {
+                let Some(found) = text::identity(self.entry(*place).defn) else { continue };
+                sql!(out, "ALTER TABLE ", stage, " ALTER COLUMN ", found.column);
+                sql!(out, " ADD GENERATED ", found.kind, " AS IDENTITY;\n");
+            }
             for (n, index) in parsed.iter().enumerate() {
                 let name = format!("stage_{number}_{n}");
                 self.index(out, index, name.as_bytes(), &stage);
@@ -145,98 +133,6 @@ impl Renderer<'_> {
                 sql!(out, "ALTER INDEX ", schema_of(table), quote_ident(&given));
                 sql!(out, " RENAME TO ", wanted, ";\n");
             }
-        }
-    }
-
-    /// Let the staging parent's partitions, and their indexes and constraints, belong to the real ones.
-    ///
-    /// See "Staged partitions" in README.md. What is changed is just where the catalogs name the parent.
-    fn move_to_parent(&self, out: &mut Vec<u8>, number: u32, stage: &[u8]) {
-        let group = &self.plan.groups[number as usize];
-        let (family, members) = self.family(group);
-        let Some(parent) = text::create_table(self.entry(family.parent).defn) else { return };
-        // The range that the group fills, proved free of overlap with other groups' by the server.
-        let bound = |member: Option<&Member>| {
-            let attach = text::attach(self.entry(member?.attach).defn)?;
-            range_bounds(attach.bound)
-        };
-        if let (Some((from, _)), Some((_, to))) = (bound(members.first()), bound(members.last())) {
-            sql!(out, "CREATE TABLE ", SCHEMA, ".", format!("bound_{number}"), " PARTITION OF ");
-            sql!(out, self.bounds_table(group.family));
-            sql!(out, " FOR VALUES FROM (", from, ") TO (", to, ");\n");
-        }
-        sql!(out, "LOCK TABLE ONLY ", parent.name, " IN SHARE UPDATE EXCLUSIVE MODE;\n");
-        // Pairs of oids: what the partitions hang on now, and what they shall hang on.
-        let mut relations = vec![pair(&oid(stage), &oid(parent.name))];
-        let mut constraints = Vec::new();
-        for (n, place) in family.indexes_with_table().iter().enumerate() {
-            let Some(index) = text::index(self.entry(*place).defn) else { continue };
-            let staged = format!("stage_{number}_{n}");
-            let real = [schema_of(parent.name), index.name].concat();
-            relations.push(pair(&oid(format!("{SCHEMA}.{staged}").as_bytes()), &oid(&real)));
-            if index.constraint {
-                let find = |table: &[u8], name: &[u8]| {
-                    let mut out = Vec::new();
-                    sql!(out, "(SELECT oid FROM pg_catalog.pg_constraint WHERE contypid = 0");
-                    sql!(
-                        out,
-                        " AND conrelid = ",
-                        oid(table),
-                        " AND conname = ",
-                        quote_literal(name),
-                        ")"
-                    );
-                    out
-                };
-                let real = find(parent.name, &text::unquoted(index.name));
-                constraints.push(pair(&find(stage, staged.as_bytes()), &real));
-            }
-        }
-        // Catalogs grow while the planner's statistics of them stay: only look-ups by index stay fast.
-        let settings = ["seqscan", "hashjoin", "mergejoin"];
-        for setting in settings {
-            sql!(out, "SET LOCAL enable_", setting, " = off;\n");
-        }
-        let map = |pairs: &[Vec<u8>]| {
-            [b"(VALUES ", &pairs.join(&b", "[..])[..], b") AS m(stage, real)"].concat()
-        };
-        let (relations, constraint_map) = (map(&relations), map(&constraints));
-        // 1259 is pg_class, 2606 pg_constraint.
-        sql!(out, "UPDATE pg_catalog.pg_depend d SET refobjid = m.real FROM ", relations);
-        sql!(out, " JOIN pg_catalog.pg_inherits i ON i.inhparent = m.stage WHERE d.classid = 1259");
-        sql!(out, " AND d.objid = i.inhrelid AND d.refclassid = 1259 AND d.refobjid = m.stage;\n");
-        if !constraints.is_empty() {
-            sql!(out, "UPDATE pg_catalog.pg_depend d SET refobjid = m.real FROM ", constraint_map);
-            sql!(out, " JOIN pg_catalog.pg_constraint c ON c.conparentid = m.stage");
-            sql!(out, " WHERE d.classid = 2606 AND d.objid = c.oid");
-            sql!(out, " AND d.refclassid = 2606 AND d.refobjid = m.stage;\n");
-            sql!(
-                out,
-                "UPDATE pg_catalog.pg_constraint c SET conparentid = m.real FROM ",
-                constraint_map
-            );
-            sql!(out, " WHERE c.conparentid = m.stage;\n");
-        }
-        sql!(out, "UPDATE pg_catalog.pg_inherits i SET inhparent = m.real FROM ", relations);
-        sql!(out, " WHERE i.inhparent = m.stage;\n");
-        // This tells all sessions, too, that the parent has other partitions now.
-        sql!(out, "UPDATE pg_catalog.pg_class c SET relhassubclass = true FROM ", relations);
-        sql!(out, " WHERE c.oid = m.real;\n");
-        sql!(out, "DROP TABLE ", stage, ";\n");
-        // An error of division, and with it a rollback, unless all is as it should be.
-        let tables: Vec<Vec<u8>> = members
-            .iter()
-            .filter_map(|m| text::create_table(self.entry(m.table).defn))
-            .map(|t| [b"(", &oid(t.name)[..], b")"].concat())
-            .collect();
-        sql!(out, "SELECT 1 / (count(*) = ", members.len().to_string());
-        sql!(out, ")::int AS all_partitions_are_attached FROM (VALUES ", tables.join(&b", "[..]));
-        sql!(out, ") AS t(oid) JOIN pg_catalog.pg_inherits i ON i.inhrelid = t.oid");
-        sql!(out, " JOIN pg_catalog.pg_depend d ON d.classid = 1259 AND d.objid = t.oid");
-        sql!(out, " AND d.objsubid = 0 AND d.refclassid = 1259 AND d.refobjid = i.inhparent");
-        sql!(out, " AND d.deptype = 'a' WHERE i.inhparent = ", oid(parent.name), ";\n");
-        for setting in settings {
-            sql!(out, "SET LOCAL enable_", setting, " TO DEFAULT;\n");
         }
     }
 
