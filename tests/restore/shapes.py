@@ -1,6 +1,8 @@
 """Shapes of schemas that a rule of the planner once got wrong: what firn makes of their archives is what pg_restore makes."""
+import os
+
 from restore import twins
-from restore.common import NEW, OLD, firn, same
+from restore.common import NEW, OLD, firn, postgres_owns, same
 
 SETBACK = "a rewrite failed"
 
@@ -25,12 +27,30 @@ INSERT INTO p (d) SELECT generate_series(1, 600);
 INSERT INTO root (kind, d) SELECT k, i FROM unnest('{branch,twig}'::text[]) k, generate_series(1, 300) i;
 """
 
+# Partitions in a tablespace whose indexes are not, and what is made beside them: tables, sequences, indexes with a place of
+# their own.
+TABLESPACES = """
+CREATE TABLE p (id int NOT NULL, d int NOT NULL, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);
+""" + ranges("p", 300, extra="TABLESPACE shape_space") + """
+DO $$ BEGIN FOR i IN 1..300 LOOP EXECUTE format('ALTER INDEX part_%s_pkey SET TABLESPACE pg_default', i); END LOOP; END $$;
+CREATE TABLE q (id int NOT NULL, d int NOT NULL, s serial, UNIQUE (id, d)) PARTITION BY RANGE (d);
+DO $$ BEGIN FOR i IN 1..300 LOOP
+    EXECUTE format('CREATE TABLE mixed_%s PARTITION OF q FOR VALUES FROM (%s) TO (%s) %s', i, i, i + 1,
+        CASE i % 3 WHEN 0 THEN 'TABLESPACE shape_space' END);
+    EXECUTE format('CREATE TABLE plain_%s (id serial, n int GENERATED ALWAYS AS IDENTITY, v text) %s', i,
+        CASE i % 2 WHEN 0 THEN 'TABLESPACE shape_space' END);
+    EXECUTE format('CREATE INDEX ON plain_%s (v) %s', i, CASE i % 5 WHEN 0 THEN 'TABLESPACE shape_space' END);
+END LOOP; END $$;
+CREATE MATERIALIZED VIEW counted TABLESPACE shape_space AS SELECT count(*) FROM p;
+"""
+
 
 def archive(world, version, name, sql, args=()):
     """(an archive of a database made by statements, the catalogs that pg_restore makes of it, the dump of that)"""
     server = world.server(version)
 
     def make():
+        space(server)
         db = server.fresh(f"shape_{name}")
         with server.connect(db) as c:
             c.execute(sql)
@@ -39,6 +59,16 @@ def archive(world, version, name, sql, args=()):
         server.pg_restore("oracle", path)
         return path, twins.catalogs(server, "oracle"), server.dump("oracle")
     return world.once(("shape", name, version), make)
+
+
+def space(server):
+    """The tablespace of these tests."""
+    folder = os.path.join(server.root, "space")
+    if not os.path.exists(folder):
+        os.mkdir(folder)
+        postgres_owns(folder)
+        with server.connect() as c:
+            c.execute(f"CREATE TABLESPACE shape_space LOCATION '{folder}'")
 
 
 def shape(world, version, name, sql, jobs=(1, 2, 8), flags=(), args=(), setbacks=False):
@@ -56,3 +86,4 @@ def shape(world, version, name, sql, jobs=(1, 2, 8), flags=(), args=(), setbacks
 def cases(world):
     for version in (OLD, NEW):
         yield f"shapes identity {version}", lambda v=version: shape(world, v, "identity", IDENTITY)
+        yield f"shapes tablespaces {version}", lambda v=version: shape(world, v, "tablespaces", TABLESPACES, jobs=(1, 3))

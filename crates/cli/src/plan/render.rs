@@ -52,7 +52,7 @@ impl Renderer<'_> {
             Work::Milestone | Work::Data(..) | Work::LargeObjects => {}
             Work::Entries => entries.iter().for_each(|p| self.original(&mut out, *p, settings)),
             Work::Group(group) => self.group(&mut out, *group, settings),
-            Work::BoundsBegin(family) => self.bounds_begin(&mut out, *family),
+            Work::BoundsBegin(family) => self.bounds_begin(&mut out, *family, settings),
             Work::BoundsEnd(family) => {
                 sql!(out, "DROP TABLE ", self.bounds_table(*family), ";\n");
             }
@@ -157,31 +157,39 @@ impl Renderer<'_> {
         Some(&self.plan.families[at]).filter(|f| f.late_checks)
     }
 
-    /// Tablespace and access method for what an entry makes.
+    /// Tablespace and access method for what an entry makes, of whatever kind: sequences and what extensions bring have a
+    /// place, too.
     fn set_storage(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
-        let stored =
-            matches!(entry.desc, b"TABLE" | b"INDEX" | b"CONSTRAINT" | b"MATERIALIZED VIEW");
-        if stored && !self.style.no_tablespaces {
-            let wanted = entry.tablespace;
-            if settings.tablespace.as_deref().unwrap_or_default() != wanted {
-                sql!(out, "SET LOCAL default_tablespace = ", quote_literal(wanted), ";\n");
-                settings.tablespace = Some(wanted.to_vec());
-            }
+        self.set_tablespace(out, entry.tablespace, settings);
+        self.set_access_method(out, entry, settings);
+    }
+
+    fn set_tablespace(&self, out: &mut Vec<u8>, wanted: &[u8], settings: &mut Settings) {
+        if self.style.no_tablespaces {
+            return;
         }
-        if !entry.tableam.is_empty() && !self.style.no_table_access_method {
-            if entry.relkind == b'p' {
-                return;
-            }
-            if settings.tableam.as_deref() != Some(entry.tableam) {
-                sql!(
-                    out,
-                    "SET LOCAL default_table_access_method = ",
-                    quote_ident(entry.tableam),
-                    ";\n"
-                );
-                settings.tableam = Some(entry.tableam.to_vec());
-            }
+        if settings.tablespace.as_deref().unwrap_or_default() != wanted {
+            sql!(out, "SET LOCAL default_tablespace = ", quote_literal(wanted), ";\n");
+            settings.tablespace = Some(wanted.to_vec());
         }
+    }
+
+    fn set_access_method(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
+        let makes_tables = matches!(entry.desc, b"TABLE" | b"MATERIALIZED VIEW" | b"EXTENSION");
+        if self.style.no_table_access_method || !makes_tables || entry.relkind == b'p' {
+            return;
+        }
+        let wanted = entry.tableam;
+        if settings.tableam.as_deref().unwrap_or_default() == wanted {
+            return;
+        }
+        sql!(out, "SET LOCAL default_table_access_method ");
+        match wanted {
+            // Archives from before version 12, and extensions, leave it to the server.
+            b"" => sql!(out, "TO DEFAULT;\n"),
+            name => sql!(out, "= ", quote_ident(name), ";\n"),
+        }
+        settings.tableam = Some(wanted.to_vec());
     }
 
     fn owner(&self, out: &mut Vec<u8>, entry: &Entry) {

@@ -28,8 +28,9 @@ pub(super) fn check(out: &mut Vec<u8>, rows: usize, name: &str) {
     sql!(out, exact(&text));
 }
 
-/// Fail unless all pairs of oids are attached to one another.
-pub(super) fn check_attached(out: &mut Vec<u8>, pairs: &[Vec<u8>]) {
+/// Fail unless all pairs of oids are attached to one another; the first of each lies in the database's own tablespace if
+/// `at_home`.
+pub(super) fn check_attached(out: &mut Vec<u8>, pairs: &[Vec<u8>], at_home: bool) {
     check(out, pairs.len(), "all_indexes_are_attached");
     sql!(
         out,
@@ -37,7 +38,28 @@ pub(super) fn check_attached(out: &mut Vec<u8>, pairs: &[Vec<u8>]) {
         pairs.join(&b", "[..]),
         ") AS t(own, above) JOIN pg_catalog.pg_inherits i"
     );
-    sql!(out, exact(" ON i.inhrelid == t.own AND i.inhparent == t.above;\n"));
+    sql!(out, exact(" ON i.inhrelid == t.own AND i.inhparent == t.above"));
+    if at_home {
+        let home = " JOIN pg_catalog.pg_class c ON c.oid == t.own AND c.reltablespace == 0";
+        sql!(out, exact(home));
+    }
+    sql!(out, ";\n");
+}
+
+/// Fail unless tables lie in the tablespaces and have the access methods that are expected: rows of a table's oid and both
+/// names; NULL stands for any.
+pub(super) fn check_storage(out: &mut Vec<u8>, expected: &[Vec<u8>]) {
+    check(out, expected.len(), "tables_are_where_they_belong");
+    // In the database's own tablespace a table has none.
+    let text = ") AS t(oid, space, method) JOIN pg_catalog.pg_class c ON c.oid == t.oid \
+        LEFT JOIN pg_catalog.pg_tablespace s ON s.oid == c.reltablespace \
+        LEFT JOIN pg_catalog.pg_am a ON a.oid == c.relam \
+        WHERE (t.space IS NULL OR t.space::pg_catalog.name == coalesce(s.spcname, ''::pg_catalog.name) \
+        OR s.oid IS NULL AND t.space::pg_catalog.name == (SELECT o.spcname FROM pg_catalog.pg_tablespace o \
+        JOIN pg_catalog.pg_database d ON d.dattablespace == o.oid \
+        WHERE d.datname == pg_catalog.current_database())) \
+        AND (t.method IS NULL OR t.method::pg_catalog.name == a.amname);\n";
+    sql!(out, "(VALUES ", expected.join(&b", "[..]), exact(text));
 }
 
 const OWN_OF_COLUMNS: &str =

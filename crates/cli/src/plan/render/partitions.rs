@@ -1,9 +1,9 @@
 //! The SQL of partitions, their indexes and their constraints.
 
-use super::checks::{check_attached, oid, pair};
+use super::checks::{check_attached, check_storage, oid, pair};
 use super::{Renderer, Settings, SCHEMA};
 use crate::archive::Entry;
-use crate::pg::quote_ident;
+use crate::pg::{quote_ident, quote_literal};
 use crate::plan::family::{Family, Member};
 use crate::plan::names::{automatic_index_name, inherited_body};
 use crate::plan::text::{self, last_part};
@@ -36,9 +36,15 @@ impl Renderer<'_> {
 
     /// A table with the parent's partition key whose partitions will be the bounds of the groups, so that the
     /// server finds any that overlap.
-    pub(super) fn bounds_begin(&self, out: &mut Vec<u8>, family: u32) {
+    pub(super) fn bounds_begin(
+        &self,
+        out: &mut Vec<u8>,
+        family: u32,
+        settings: &mut Settings,
+    ) {
         let parent = self.entry(self.plan.families[family as usize].parent);
         let Some(table) = text::create_table(parent.defn) else { return };
+        self.set_tablespace(out, b"", settings);
         sql!(out, "CREATE TABLE ", self.bounds_table(family));
         sql!(out, " (LIKE ", table.name, ") ", table.rest, ";\n");
     }
@@ -67,6 +73,8 @@ impl Renderer<'_> {
         let parsed: Vec<_> =
             indexes.iter().filter_map(|i| text::index(self.entry(*i).defn)).collect();
         let stage = format!("{SCHEMA}.stage_{number}").into_bytes();
+        // Indexes that come with a partition go where the setting says; the partition itself says where it goes.
+        self.set_tablespace(out, b"", settings);
         if group.staged {
             // By the parent's names, not by those that the server would give to the staging parent's constraints.
             let named = match self.plan.names_not_null {
@@ -93,9 +101,13 @@ impl Renderer<'_> {
             else {
                 continue;
             };
-            self.set_storage(out, &entry, settings);
+            self.set_access_method(out, &entry, settings);
             sql!(out, "CREATE TABLE ", table.name, " PARTITION OF ", above, " ", attach.bound);
-            sql!(out, if table.rest.is_empty() { "" } else { " " }, table.rest, ";\n");
+            sql!(out, if table.rest.is_empty() { "" } else { " " }, table.rest);
+            if !(entry.tablespace.is_empty() || self.style.no_tablespaces) {
+                sql!(out, " TABLESPACE ", quote_ident(entry.tablespace));
+            }
+            sql!(out, ";\n");
             if !table.extras.is_empty() {
                 sql!(out, table.extras, "\n");
             }
@@ -107,6 +119,7 @@ impl Renderer<'_> {
         if group.staged {
             self.move_to_parent(out, number, &stage);
         }
+        self.check_storage(out, members);
         if !indexes.is_empty() {
             let pairs = members.iter().flat_map(|m| {
                 family.pairs_with_table(m).iter().zip(indexes).map(|((own, _), i)| (*own, *i))
@@ -165,10 +178,31 @@ impl Renderer<'_> {
         self.index(out, &index, index.name, index.table);
         let attached = entries[1..].iter().filter_map(|p| text::index_attach(self.entry(*p).defn));
         let pairs: Vec<_> = attached.map(|(above, own)| pair(&oid(own), &oid(above))).collect();
-        check_attached(out, &pairs);
+        check_attached(out, &pairs, false);
     }
 
-    /// Fail unless indexes (of partitions, of parents) have the archive's names and hang on one another.
+    /// Fail unless partitions lie where the archive says.
+    fn check_storage(&self, out: &mut Vec<u8>, members: &[Member]) {
+        let mut expected = Vec::with_capacity(members.len());
+        for member in members {
+            let entry = self.entry(member.table);
+            let Some(table) = text::create_table(entry.defn) else { continue };
+            let literal = |wanted: &[u8], known: bool| match known {
+                true => quote_literal(wanted),
+                false => b"NULL".to_vec(),
+            };
+            let method = !(self.style.no_table_access_method || entry.tableam.is_empty());
+            let mut row = Vec::new();
+            sql!(row, "(", oid(table.name), ", ");
+            sql!(row, literal(entry.tablespace, !self.style.no_tablespaces), ", ");
+            sql!(row, literal(entry.tableam, method && entry.relkind != b'p'), ")");
+            expected.push(row);
+        }
+        check_storage(out, &expected);
+    }
+
+    /// Fail unless indexes (of partitions, of parents) have the archive's names and hang on one another, and lie in the
+    /// database's own tablespace: no others are made with their tables.
     fn check_indexes(&self, out: &mut Vec<u8>, pairs: impl Iterator<Item = (u32, u32)>) {
         let oid_of = |place: u32| {
             let index = text::index(self.entry(place).defn)?;
@@ -176,6 +210,6 @@ impl Renderer<'_> {
         };
         let pairs: Vec<_> =
             pairs.filter_map(|(own, above)| Some(pair(&oid_of(own)?, &oid_of(above)?))).collect();
-        check_attached(out, &pairs);
+        check_attached(out, &pairs, true);
     }
 }

@@ -38,7 +38,7 @@ impl Renderer<'_> {
         if let (Some((from, _)), Some((_, to))) = (bound(members.first()), bound(members.last())) {
             sql!(out, "CREATE TABLE ", SCHEMA, ".", format!("bound_{number}"), " PARTITION OF ");
             sql!(out, self.bounds_table(group.family));
-            sql!(out, " FOR VALUES FROM (", from, ") TO (", to, ");\n");
+            sql!(out, " FOR VALUES FROM (", from, ") TO (", to, ") USING heap;\n");
         }
         sql!(out, "LOCK TABLE ONLY ", parent.name, " IN SHARE UPDATE EXCLUSIVE MODE;\n");
         // Catalogs grow while the planner's statistics of them stay: only look-ups by index stay fast.
