@@ -44,6 +44,27 @@ END LOOP; END $$;
 CREATE MATERIALIZED VIEW counted TABLESPACE shape_space AS SELECT count(*) FROM p;
 """
 
+# Rows that are written through the parent: by pg_dump's flag, and because a partition's columns stand elsewhere.
+VIA_ROOT = """
+CREATE TABLE r (id int NOT NULL, v text) PARTITION BY RANGE (id);
+""" + ranges("r", 300, "r") + """
+CREATE TABLE rest PARTITION OF r DEFAULT;
+INSERT INTO r SELECT i % 400, md5(i::text) FROM generate_series(1, 60000) i;
+CREATE TABLE h (id int NOT NULL, v text) PARTITION BY HASH (id);
+CREATE TABLE h0 (v text, id int NOT NULL); ALTER TABLE h ATTACH PARTITION h0 FOR VALUES WITH (modulus 2, remainder 0);
+CREATE TABLE h1 (v text, id int NOT NULL); ALTER TABLE h ATTACH PARTITION h1 FOR VALUES WITH (modulus 2, remainder 1);
+INSERT INTO h SELECT i, md5(i::text) FROM generate_series(0, 29999) i;
+CREATE INDEX ON h (id);
+-- A root that has its partition's name, in another schema, and two levels.
+CREATE SCHEMA s1; CREATE SCHEMA s2;
+CREATE TABLE s1.same (id int PRIMARY KEY, v text) PARTITION BY HASH (id);
+CREATE TABLE s2.same PARTITION OF s1.same FOR VALUES WITH (modulus 2, remainder 0);
+CREATE TABLE s2.other PARTITION OF s1.same FOR VALUES WITH (modulus 2, remainder 1) PARTITION BY RANGE (id);
+CREATE TABLE s2.low PARTITION OF s2.other FOR VALUES FROM (0) TO (5000);
+CREATE TABLE s2.high PARTITION OF s2.other DEFAULT;
+INSERT INTO s1.same SELECT i, md5(i::text) FROM generate_series(1, 10000) i;
+"""
+
 
 def archive(world, version, name, sql, args=()):
     """(an archive of a database made by statements, the catalogs that pg_restore makes of it, the dump of that)"""
@@ -87,3 +108,6 @@ def cases(world):
     for version in (OLD, NEW):
         yield f"shapes identity {version}", lambda v=version: shape(world, v, "identity", IDENTITY)
         yield f"shapes tablespaces {version}", lambda v=version: shape(world, v, "tablespaces", TABLESPACES, jobs=(1, 3))
+        for name, flags in (("copy", ()), ("inserts", ("--rows-per-insert=100",))):
+            yield (f"shapes via root {name} {version}", lambda v=version, n=name, f=flags: shape(
+                world, v, f"via_root_{n}", VIA_ROOT, jobs=(1, 4), args=("--load-via-partition-root", *f)))

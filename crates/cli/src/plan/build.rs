@@ -43,8 +43,8 @@ struct Builder<'a> {
     validations: Vec<(u32, u32)>,
     /// The first step of a table's rows to the further ones.
     parts: HashMap<u32, Vec<u32>>,
-    /// Some rows are copied through a partitioned parent.
-    via_root: bool,
+    /// Rows that are copied through a partitioned parent.
+    via_root: HashSet<u32>,
     /// Tables to the entries that make columns of theirs identity columns.
     identities: HashMap<u32, Vec<u32>>,
 }
@@ -134,9 +134,10 @@ pub fn build(input: &Input) -> Result<Plan> {
         checks: HashMap::new(),
         validations: Vec::new(),
         parts: HashMap::new(),
-        via_root: input.selection.places().any(|p| copies_via_root(&toc.entry(p as usize))),
+        via_root: HashSet::new(),
         identities,
     };
+    builder.find_via_root();
     builder.add_groups();
     builder.add_merged();
     builder.add_rest();
@@ -178,14 +179,21 @@ fn identity_of(toc: &Toc, entry: &Entry) -> Option<u32> {
     Some(table as u32)
 }
 
-/// Rows that pg_dump wrote with --load-via-partition-root, or had to: the statement names another table.
-fn copies_via_root(entry: &Entry) -> bool {
+/// Rows that pg_dump wrote with --load-via-partition-root, or had to: the statement names another table than the entry is
+/// filed under, or the entry says so.
+pub fn copies_via_root(entry: &Entry) -> bool {
     if entry.desc != b"TABLE DATA" {
         return false;
     }
-    let Some(mut text) = entry.copy_stmt.strip_prefix(b"COPY ") else { return false };
-    super::text::take_name(&mut text)
-        .is_some_and(|name| super::text::unquoted(super::text::last_part(name)) != entry.tag)
+    let named = || {
+        let name = super::text::take_name(&mut entry.copy_stmt.strip_prefix(b"COPY ")?)?;
+        let table = super::text::last_part(name);
+        let schema = name[..name.len() - table.len()].strip_suffix(b".");
+        let other = super::text::unquoted(table) != entry.tag
+            || schema.is_some_and(|schema| super::text::unquoted(schema) != entry.namespace);
+        Some(other)
+    };
+    entry.defn.starts_with(b"-- load via partition root ") || named() == Some(true)
 }
 
 /// Decide how the indexes and CHECK constraints of families are made.
@@ -222,6 +230,24 @@ fn settle_modes(families: &mut [Family], tree: &Tree, input: &Input) {
 }
 
 impl Builder<'_> {
+    /// Find rows that may go to other tables than the one they are filed under. INSERTs tell their table only where they
+    /// are stored: those of partitions count as such.
+    fn find_via_root(&mut self) {
+        let toc = self.input.toc;
+        for place in self.input.selection.places() {
+            let entry = toc.entry(place as usize);
+            let partition = || {
+                let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+                tables.any(|table| self.tree.parent.contains_key(&(table as u32)))
+            };
+            let inserts =
+                entry.desc == b"TABLE DATA" && entry.copy_stmt.is_empty() && partition();
+            if copies_via_root(&entry) || inserts {
+                self.via_root.insert(place);
+            }
+        }
+    }
+
     /// Add a step for entries; returns its number.
     fn add_step(&mut self, work: Work, entries: &[u32]) -> u32 {
         let number = self.plan.steps.len() as u32;
@@ -269,7 +295,8 @@ impl Builder<'_> {
     fn parts_of(&self, place: u32, total: u64) -> u16 {
         let (size, jobs) =
             (self.input.sizes.data_bytes(place as usize), self.input.facts.jobs as u64);
-        let text = !self.input.toc.entry(place as usize).copy_stmt.is_empty();
+        let text = !self.input.toc.entry(place as usize).copy_stmt.is_empty()
+            && !self.via_root.contains(&place);
         let large = size >= SPLIT_FROM && jobs > 2 && size * jobs > total;
         match self.input.rules.split_data && text && large {
             true => jobs.min(size / SPLIT_FROM + 1).clamp(1, 16) as u16,
@@ -372,6 +399,17 @@ impl Builder<'_> {
                 locks.push(Lock { resource: Resource::tree(at), mode: Mode::Whole });
                 // Each partition with two of its indexes or so.
                 count += 3 * self.tree.size(at) as u64;
+            }
+        }
+        // Rows that go through a parent go to any partition of the tree that this one is of.
+        if self.via_root.contains(&place) {
+            for &id in entry.dependencies {
+                let Some(at) = toc.place(id) else { continue };
+                for above in self.tree.ancestors(at as u32) {
+                    let resource = Resource::relation(above);
+                    locks.push(Lock { resource, mode: Mode::RowExclusive });
+                    count += self.tree.size(above) as u64;
+                }
             }
         }
         // What it makes is locked by itself.

@@ -143,6 +143,16 @@ impl Builder<'_> {
     fn order_attachments(&mut self) {
         let all = self.tree.children.values().flatten();
         let attach_of: HashMap<u32, u32> = all.copied().collect();
+        // Rows that go through a parent wait until all partitions are attached.
+        if !self.via_root.is_empty() {
+            let attached = self.add_step(Work::Milestone, &[]);
+            for attach in attach_of.values() {
+                self.edge(self.step_of[*attach as usize], attached);
+            }
+            for place in self.via_root.iter().copied().collect::<Vec<_>>() {
+                self.edge(attached, self.step_of[place as usize]);
+            }
+        }
         let mut edges = Vec::new();
         for (parent, children) in &self.tree.children {
             let own = self.identities.get(parent).into_iter().flatten();
@@ -214,7 +224,7 @@ impl Builder<'_> {
                 continue;
             }
             // Rows copied through a parent are filed under a partition: only when all is loaded is it complete.
-            let mut everything = self.via_root;
+            let mut everything = !self.via_root.is_empty();
             for &id in entry.dependencies {
                 let Some(at) = toc.place(id) else { continue };
                 match toc.entry(at).desc {

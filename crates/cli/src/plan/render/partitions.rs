@@ -36,12 +36,7 @@ impl Renderer<'_> {
 
     /// A table with the parent's partition key whose partitions will be the bounds of the groups, so that the
     /// server finds any that overlap.
-    pub(super) fn bounds_begin(
-        &self,
-        out: &mut Vec<u8>,
-        family: u32,
-        settings: &mut Settings,
-    ) {
+    pub(super) fn bounds_begin(&self, out: &mut Vec<u8>, family: u32, settings: &mut Settings) {
         let parent = self.entry(self.plan.families[family as usize].parent);
         let Some(table) = text::create_table(parent.defn) else { return };
         self.set_tablespace(out, b"", settings);

@@ -3,7 +3,7 @@
 use super::{lock, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
-use crate::plan::build::describe;
+use crate::plan::build::{copies_via_root, describe};
 use crate::plan::build::merge::foreign_key_name;
 use crate::plan::render::Settings;
 use crate::plan::schedule::{Batch, Outcome};
@@ -437,6 +437,9 @@ impl Worker<'_, '_> {
     fn can_freeze(&self, place: usize) -> bool {
         let toc = self.site.archive.toc();
         let entry = toc.entry(place);
+        if copies_via_root(&entry) {
+            return false;
+        }
         let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
         let own = tables
             .map(|p| (p, toc.entry(p)))
