@@ -93,6 +93,17 @@ fn is_relation(desc: &[u8]) -> bool {
 /// Make the plan. Fails on archives whose entries wait for each other in a circle.
 pub fn build(input: &Input) -> Result<Plan> {
     let toc = input.toc;
+    let selects_schemas = !toc.entries().any(|e| e.desc == b"SEARCHPATH");
+    let rules = match selects_schemas {
+        // Names without schemas do not tell tables apart: no statement is rewritten.
+        true => Rules {
+            skip_empty_data: input.rules.skip_empty_data,
+            copy_freeze: input.rules.copy_freeze,
+            ..Rules::all(false)
+        },
+        false => input.rules,
+    };
+    let input = &Input { rules, ..*input };
     let mut families = match input.rules.partition_of {
         true => family::find(toc, input.selection, input.facts, input.sizes),
         false => Vec::new(),
@@ -125,6 +136,7 @@ pub fn build(input: &Input) -> Result<Plan> {
             families,
             names_not_null: input.facts.server_version >= 180_000,
             inherits_identity,
+            selects_schemas,
             ..Plan::default()
         },
         step_of: vec![NONE; toc.len()],

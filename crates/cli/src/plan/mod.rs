@@ -169,6 +169,9 @@ pub struct Plan {
     pub names_not_null: bool,
     /// Partitions inherit identity columns (from version 17 on).
     pub inherits_identity: bool,
+    /// The archive says for no session where names are looked up (before versions 10.3, 9.6.8 and so on): each entry's are
+    /// meant in its own schema.
+    pub selects_schemas: bool,
     /// Statements that the archive has for the entries of this plan, and those that the plan runs.
     pub statements_archive: u64,
     pub statements_planned: u64,

@@ -29,6 +29,7 @@ pub struct Renderer<'a> {
 pub struct Settings {
     tablespace: Option<Vec<u8>>,
     tableam: Option<Vec<u8>>,
+    schema: Option<Vec<u8>>,
 }
 
 macro_rules! sql {
@@ -117,11 +118,39 @@ impl Renderer<'_> {
         out
     }
 
+    /// What must be set before the rows of an entry are copied.
+    pub fn before_rows(&self, place: u32, settings: &mut Settings) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.set_schema(&mut out, &self.entry(place), settings);
+        out
+    }
+
+    /// In archives that say nothing of a search path names are looked up in the entry's schema. What is in none has its
+    /// names qualified.
+    fn set_schema(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
+        if !self.plan.selects_schemas {
+            return;
+        }
+        let wanted = match entry.namespace {
+            b"" => &b"pg_catalog"[..],
+            schema => schema,
+        };
+        if settings.schema.as_deref() == Some(wanted) {
+            return;
+        }
+        sql!(out, search_path(wanted));
+        settings.schema = Some(wanted.to_vec());
+    }
+
     /// An entry as `pg_restore` would run it.
     fn original(&self, out: &mut Vec<u8>, place: u32, settings: &mut Settings) {
         let entry = self.entry(place);
+        self.set_schema(out, &entry, settings);
         self.set_storage(out, &entry, settings);
-        if self.style.no_owner && entry.desc == b"SCHEMA" {
+        if self.plan.selects_schemas && entry.desc == b"SCHEMA" && entry.tag == b"public" {
+            // Versions before 11 wrote its creation and left it out when they restored.
+            sql!(out, "CREATE SCHEMA IF NOT EXISTS public;\n");
+        } else if self.style.no_owner && entry.desc == b"SCHEMA" {
             sql!(out, "CREATE SCHEMA ", quote_ident(entry.tag), ";\n");
         } else if entry.desc == b"BLOB METADATA" {
             // From version 17 on: a list of large objects of one owner with like privileges.
@@ -247,6 +276,14 @@ impl Renderer<'_> {
             }
         }
     }
+}
+
+/// The statement by which names are looked up in a schema, for the rest of a transaction.
+pub fn search_path(schema: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    sql!(out, "SET LOCAL search_path = ", quote_ident(schema));
+    sql!(out, if schema == b"pg_catalog" { ";\n" } else { ", pg_catalog;\n" });
+    out
 }
 
 /// The oids in the text of a list of large objects, one a line.

@@ -5,6 +5,7 @@ use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::describe;
+use crate::plan::render::search_path;
 use crate::plan::select::Selection;
 
 /// Create the archive's database, as `pg_restore --create` does; returns its name. With `--resume` it may exist.
@@ -70,6 +71,7 @@ pub fn clean(
     let mut ignored = Vec::new();
     let mut places: Vec<u32> = selection.places().collect();
     places.reverse();
+    let selects_schemas = !archive.toc().entries().any(|e| e.desc == b"SEARCHPATH");
     for place in places {
         let entry = archive.toc().entry(place as usize);
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
@@ -78,6 +80,10 @@ pub fn clean(
         }
         if options.if_exists {
             drop = if_exists(&drop, entry.desc).unwrap_or(drop);
+        }
+        // Old archives mean names in the entry's schema. Statements of one message are one transaction.
+        if selects_schemas && !entry.namespace.is_empty() {
+            drop = [search_path(entry.namespace), drop].concat();
         }
         if let Err(failure) = connection.run(&drop) {
             if failure.error.kind == ErrorKind::Connection {

@@ -365,6 +365,7 @@ impl Worker<'_, '_> {
                 }
             };
             let place = site.plan.entries(step as usize)[0] as usize;
+            sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             let silent = match site.terms.disable_triggers {
                 true => table_of_copy(site.archive.toc().entry(place).copy_stmt),
                 false => None,

@@ -1,0 +1,138 @@
+"""Archives as PostgreSQL 9.0 to 10.2 wrote them: no entry for the search path, names of an entry's own schema without it.
+
+They are made of today's: no server of such an age is at hand. What pg_restore makes of them is what is right.
+"""
+import os
+import shutil
+
+from restore import twins
+from restore.common import NEW, OLD, firn, same
+
+SOURCE = """
+CREATE SCHEMA app; CREATE SCHEMA "Arc";
+CREATE FUNCTION app.f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 * 2';
+CREATE FUNCTION "Arc".f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 * 3';
+CREATE TABLE app.t (id serial PRIMARY KEY, v text CHECK (v <> 'x'), w int);
+CREATE TABLE "Arc".t (id serial PRIMARY KEY, v text, other int REFERENCES app.t);
+CREATE TABLE "Arc".large (id int PRIMARY KEY, t int REFERENCES "Arc".t, v text);
+CREATE INDEX at_f ON app.t (app.f(w)); CREATE INDEX at_f ON "Arc".t ("Arc".f(other));
+CREATE VIEW app.view AS SELECT id, app.f(w) FROM app.t; CREATE VIEW "Arc".view AS SELECT * FROM "Arc".t;
+CREATE FUNCTION app.note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER note BEFORE INSERT ON app.t FOR EACH ROW EXECUTE FUNCTION app.note();
+CREATE OPERATOR app.= (LEFTARG = bigint, RIGHTARG = int, FUNCTION = int84ne);
+CREATE TABLE public.p (id int);
+GRANT SELECT ON app.t, "Arc".t, "Arc".large, public.p TO PUBLIC; COMMENT ON TABLE "Arc".t IS 'of Arc';
+INSERT INTO app.t (v, w) SELECT i::text, i FROM generate_series(1, 100) i;
+INSERT INTO "Arc".t (v, other) SELECT i::text, i FROM generate_series(1, 50) i;
+INSERT INTO "Arc".large SELECT i, i % 50 + 1, repeat(md5(i::text), 20) FROM generate_series(1, 60000) i;
+INSERT INTO public.p VALUES (1);
+SELECT lo_from_bytea(4711, 'a large object');
+"""
+
+
+class Toc:
+    """A table of contents of archive version 1.14, rewritten as one of 1.12."""
+
+    def __init__(self, data):
+        self.data, self.at, self.out = data, 11, bytearray()
+        assert data[:7] == b"PGDMP\x01\x0e"
+        self.out += b"PGDMP" + bytes([1, 12, 0]) + data[8:11]
+
+    def number(self):
+        sign, n = self.data[self.at], int.from_bytes(self.data[self.at + 1:self.at + 5], "little")
+        self.at += 5
+        return -n if sign else n
+
+    def text(self):
+        n = self.number()
+        if n < 0:
+            return None
+        self.at += n
+        return self.data[self.at - n:self.at]
+
+    def put(self, value):
+        if isinstance(value, int):
+            self.out += bytes([value < 0]) + abs(value).to_bytes(4, "little")
+        elif value is None:
+            self.put(-1)
+        else:
+            self.put(len(value))
+            self.out += value
+
+    def rewritten(self):
+        for _ in range(8):
+            self.put(self.number())
+        for _ in range(3):
+            self.put(self.text())
+        entries = [self.entry() for _ in range(self.number())]
+        entries = [e for e in entries if e["desc"] != b"SEARCHPATH"]
+        # The schema that was there anyway.
+        public = {"id": 99999, "data": 0, "table": b"2615", "oid": b"2200", "tag": b"public", "desc": b"SCHEMA", "section": 2,
+                  "defn": b"CREATE SCHEMA public;\n", "drop": b"DROP SCHEMA public;\n", "copy": None, "namespace": None, "space": None,
+                  "owner": b"postgres", "oids": b"false", "needs": [], "file": None}
+        entries.insert(3, public)
+        self.put(len(entries))
+        for e in entries:
+            for prefix in ((e["namespace"] or b"") + b".", b'"' + (e["namespace"] or b"") + b'".'):
+                for key in ("defn", "drop", "copy"):
+                    if e["namespace"] and e[key] and e["desc"] != b"SCHEMA":
+                        e[key] = e[key].replace(prefix, b"")
+            for key in ("id", "data", "table", "oid", "tag", "desc", "section", "defn", "drop", "copy", "namespace", "space", "owner", "oids"):
+                self.put(e[key])
+            for needed in e["needs"]:
+                self.put(needed)
+            self.put(None)
+            self.put(e["file"])
+        return bytes(self.out)
+
+    def entry(self):
+        e = {"id": self.number(), "data": self.number()}
+        for key in ("table", "oid", "tag", "desc"):
+            e[key] = self.text()
+        e["section"] = self.number()
+        for key in ("defn", "drop", "copy", "namespace", "space", "method", "owner", "oids"):
+            e[key] = self.text()
+        e["needs"] = []
+        while (needed := self.text()) is not None:
+            e["needs"].append(needed)
+        e["file"] = self.text()
+        return e
+
+
+def make(world, path):
+    server = world.server(OLD)
+    with server.connect(server.fresh("of_old")) as c:
+        c.execute(SOURCE)
+    new = server.archive("of_old", path + "-new", "d")
+    shutil.copytree(new, path)
+    with open(os.path.join(path, "toc.dat"), "rb") as f:
+        toc = Toc(f.read()).rewritten()
+    with open(os.path.join(path, "toc.dat"), "wb") as f:
+        f.write(toc)
+    return path
+
+
+def old(world, version, flags, before=None):
+    server = world.server(version)
+    path = world.archive("old-1.12", lambda p: make(world, p))
+    for db in ("oracle", "target"):
+        server.fresh(db)
+        if before:
+            server.pg_restore(db, path, check=False)
+    # The one thing that it complains of is that public is there.
+    wrong = server.pg_restore("oracle", path, *flags, check=False).stderr.decode().count("error:")
+    assert wrong <= (1 if not before else 0), wrong
+    expected, dump = twins.catalogs(server, "oracle"), server.dump("oracle")
+    for jobs in ("1", "4"):
+        if jobs == "4" and not before:
+            server.fresh("target")
+        firn(server, "target", path, "--jobs", jobs, *flags).ok()
+        twins.compare(expected, twins.catalogs(server, "target"), f"{flags}, {jobs} jobs")
+        same(dump, server.dump("target"), f"{flags}, {jobs} jobs")
+
+
+def cases(world):
+    for version in (OLD, NEW):
+        for flags in ((), ("--no-owner",)):
+            yield f"old archives {' '.join(flags)} {version}", lambda v=version, f=flags: old(world, v, f)
+        yield f"old archives clean {version}", lambda v=version: old(world, v, ("--clean", "--if-exists"), before=True)
