@@ -65,8 +65,14 @@ CREATE TABLE s2.high PARTITION OF s2.other DEFAULT;
 INSERT INTO s1.same SELECT i, md5(i::text) FROM generate_series(1, 10000) i;
 """
 
+# The schema that every database has, changed: its entry is a comment.
+PUBLIC = """
+ALTER SCHEMA public OWNER TO postgres; GRANT ALL ON SCHEMA public TO PUBLIC; COMMENT ON SCHEMA public IS 'ours';
+CREATE TABLE t (a int); INSERT INTO t VALUES (1);
+"""
 
-def archive(world, version, name, sql, args=()):
+
+def archive(world, version, name, sql, args=(), flags=()):
     """(an archive of a database made by statements, the catalogs that pg_restore makes of it, the dump of that)"""
     server = world.server(version)
 
@@ -77,9 +83,9 @@ def archive(world, version, name, sql, args=()):
             c.execute(sql)
         path = world.archive(f"shape-{name}-{version}", lambda p: server.archive(db, p, "c", extra=args))
         server.fresh("oracle")
-        server.pg_restore("oracle", path)
+        server.pg_restore("oracle", path, *flags)
         return path, twins.catalogs(server, "oracle"), server.dump("oracle")
-    return world.once(("shape", name, version), make)
+    return world.once(("shape", name, version, flags), make)
 
 
 def space(server):
@@ -92,10 +98,10 @@ def space(server):
             c.execute(f"CREATE TABLESPACE shape_space LOCATION '{folder}'")
 
 
-def shape(world, version, name, sql, jobs=(1, 2, 8), flags=(), args=(), setbacks=False):
+def shape(world, version, name, sql, jobs=(1, 2, 8), flags=(), args=(), oracle=(), setbacks=False):
     """Restore and compare catalogs and rows; all of the plan's rewrites hold, unless setbacks are what is tested."""
     server = world.server(version)
-    path, expected, dump = archive(world, version, name, sql, args)
+    path, expected, dump = archive(world, version, name, sql, args, oracle)
     for count in jobs:
         server.fresh("target")
         run = firn(server, "target", path, "--jobs", str(count), *flags).ok()
@@ -111,3 +117,6 @@ def cases(world):
         for name, flags in (("copy", ()), ("inserts", ("--rows-per-insert=100",))):
             yield (f"shapes via root {name} {version}", lambda v=version, n=name, f=flags: shape(
                 world, v, f"via_root_{n}", VIA_ROOT, jobs=(1, 4), args=("--load-via-partition-root", *f)))
+        for flags in ((), ("--no-owner",), ("--clean", "--no-owner"), ("--clean", "--if-exists")):
+            yield (f"shapes public {' '.join(flags)} {version}", lambda v=version, f=flags: shape(
+                world, v, "public", PUBLIC, jobs=(2,), flags=f, oracle=f))
