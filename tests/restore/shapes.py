@@ -71,6 +71,23 @@ ALTER SCHEMA public OWNER TO postgres; GRANT ALL ON SCHEMA public TO PUBLIC; COM
 CREATE TABLE t (a int); INSERT INTO t VALUES (1);
 """
 
+# Foreign keys of large tables: of all kinds, some of which must not be checked.
+FOREIGN_KEYS = """
+CREATE TABLE a (id int PRIMARY KEY, x int, t text, UNIQUE (id, x));
+INSERT INTO a SELECT g, g, md5(g::text) || md5((g + 1)::text) FROM generate_series(1, 60000) g;
+CREATE TABLE b (id int, aid int, x int, t text, CONSTRAINT plain FOREIGN KEY (aid) REFERENCES a,
+    CONSTRAINT "Both" FOREIGN KEY (aid, x) REFERENCES a (id, x) MATCH FULL ON UPDATE CASCADE ON DELETE SET NULL (x) DEFERRABLE INITIALLY DEFERRED);
+ALTER TABLE b ALTER CONSTRAINT plain DEFERRABLE;
+INSERT INTO b SELECT g, g, g, md5(g::text) || md5((g + 1)::text) FROM generate_series(1, 60000) g;
+CREATE TABLE c (id int, aid int, t text);
+INSERT INTO c SELECT g, -g, md5(g::text) || md5((g + 1)::text) FROM generate_series(1, 60000) g;
+ALTER TABLE c ADD CONSTRAINT later FOREIGN KEY (aid) REFERENCES a NOT VALID;
+DO $$ BEGIN IF current_setting('server_version_num')::int >= 180000 THEN
+    ALTER TABLE c ADD CONSTRAINT never FOREIGN KEY (aid) REFERENCES a NOT ENFORCED;
+    ALTER TABLE c ADD CONSTRAINT never_late FOREIGN KEY (aid) REFERENCES a DEFERRABLE INITIALLY DEFERRED NOT ENFORCED;
+END IF; END $$;
+"""
+
 
 def archive(world, version, name, sql, args=(), flags=()):
     """(an archive of a database made by statements, the catalogs that pg_restore makes of it, the dump of that)"""
@@ -120,3 +137,4 @@ def cases(world):
         for flags in ((), ("--no-owner",), ("--clean", "--no-owner"), ("--clean", "--if-exists")):
             yield (f"shapes public {' '.join(flags)} {version}", lambda v=version, f=flags: shape(
                 world, v, "public", PUBLIC, jobs=(2,), flags=f, oracle=f))
+        yield f"shapes foreign keys {version}", lambda v=version: shape(world, v, "foreign_keys", FOREIGN_KEYS, jobs=(3,))

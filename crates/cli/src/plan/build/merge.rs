@@ -182,9 +182,51 @@ pub fn foreign_key_name(defn: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let name = text::take_name(&mut text)?;
     text = text.strip_prefix(b" ")?;
     let (tail, rest) = text::split_statement(text)?;
-    let whole =
-        rest.is_empty() && tail.starts_with(b"FOREIGN KEY (") && !tail.ends_with(b"NOT VALID");
-    whole.then_some((table, name, tail))
+    (rest.is_empty() && is_plain_key(tail)).then_some((table, name, tail))
+}
+
+/// A foreign key of nothing but columns, actions and when it is checked: one that is valid once its rows have been looked at. Keys
+/// that are NOT VALID or NOT ENFORCED, and what later versions may add, are left as they are.
+fn is_plain_key(tail: &[u8]) -> bool {
+    let parse = || {
+        let mut text = columns(tail.strip_prefix(b"FOREIGN KEY ")?)?.strip_prefix(b" REFERENCES ")?;
+        text::take_name(&mut text)?;
+        text = columns(text)?;
+        const ACTIONS: [&[u8]; 8] = [
+            b" MATCH FULL",
+            b" ON UPDATE",
+            b" ON DELETE",
+            b" CASCADE",
+            b" RESTRICT",
+            b" SET NULL",
+            b" SET DEFAULT",
+            b" DEFERRABLE",
+        ];
+        loop {
+            if let Some(rest) = ACTIONS.iter().find_map(|word| text.strip_prefix(*word)) {
+                text = rest;
+            } else if let Some(rest) = text.strip_prefix(b" (") {
+                // The columns that ON DELETE SET … is about.
+                text = columns(&text[text.len() - rest.len() - 1..])?;
+            } else {
+                let rest = text.strip_prefix(b" INITIALLY DEFERRED").unwrap_or(text);
+                return rest.is_empty().then_some(());
+            }
+        }
+    };
+    parse().is_some()
+}
+
+/// What follows a list of plain columns in parentheses. (A period is none.)
+fn columns(text: &[u8]) -> Option<&[u8]> {
+    let mut rest = text.strip_prefix(b"(")?;
+    loop {
+        text::take_name(&mut rest)?;
+        match rest.strip_prefix(b", ") {
+            Some(more) => rest = more,
+            None => return rest.strip_prefix(b")"),
+        }
+    }
 }
 
 /// The statements of an ACL entry of a table with the table's name replaced by a zero byte. `None` for what is
@@ -270,5 +312,29 @@ mod tests {
             ),
             None
         );
+    }
+
+    #[test]
+    fn only_plain_keys_are_split() {
+        let plain = |rest: &str| {
+            let key = format!(
+                "ALTER TABLE ONLY a.t\n    ADD CONSTRAINT k FOREIGN KEY (x, \"Y\") REFERENCES a.u(id, y){rest};\n"
+            );
+            foreign_key_name(key.as_bytes()).is_some()
+        };
+        for rest in [
+            "",
+            " ON DELETE CASCADE",
+            " MATCH FULL ON UPDATE SET NULL ON DELETE SET DEFAULT (x) DEFERRABLE INITIALLY DEFERRED",
+        ] {
+            assert!(plain(rest), "{rest}");
+        }
+        for rest in [" NOT VALID", " NOT ENFORCED", " DEFERRABLE NOT ENFORCED", " SOMETHING NEW"] {
+            assert!(!plain(rest), "{rest}");
+        }
+        assert!(foreign_key_name(
+            b"ALTER TABLE ONLY t\n    ADD CONSTRAINT k FOREIGN KEY (x, PERIOD p) REFERENCES u(x, PERIOD p);\n"
+        )
+        .is_none());
     }
 }
