@@ -65,12 +65,12 @@ class Toc:
         for _ in range(3):
             self.put(self.text())
         entries = [self.entry() for _ in range(self.number())]
-        entries = [e for e in entries if e["desc"] != b"SEARCHPATH"]
-        # The schema that was there anyway.
-        public = {"id": 99999, "data": 0, "table": b"2615", "oid": b"2200", "tag": b"public", "desc": b"SCHEMA", "section": 2,
-                  "defn": b"CREATE SCHEMA public;\n", "drop": b"DROP SCHEMA public;\n", "copy": None, "namespace": None, "space": None,
-                  "owner": b"postgres", "oids": b"false", "needs": [], "file": None}
-        entries.insert(3, public)
+        # In its place comes the schema that is there anyway.
+        other = next(e for e in entries if e["desc"] == b"SCHEMA")
+        for n, e in enumerate(entries):
+            if e["desc"] == b"SEARCHPATH":
+                entries[n] = dict(other, id=e["id"], oid=b"2200", tag=b"public", defn=b"CREATE SCHEMA public;\n",
+                                  drop=b"DROP SCHEMA public;\n", owner=b"postgres")
         self.put(len(entries))
         for e in entries:
             for prefix in ((e["namespace"] or b"") + b".", b'"' + (e["namespace"] or b"") + b'".'):

@@ -252,8 +252,7 @@ impl Builder<'_> {
                 let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
                 tables.any(|table| self.tree.parent.contains_key(&(table as u32)))
             };
-            let inserts =
-                entry.desc == b"TABLE DATA" && entry.copy_stmt.is_empty() && partition();
+            let inserts = entry.desc == b"TABLE DATA" && entry.copy_stmt.is_empty() && partition();
             if copies_via_root(&entry) || inserts {
                 self.via_root.insert(place);
             }

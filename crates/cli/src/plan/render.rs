@@ -150,10 +150,7 @@ impl Renderer<'_> {
         if self.plan.selects_schemas && entry.desc == b"SCHEMA" && entry.tag == b"public" {
             // Versions before 11 wrote its creation and left it out when they restored.
             sql!(out, "CREATE SCHEMA IF NOT EXISTS public;\n");
-        } else if self.style.no_owner
-            && entry.desc == b"SCHEMA"
-            && !entry.defn.starts_with(b"--")
-        {
+        } else if self.style.no_owner && entry.desc == b"SCHEMA" && !entry.defn.starts_with(b"--") {
             // Without the AUTHORIZATION that old versions put there. What begins as a comment makes nothing: public, where it
             // is the one that each database has, but with an owner or privileges of its own.
             sql!(out, "CREATE SCHEMA ", quote_ident(entry.tag), ";\n");

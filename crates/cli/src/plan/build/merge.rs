@@ -189,7 +189,8 @@ pub fn foreign_key_name(defn: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 /// that are NOT VALID or NOT ENFORCED, and what later versions may add, are left as they are.
 fn is_plain_key(tail: &[u8]) -> bool {
     let parse = || {
-        let mut text = columns(tail.strip_prefix(b"FOREIGN KEY ")?)?.strip_prefix(b" REFERENCES ")?;
+        let mut text =
+            columns(tail.strip_prefix(b"FOREIGN KEY ")?)?.strip_prefix(b" REFERENCES ")?;
         text::take_name(&mut text)?;
         text = columns(text)?;
         const ACTIONS: [&[u8]; 8] = [

@@ -3,8 +3,8 @@
 use super::{lock, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
-use crate::plan::build::{copies_via_root, describe};
 use crate::plan::build::merge::foreign_key_name;
+use crate::plan::build::{copies_via_root, describe};
 use crate::plan::render::Settings;
 use crate::plan::schedule::{Batch, Outcome};
 use crate::plan::Work;
