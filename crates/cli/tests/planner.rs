@@ -126,6 +126,8 @@ impl Maker {
 
 fn archive(roots: &[(usize, usize, usize)]) -> Toc {
     let mut maker = Maker::default();
+    let path = "SELECT pg_catalog.set_config('search_path', '', false);\n";
+    maker.add("SEARCHPATH", "SEARCHPATH", Section::PreData, path, &[]);
     let function = maker.add("FUNCTION", "f", Section::PreData, "CREATE FUNCTION s.f();\n", &[]);
     let dim = "CREATE TABLE s.dim (\n    v text\n);\n";
     let dimension = maker.add("TABLE", "dim", Section::PreData, dim, &[]);
@@ -209,7 +211,7 @@ fn planned(toc: &Toc, facts: &Facts, rules: Rules, bytes: u64) -> Plan {
 }
 
 fn facts(superuser: bool, lock_slots: u64) -> Facts {
-    Facts { server_version: 150_000, superuser, lock_slots, jobs: 2 }
+    Facts { server_version: 150_000, superuser, no_staging: None, lock_slots, jobs: 2 }
 }
 
 proptest! {

@@ -95,7 +95,7 @@ fn write_list(archive: &Archive, options: &Options, out: &mut impl Write) -> io:
 fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     let archive = Archive::open(&options.archive)?;
     let facts = match &options.target.dbname {
-        Some(_) => facts::of(&options.target.connect(None)?, options.jobs)?,
+        Some(_) => facts::of(&options.target.connect(None)?, archive.toc(), options.jobs)?,
         None => facts::assumed(options.jobs),
     };
     let terms = options.terms(facts);

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 mod cost;
 mod edges;
 mod groups;
+pub use groups::STAGE_FROM;
 pub mod merge;
 
 /// Everything that planning looks at.

@@ -342,7 +342,13 @@ mod tests {
 
     #[test]
     fn what_is_not_the_same_is_refused() {
-        let facts = Facts { server_version: 150_000, superuser: true, lock_slots: 6400, jobs: 1 };
+        let facts = Facts {
+            server_version: 150_000,
+            superuser: true,
+            no_staging: None,
+            lock_slots: 6400,
+            jobs: 1,
+        };
         let above = text::create_table(
             b"CREATE TABLE p (\n    a integer NOT NULL\n)\nPARTITION BY RANGE (a);",
         )

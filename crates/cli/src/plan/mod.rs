@@ -31,6 +31,9 @@ pub struct Facts {
     /// E.g. 150020.
     pub server_version: u32,
     pub superuser: bool,
+    /// Why catalogs may not be updated on this server, if so.
+    #[serde(default)]
+    pub no_staging: Option<String>,
     /// Locks that all transactions together can hold: max_locks_per_transaction × possible transactions.
     pub lock_slots: u64,
     /// Connections of the run that made the plan: a large table is cut into as many parts at most.

@@ -1,11 +1,15 @@
 //! What the planner wants to know of the server.
 
+use super::probe::{self, Verdict};
+use crate::archive::Toc;
 use crate::error::Result;
 use crate::pg::Connection;
+use crate::plan::build::STAGE_FROM;
 use crate::plan::Facts;
 
-/// Ask the server.
-pub fn of(connection: &Connection, jobs: usize) -> Result<Facts> {
+/// Ask the server. For an archive with so many partitions that some could be made below staging parents it is tried, too,
+/// whether that gives here what plain statements give.
+pub fn of(connection: &Connection, toc: &Toc, jobs: usize) -> Result<Facts> {
     // The lock table has room for max_locks_per_transaction for each possible transaction (documentation of that
     // setting), and background workers count as well.
     let rows = connection.query(
@@ -14,9 +18,20 @@ pub fn of(connection: &Connection, jobs: usize) -> Result<Facts> {
           + current_setting('max_worker_processes')::bigint + current_setting('max_wal_senders')::bigint + 1), \
           (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)",
     )?;
+    let partitions = toc.entries().filter(|e| e.desc == b"TABLE ATTACH").take(STAGE_FROM).count();
+    let superuser = rows.flag(0, 1);
+    let no_staging = match partitions >= STAGE_FROM {
+        true if !superuser => Some("the restoring role is no superuser".to_string()),
+        true => match probe::probe(connection)? {
+            Verdict::Same => None,
+            Verdict::Off(reason) => Some(reason),
+        },
+        false => None,
+    };
     Ok(Facts {
         server_version: connection.server_version(),
-        superuser: rows.flag(0, 1),
+        superuser,
+        no_staging,
         lock_slots: rows.number(0, 0).unwrap_or(6400),
         jobs,
     })
@@ -24,7 +39,7 @@ pub fn of(connection: &Connection, jobs: usize) -> Result<Facts> {
 
 /// Facts of a server that nobody has asked, for plans without one: a superuser on a server as it comes.
 pub fn assumed(jobs: usize) -> Facts {
-    Facts { server_version: 150_000, superuser: true, lock_slots: 64 * 122, jobs }
+    Facts { server_version: 150_000, superuser: true, no_staging: None, lock_slots: 64 * 122, jobs }
 }
 
 /// Kilobytes of maintenance_work_mem for each of `jobs` connections that may build indexes at the same time: a share

@@ -8,6 +8,7 @@
 //! - [`database`]: creating the target, dropping what is in the way.
 //! - [`tell`]: steps in words and by kind, for those who watch.
 //! - [`pieces`]: a table's rows, read ahead.
+//! - [`probe`]: whether partitions may be moved in the catalogs of this server.
 //! - [`finish`]: ANALYZE at the end.
 //! - [`check`]: comparing the result with the archive or the source.
 
@@ -18,6 +19,7 @@ pub mod facts;
 pub mod finish;
 pub mod journal;
 pub mod pieces;
+pub mod probe;
 pub mod session;
 pub mod tell;
 pub mod work;
@@ -175,11 +177,15 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             }
             let terms = Terms {
                 had_objects: check::has_objects(&connection)?,
-                ..options.terms(facts::of(&connection, options.jobs)?)
+                ..options.terms(facts::of(&connection, archive.toc(), options.jobs)?)
             };
             (terms, Vec::new(), Vec::new())
         }
     };
+    if let Some(reason) = terms.facts.no_staging.as_ref().filter(|_| terms.rules.staged_partitions)
+    {
+        watch.event(&Event::Note(&format!("the rule staged-partitions is off: {reason}")));
+    }
     let fresh = !resumed;
     let mut report = Report { resumed: done.len(), ..Report::default() };
     watch.event(&Event::Phase("planning"));

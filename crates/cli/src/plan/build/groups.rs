@@ -6,7 +6,7 @@ use crate::plan::text;
 
 /// From so many partitions on the time that a parent's descriptor takes to be rebuilt for each new one
 /// (a few microseconds times the partitions that it has) is worth a staging parent.
-const STAGE_FROM: usize = 256;
+pub const STAGE_FROM: usize = 256;
 /// Members of a run of adjoining ranges that are worth a staging parent of their own.
 const RUN_FROM: usize = 16;
 /// Partitions of a group without a staging parent. A transaction must not be large: at the end of each
@@ -103,6 +103,7 @@ impl Builder<'_> {
         let entry = self.input.toc.entry(family.parent as usize);
         self.input.rules.staged_partitions
             && self.input.facts.superuser
+            && self.input.facts.no_staging.is_none()
             && family.members.len() >= STAGE_FROM
             && text::create_table(entry.defn)
                 .is_some_and(|t| t.rest.starts_with(b"PARTITION BY RANGE ("))
