@@ -89,6 +89,19 @@ DO $$ BEGIN IF current_setting('server_version_num')::int >= 180000 THEN
 END IF; END $$;
 """
 
+# Defaults that statements of their own set: of serial columns, which partitions have too, have otherwise, or have not.
+SERIALS = """
+CREATE TABLE p (id bigserial, d int NOT NULL, v text, n smallserial) PARTITION BY RANGE (d);
+""" + ranges("p", 300) + """
+CREATE TABLE rest PARTITION OF p DEFAULT;
+CREATE SEQUENCE mine OWNED BY part_5.id;
+ALTER TABLE part_3 ALTER id DROP DEFAULT; ALTER TABLE part_4 ALTER id SET DEFAULT 7; ALTER TABLE part_5 ALTER id SET DEFAULT nextval('mine');
+ALTER TABLE part_6 ALTER n SET DEFAULT NULL;
+INSERT INTO p (d, v) SELECT i, md5(i::text) FROM generate_series(1, 400) i;
+CREATE TABLE odd (n smallint NOT NULL DEFAULT 3, v text, d int NOT NULL, id bigint NOT NULL);
+INSERT INTO odd SELECT 1, 'odd', 5000, 1; ALTER TABLE p ATTACH PARTITION odd FOR VALUES FROM (5000) TO (6000);
+"""
+
 
 def archive(world, version, name, sql, args=(), flags=()):
     """(an archive of a database made by statements, the catalogs that pg_restore makes of it, the dump of that)"""
@@ -128,9 +141,42 @@ def shape(world, version, name, sql, jobs=(1, 2, 8), flags=(), args=(), oracle=(
         same(dump, server.dump("target"), f"{name} {version}, {count} jobs {flags}")
 
 
+# Each partition is looked at when it has been attached, and with it the default partition of its parent.
+EMPTY = """
+CREATE TABLE public.seen (partition oid PRIMARY KEY);
+CREATE FUNCTION public.empty() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE o record; full_one bool;
+BEGIN
+    FOR o IN SELECT inhrelid, inhparent FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
+            WHERE c.relkind = 'r' AND inhrelid NOT IN (SELECT partition FROM public.seen) LOOP
+        INSERT INTO public.seen VALUES (o.inhrelid) ON CONFLICT DO NOTHING;
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', o.inhrelid::regclass) INTO full_one;
+        IF full_one THEN RAISE 'rows before the attachment'; END IF;
+        IF EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = o.inhparent AND partdefid NOT IN (0, o.inhrelid)) THEN
+            RAISE 'the default partition before another';
+        END IF;
+    END LOOP;
+END $$;
+CREATE EVENT TRIGGER empty ON ddl_command_end WHEN TAG IN ('ALTER TABLE', 'CREATE TABLE') EXECUTE FUNCTION public.empty();
+"""
+
+
+def attached_first(world):
+    """No row is read because its table is attached: partitions are attached before they have rows, the default one last."""
+    server = world.server(OLD)
+    path = archive(world, OLD, "serials", SERIALS)[0]
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute(EMPTY)
+    run = firn(server, "target", path, "--jobs", "3", "--disable-rule=partition-of").ok()
+    assert "rows before" not in run.out and "default partition before" not in run.out, run.out[-2000:]
+
+
 def cases(world):
+    yield "shapes attached first", lambda: attached_first(world)
     for version in (OLD, NEW):
         yield f"shapes identity {version}", lambda v=version: shape(world, v, "identity", IDENTITY)
+        yield f"shapes serials {version}", lambda v=version: shape(world, v, "serials", SERIALS)
         yield f"shapes tablespaces {version}", lambda v=version: shape(world, v, "tablespaces", TABLESPACES, jobs=(1, 3))
         for name, flags in (("copy", ()), ("inserts", ("--rows-per-insert=100",))):
             yield (f"shapes via root {name} {version}", lambda v=version, n=name, f=flags: shape(

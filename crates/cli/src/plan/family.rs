@@ -91,7 +91,6 @@ pub fn merges(
     facts: &Facts,
     parent: (&Entry, &CreateTable),
     child: (&Entry, &CreateTable),
-    parent_has_defaults: bool,
 ) -> Option<&'static str> {
     let ((parent, above), (child, below)) = (parent, child);
     // From version 18 on NOT NULL constraints have names, and partitions inherit them.
@@ -108,10 +107,6 @@ pub fn merges(
     // Storage and compression settings of the parent would be inherited.
     if !above.extras.is_empty() {
         return Some("the parent has settings beyond CREATE TABLE");
-    }
-    // A default set by a statement of its own would be inherited or not, depending on which comes first.
-    if parent_has_defaults {
-        return Some("the parent has defaults set by statements of their own");
     }
     // A partition without a tablespace goes into its parent's.
     if !parent.tablespace.is_empty() {
@@ -165,29 +160,23 @@ fn qualified(table: &[u8], name: &[u8]) -> Vec<u8> {
 /// Find all families among the selected entries.
 pub fn find(toc: &Toc, selection: &Selection, facts: &Facts, sizes: &dyn Sizes) -> Vec<Family> {
     let mut attached = HashMap::<u32, Vec<(u32, u32)>>::new();
-    let mut defaults = std::collections::HashSet::new();
     for place in selection.places() {
         let entry = toc.entry(place as usize);
-        match entry.desc {
-            b"TABLE ATTACH" => {
-                let Some(found) = text::attach(entry.defn) else { continue };
-                let named = |name: &[u8]| {
-                    let mut all = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-                    all.find(|&p| {
-                        let e = toc.entry(p);
-                        e.desc == b"TABLE"
-                            && selection.has(p as u32)
-                            && text::create_table(e.defn).is_some_and(|t| t.name == name)
-                    })
-                };
-                if let (Some(parent), Some(child)) = (named(found.parent), named(found.child)) {
-                    attached.entry(parent as u32).or_default().push((child as u32, place));
-                }
-            }
-            b"DEFAULT" => {
-                defaults.extend(entry.dependencies.iter().filter_map(|d| toc.place(*d)));
-            }
-            _ => {}
+        if entry.desc != b"TABLE ATTACH" {
+            continue;
+        }
+        let Some(found) = text::attach(entry.defn) else { continue };
+        let named = |name: &[u8]| {
+            let mut all = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+            all.find(|&p| {
+                let e = toc.entry(p);
+                e.desc == b"TABLE"
+                    && selection.has(p as u32)
+                    && text::create_table(e.defn).is_some_and(|t| t.name == name)
+            })
+        };
+        if let (Some(parent), Some(child)) = (named(found.parent), named(found.child)) {
+            attached.entry(parent as u32).or_default().push((child as u32, place));
         }
     }
     if attached.is_empty() {
@@ -202,11 +191,10 @@ pub fn find(toc: &Toc, selection: &Selection, facts: &Facts, sizes: &dyn Sizes) 
         let entry = toc.entry(parent as usize);
         let Some(above) = text::create_table(entry.defn) else { continue };
         let mut family = Family { parent, ..Family::default() };
-        let has_defaults = defaults.contains(&(parent as usize));
         for (table, attach) in children {
             let child = toc.entry(table as usize);
             let Some(below) = text::create_table(child.defn) else { continue };
-            if merges(facts, (&entry, &above), (&child, &below), has_defaults).is_none() {
+            if merges(facts, (&entry, &above), (&child, &below)).is_none() {
                 let bound = text::attach(toc.entry(attach as usize).defn).map(|a| a.bound);
                 let default = bound == Some(b"DEFAULT");
                 family.members.push(Member { table, attach, pairs: 0..0, default });
@@ -355,20 +343,19 @@ mod tests {
         .unwrap();
         let below = text::create_table(b"CREATE TABLE c (\n    a integer NOT NULL\n);").unwrap();
         let entry = Entry { desc: b"TABLE", ..Entry::default() };
-        let merge = |facts, parent: &Entry, above: &CreateTable, below: &CreateTable, d| {
-            merges(facts, (parent, above), (&entry, below), d)
+        let merge = |facts, parent: &Entry, above: &CreateTable, below: &CreateTable| {
+            merges(facts, (parent, above), (&entry, below))
         };
-        assert_eq!(merge(&facts, &entry, &above, &below, false), None);
-        assert!(merge(&facts, &entry, &above, &below, true).is_some());
+        assert_eq!(merge(&facts, &entry, &above, &below), None);
         let newer = Facts { server_version: 180_000, ..facts.clone() };
-        assert!(merge(&newer, &entry, &above, &below, false).is_some());
+        assert!(merge(&newer, &entry, &above, &below).is_some());
         let named = CreateTable { body: b"a integer CONSTRAINT p_a_not_null NOT NULL", ..below };
-        assert_eq!(merge(&newer, &entry, &above, &named, false), None);
+        assert_eq!(merge(&newer, &entry, &above, &named), None);
         let spaced = Entry { tablespace: b"fast", ..entry };
-        assert!(merge(&facts, &spaced, &above, &below, false).is_some());
+        assert!(merge(&facts, &spaced, &above, &below).is_some());
         let more = CreateTable { extras: b"ALTER TABLE", ..above };
-        assert!(merge(&facts, &entry, &more, &below, false).is_some());
+        assert!(merge(&facts, &entry, &more, &below).is_some());
         let other = CreateTable { body: b"a bigint NOT NULL", ..below };
-        assert!(merge(&facts, &entry, &above, &other, false).is_some());
+        assert!(merge(&facts, &entry, &above, &other).is_some());
     }
 }

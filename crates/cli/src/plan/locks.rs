@@ -106,7 +106,9 @@ fn use_of_kind(desc: &[u8]) -> Use {
         b"FK CONSTRAINT" => (ShareRowExclusive, ShareRowExclusive, true),
         b"TRIGGER" => (ShareRowExclusive, ShareRowExclusive, true),
         b"RULE" | b"POLICY" | b"ROW SECURITY" => (AccessExclusive, AccessShare, false),
-        b"CHECK CONSTRAINT" | b"DEFAULT" => (AccessExclusive, AccessShare, true),
+        b"CHECK CONSTRAINT" => (AccessExclusive, AccessShare, true),
+        // ALTER TABLE ONLY.
+        b"DEFAULT" => (AccessExclusive, AccessShare, false),
         b"SEQUENCE OWNED BY" => (AccessExclusive, AccessExclusive, false),
         b"TABLE ATTACH" => (AccessExclusive, ShareUpdateExclusive, false),
         b"INDEX ATTACH" => (AccessExclusive, ShareUpdateExclusive, false),

@@ -4,6 +4,7 @@
 //! data, then post-data. Here only what needs that order waits: see each function.
 
 use super::*;
+use crate::plan::text;
 
 impl Builder<'_> {
     pub(super) fn add_edges(&mut self) {
@@ -140,7 +141,14 @@ impl Builder<'_> {
     /// What a partition inherits is there before the partition: identity columns (from version 17 on) of its parent and
     /// of what that itself is attached to. `pg_restore` has the same order; the other way round each such statement
     /// would lock all partitions at once.
+    ///
+    /// What it must not inherit comes after it: defaults that statements of their own set. Those of partitions have
+    /// statements, too.
+    ///
+    /// Partitions are attached before they have rows, which the server would read in search of such that do not belong
+    /// there; the default partition is attached last, as it would read its rows for each further one.
     fn order_attachments(&mut self) {
+        let toc = self.input.toc;
         let all = self.tree.children.values().flatten();
         let attach_of: HashMap<u32, u32> = all.copied().collect();
         // Rows that go through a parent wait until all partitions are attached.
@@ -161,9 +169,29 @@ impl Builder<'_> {
             let circle = || self.tree.ancestors(*parent).contains(parent);
             let attached = attach_of.get(parent).filter(|_| !circle());
             before.extend(attached.map(|attach| self.step_of[*attach as usize]));
-            for (_, attach) in children {
-                let after = self.step_of[*attach as usize];
-                edges.extend(before.iter().map(|before| (*before, after)));
+            let step = |place: u32| self.step_of[place as usize];
+            let rest = children.iter().find(|(_, attach)| {
+                let attach = toc.entry(*attach as usize);
+                text::attach(attach.defn).is_some_and(|attach| attach.bound == b"DEFAULT")
+            });
+            for (child, attach) in children {
+                edges.extend(before.iter().map(|before| (*before, step(*attach))));
+                let data = self.input.selection.data_of(toc.entry(*child as usize).dump_id);
+                edges.extend(data.map(|data| (step(*attach), step(data))));
+                edges.extend(rest.map(|(_, rest)| (step(*attach), step(*rest))));
+            }
+        }
+        let families: HashMap<u32, &Family> =
+            self.plan.families.iter().map(|family| (family.parent, family)).collect();
+        for place in self.input.selection.places() {
+            let entry = toc.entry(place as usize);
+            if entry.desc != b"DEFAULT" {
+                continue;
+            }
+            for table in entry.dependencies.iter().filter_map(|d| toc.place(*d)) {
+                let members = families.get(&(table as u32)).map_or(&[][..], |f| &f.members);
+                let after = self.step_of[place as usize];
+                edges.extend(members.iter().map(|m| (self.step_of[m.attach as usize], after)));
             }
         }
         edges.into_iter().for_each(|(before, after)| self.edge(before, after));
