@@ -167,6 +167,11 @@ impl<'a> Scheduler<'a> {
         conflicting.map(|lock| lock.resource)
     }
 
+    fn waits_at_its_end(&self, step: u32) -> bool {
+        let work = &self.plan.steps[step as usize].work;
+        matches!(work, Work::Group(group) if self.plan.groups[*group as usize].staged)
+    }
+
     fn hold(&mut self, step: u32) {
         for lock in self.plan.locks(step as usize) {
             let held = self.held.entry(lock.resource).or_default();
@@ -234,7 +239,10 @@ impl<'a> Scheduler<'a> {
                 || (cost + step_cost <= share && batch.lock_count + locks <= self.limits.locks);
             let room = self.locks_held + batch.lock_count + locks <= self.lock_budget
                 || (self.running == 0 && batch.steps.is_empty());
-            if !fits || !room {
+            // At its end a staged group waits for a lock that others of its family hold; a second one in the same
+            // transaction would do so while it holds the first one's.
+            let waits = self.waits_at_its_end(step);
+            if !fits || !room || waits && batch.steps.iter().any(|s| self.waits_at_its_end(*s)) {
                 if !from_local {
                     blocked.push((rank, step));
                 }
