@@ -178,10 +178,10 @@ def cases(world):
         yield f"shapes identity {version}", lambda v=version: shape(world, v, "identity", IDENTITY)
         yield f"shapes serials {version}", lambda v=version: shape(world, v, "serials", SERIALS)
         yield f"shapes tablespaces {version}", lambda v=version: shape(world, v, "tablespaces", TABLESPACES, jobs=(1, 3))
-        for name, flags in (("copy", ()), ("inserts", ("--rows-per-insert=100",))):
+        for name, flags in (("copy", ()), ("inserts", ("--column-inserts", "--rows-per-insert=100"))):
             yield (f"shapes via root {name} {version}", lambda v=version, n=name, f=flags: shape(
                 world, v, f"via_root_{n}", VIA_ROOT, jobs=(1, 4), args=("--load-via-partition-root", *f)))
-        for flags in ((), ("--no-owner",), ("--clean", "--no-owner"), ("--clean", "--if-exists")):
+        for flags in ((), ("--no-owner",), ("--clean", "--if-exists", "--no-owner"), ("--clean", "--if-exists")):
             yield (f"shapes public {' '.join(flags)} {version}", lambda v=version, f=flags: shape(
                 world, v, "public", PUBLIC, jobs=(2,), flags=f, oracle=f))
         yield f"shapes foreign keys {version}", lambda v=version: shape(world, v, "foreign_keys", FOREIGN_KEYS, jobs=(3,))
