@@ -1,11 +1,11 @@
 //! Reads the table of contents.
 //!
 //! Format: PostgreSQL's `pg_backup_archiver.c`, `WriteToc`, with what `pg_backup_custom.c` (an offset) and
-//! `pg_backup_directory.c` (a file name) append to each entry.
+//! `pg_backup_directory.c` and `pg_backup_tar.c` (a file name) append to each entry.
 
 use super::header::{Format, Header};
 use super::wire::{Offset, Wire};
-use crate::archive::toc::{Entry, Section, Toc};
+use crate::archive::toc::{Absent, Entry, Section, Toc};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::io::Read;
@@ -72,6 +72,18 @@ fn text<R: Read>(wire: &mut Wire<R>, scratch: &mut Vec<u8>) -> Result<Span> {
     Ok(start..scratch.len())
 }
 
+/// The same, noting whether it is there.
+fn perhaps<R: Read>(
+    wire: &mut Wire<R>,
+    scratch: &mut Vec<u8>,
+    what: Absent,
+    absent: &mut Absent,
+) -> Result<Span> {
+    let start = scratch.len();
+    absent.note(what, wire.text(scratch)?);
+    Ok(start..scratch.len())
+}
+
 /// Reads a number that is written as text. None is 0.
 fn number<R: Read>(wire: &mut Wire<R>, scratch: &mut Vec<u8>) -> Result<u32> {
     let span = text(wire, scratch)?;
@@ -113,11 +125,18 @@ fn entry<R: Read>(
         code => return Err(Error::archive(format!("unknown section {code}"))),
     };
     let defn = text(wire, buffer)?;
-    let drop_stmt = text(wire, buffer)?;
+    let mut absent = Absent::default();
+    let drop_stmt = perhaps(wire, buffer, Absent::DROP_STMT, &mut absent)?;
     let copy_stmt = text(wire, buffer)?;
-    let namespace = text(wire, buffer)?;
-    let tablespace = text(wire, buffer)?;
-    let tableam = if header.at_least(14) { text(wire, buffer)? } else { 0..0 };
+    let namespace = perhaps(wire, buffer, Absent::NAMESPACE, &mut absent)?;
+    let tablespace = perhaps(wire, buffer, Absent::TABLESPACE, &mut absent)?;
+    let tableam = match header.at_least(14) {
+        true => perhaps(wire, buffer, Absent::TABLEAM, &mut absent)?,
+        false => {
+            absent.note(Absent::TABLEAM, false);
+            0..0
+        }
+    };
     let relkind = if header.at_least(16) {
         let code = wire.int()?;
         u8::try_from(code)
@@ -125,7 +144,7 @@ fn entry<R: Read>(
     } else {
         0
     };
-    let owner = text(wire, buffer)?;
+    let owner = perhaps(wire, buffer, Absent::OWNER, &mut absent)?;
     // Tables WITH OIDS ended with PostgreSQL 12.
     let with_oids = text(wire, buffer)?;
     if &buffer[with_oids] == b"true" {
@@ -155,12 +174,17 @@ fn entry<R: Read>(
                 true
             }
         },
-        Format::Directory => {
+        Format::Directory | Format::Tar => {
             let name = text(wire, buffer)?;
             let mut name = &buffer[name];
-            // Some versions noted another name than the one they used.
-            if &buffer[desc.clone()] == b"BLOBS" && !name.is_empty() && !header.at_least(16) {
-                name = b"blobs.toc";
+            // Some versions noted another name than the one they used; in tar archives all do.
+            let list = format!("blobs_{dump_id}.toc");
+            if &buffer[desc.clone()] == b"BLOBS" && !name.is_empty() {
+                if !header.at_least(16) {
+                    name = b"blobs.toc";
+                } else if header.format == Format::Tar {
+                    name = list.as_bytes();
+                }
             }
             if !name.is_empty() && name != usual_name(dump_id).as_bytes() {
                 data.names.insert(place, name.into());
@@ -185,6 +209,7 @@ fn entry<R: Read>(
         copy_stmt: &buffer[copy_stmt],
         has_data,
         dependencies,
+        absent,
     })
 }
 

@@ -1,10 +1,12 @@
-//! The folder of an archive in directory format: a local one, one in an object store, or one in memory.
+//! The folder of an archive in directory format: a local one, one in an object store, one in a tar archive, or one in
+//! memory.
 
 use super::checked::Expected;
 use super::fault::{self, While};
 use super::header::Compression;
 use super::member::Member;
 use super::remote::{Object, Remote};
+use super::tar::Tar;
 use crate::backup::manifest;
 use crate::error::{Error, Result};
 use crate::store::store_error;
@@ -40,6 +42,8 @@ enum Place {
     Remote { remote: Arc<Remote>, sizes: HashMap<Vec<u8>, u64> },
     /// Files that lie in memory.
     Memory(Files),
+    /// Files within another.
+    Tar(Tar),
 }
 
 /// A name of a file right within the folder.
@@ -94,6 +98,11 @@ impl Folder {
     /// Files that lie in memory.
     pub fn memory(files: Files) -> Folder {
         Folder { place: Place::Memory(files), expected: None }
+    }
+
+    /// What a tar archive holds.
+    pub fn tar(tar: Tar) -> Folder {
+        Folder { place: Place::Tar(tar), expected: None }
     }
 
     /// From now on files are compared with this.
@@ -157,7 +166,7 @@ impl Folder {
             }
         }
         Err(Error::archive("file \"toc.dat\" does not exist").hint(
-            "An archive is a file or a directory that pg_dump made in custom or directory format.",
+            "An archive is a file or a directory that pg_dump made in custom, directory or tar format.",
         ))
     }
 
@@ -185,6 +194,7 @@ impl Folder {
             Place::Memory(files) => {
                 Ok(files.get(name).map(|bytes| Member::memory(shown(), bytes.clone())))
             }
+            Place::Tar(tar) => Ok(tar.find(name)),
             Place::Remote { remote, sizes } => {
                 let object = || Object { remote: remote.clone(), key: shown() };
                 let size = match &self.expected {
@@ -213,6 +223,7 @@ impl Folder {
                 fs::metadata(folder.join(OsStr::from_bytes(&full))).ok().map(|meta| meta.len())
             }
             (None, Place::Memory(files)) => files.get(&full).map(|bytes| bytes.len() as u64),
+            (None, Place::Tar(tar)) => tar.size(&full),
             (None, Place::Remote { sizes, .. }) => sizes.get(&full).copied(),
         })
     }

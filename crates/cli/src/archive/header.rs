@@ -14,6 +14,8 @@ pub enum Format {
     Custom,
     /// A folder of files (`pg_dump -Fd`).
     Directory,
+    /// These files in one (`pg_dump -Ft`).
+    Tar,
 }
 
 impl fmt::Display for Format {
@@ -21,6 +23,7 @@ impl fmt::Display for Format {
         f.write_str(match self {
             Format::Custom => "custom",
             Format::Directory => "directory",
+            Format::Tar => "tar",
         })
     }
 }
@@ -83,6 +86,9 @@ pub struct Header {
     /// The archive's version, e.g. (1, 14, 0): 1.14 up to PostgreSQL 15, 1.15 of 16, 1.16 of 17 and 18.
     pub version: (u8, u8, u8),
     pub compression: Compression,
+    /// Bytes of an integer's and of an offset's magnitude in the table of contents.
+    pub int_size: u8,
+    pub offset_size: u8,
     /// The database that was dumped. Bytes that are not UTF-8 are replaced, here and below.
     pub dbname: String,
     /// The version of the server it was dumped from, e.g. `15.18 (Debian 15.18-0+deb12u1)`.
@@ -127,6 +133,7 @@ impl Header {
         let fits = match format {
             Format::Custom => format_code == 1,
             Format::Directory => matches!(format_code, 3 | 5),
+            Format::Tar => format_code == 3,
         };
         if !fits {
             return Err(Error::archive(format!(
@@ -165,6 +172,8 @@ impl Header {
             format,
             version: (major, minor, revision),
             compression,
+            int_size,
+            offset_size,
             dbname: text()?,
             server_version: text()?,
             dump_version: text()?,

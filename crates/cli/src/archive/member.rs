@@ -19,6 +19,8 @@ pub(super) struct Member {
     pub name: String,
     /// Its size in bytes when it was opened.
     pub size: u64,
+    /// Where it begins in `bytes`.
+    start: u64,
     bytes: Bytes,
 }
 
@@ -38,17 +40,23 @@ impl Member {
         if !meta.is_file() {
             return Err(Error::archive(format!("\"{name}\" is not a regular file")));
         }
-        Ok(Member { name, size: meta.len(), bytes: Bytes::Local(Arc::new(file)) })
+        Ok(Member { name, size: meta.len(), start: 0, bytes: Bytes::Local(Arc::new(file)) })
     }
 
     /// A file that lies in memory.
     pub fn memory(name: String, bytes: Arc<[u8]>) -> Member {
-        Member { name, size: bytes.len() as u64, bytes: Bytes::Memory(bytes) }
+        Member { name, size: bytes.len() as u64, start: 0, bytes: Bytes::Memory(bytes) }
     }
 
     /// An object of this size in a store.
     pub fn object(object: Object, size: u64) -> Member {
-        Member { name: object.key.clone(), size, bytes: Bytes::Object(object) }
+        Member { name: object.key.clone(), size, start: 0, bytes: Bytes::Object(object) }
+    }
+
+    /// A part of it that is a file of its own.
+    pub fn part(&self, name: String, range: Range<u64>) -> Member {
+        let (start, size) = (self.start + range.start, range.end - range.start);
+        Member { name, size, start, bytes: self.bytes.clone() }
     }
 
     /// The bytes from front to back for a reader that will stop early, nobody knows where.
@@ -64,9 +72,9 @@ impl Member {
     /// The bytes from `range.start` on, from front to back, to the file's end. `range.end` is where the reader will
     /// probably stop: nothing beyond it is read ahead.
     pub fn read(&self, range: Range<u64>) -> Stream {
-        let at = range.start.min(self.size);
-        let expected = range.end.clamp(at, self.size);
-        let end = self.size;
+        let at = self.start + range.start.min(self.size);
+        let end = self.start + self.size;
+        let expected = self.start.saturating_add(range.end).clamp(at, end);
         Stream {
             member: self.clone(),
             at,
@@ -111,7 +119,7 @@ impl Buffer {
 /// If the file turns out shorter than it was when opened, that is an error and no end.
 pub(super) struct Stream {
     member: Member,
-    /// The file position behind the buffer.
+    /// The position behind the buffer, in the bytes that the file is a part of; so are those below.
     at: u64,
     /// Where the reader will probably stop.
     expected: u64,
@@ -126,12 +134,12 @@ pub(super) struct Stream {
 impl Stream {
     /// The position in the file.
     pub fn position(&self) -> u64 {
-        self.at - self.buffer.rest().len() as u64
+        self.at - self.buffer.rest().len() as u64 - self.member.start
     }
 
     /// Bytes from here to the file's end.
     pub fn left(&self) -> u64 {
-        self.end - self.position()
+        self.member.size - self.position()
     }
 
     /// Goes on `n` bytes further; an error if the file has fewer.

@@ -1,14 +1,15 @@
 //! What a `pg_dump` archive says.
 //!
-//! [`Archive`] reads the custom and directory formats of `pg_dump` 9.0 to 18 (those of 15 to 18 are tested) from a
-//! local path or an object store.
+//! [`Archive`] reads the custom, directory and tar formats of `pg_dump` 9.0 to 18 (those of 15 to 18 are tested) from a
+//! local path, an object store or standard input.
 //! Nothing in an archive is trusted: lengths are bounded by the file, names are
 //! plain names, and data that ends early is an error. Why not a library: docs/decisions/0007-archive-reader.md.
 //!
 //! - [`toc`]: the table of contents in memory, compact: 164,000 partitions make 1.3 million entries.
 //! - `wire`, `header`, `contents`: reading it.
 //! - `custom`, `directory`: where the data is; `decompress`, `copy_end`: what it is.
-//! - `folder`, `member`, `remote`: the files, wherever they are; `checked`: compared with a backup's manifest.
+//! - `folder`, `tar`, `member`, `remote`, `spool`: the files, wherever they are; `checked`: compared with a backup's
+//!   manifest.
 //! - `large_objects`: whether all are there; `fault`: errors on their way through readers.
 
 mod checked;
@@ -24,12 +25,14 @@ mod large_objects;
 mod member;
 mod remote;
 pub mod rewrite;
+mod spool;
+mod tar;
 pub mod toc;
 mod wire;
 
 pub use fault::of_io as read_error;
 pub use header::{Compression, Created, Format, Header};
-pub use toc::{Entry, Section, Toc};
+pub use toc::{Absent, Entry, Section, Toc};
 
 use crate::backup::manifest::{self, Manifest};
 use crate::error::{Error, Result};
@@ -47,6 +50,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use tar::{is_tar, Tar};
 use wire::Wire;
 
 /// One large object of an archive.
@@ -76,13 +80,18 @@ enum Data {
 
 impl Archive {
     /// Opens an archive and reads its table of contents. `location` is a path, a `file:///…` or an `s3://bucket/key`
-    /// URL of a custom archive's file or a directory; object stores are reached as the environment says.
+    /// URL of an archive's file or a directory, or `-` for standard input; object stores are reached as the environment
+    /// says.
     pub fn open(location: &str) -> Result<Archive> {
         Archive::open_with(location, &StoreSettings::default())
     }
 
     /// [`Archive::open`] with settings for object stores.
     pub fn open_with(location: &str, settings: &StoreSettings) -> Result<Archive> {
+        if location == "-" {
+            let file = spool::standard_input()?;
+            return Archive::open_file(spool::NAME, Member::local(spool::NAME.into(), file)?);
+        }
         match Location::parse(location)? {
             Location::Local(path) => Archive::open_local(location, &path),
             Location::S3 { bucket, key } => Archive::open_remote(location, &bucket, &key, settings),
@@ -96,11 +105,13 @@ impl Archive {
             return Archive::open_directory(location, Folder::local(path)?);
         }
         if !meta.is_file() {
-            return Err(Error::archive(format!("{}: it is not a regular file", doing()))
-                .hint("Data is read from several places at once, which a pipe cannot do."));
+            return Err(Error::archive(format!("{}: it is not a regular file", doing())).hint(
+                "Data is read from several places at once, which a pipe cannot do. \
+                       Standard input may be one.",
+            ));
         }
         let file = File::open(path).map_err(|e| Error::io(doing(), &e))?;
-        Archive::open_custom(location, Member::local(location.to_string(), file)?)
+        Archive::open_file(location, Member::local(location.to_string(), file)?)
     }
 
     /// Whether it is an object or a prefix only asking tells.
@@ -116,7 +127,7 @@ impl Archive {
             match remote.size(name) {
                 Ok(Some(size)) => {
                     let object = Object { remote, key: name.to_string() };
-                    return Archive::open_custom(location, Member::object(object, size));
+                    return Archive::open_file(location, Member::object(object, size));
                 }
                 // Without the right to list, what does not exist is denied.
                 Ok(None) | Err(firn_lake::Error { kind: ErrorKind::PermissionDenied, .. }) => {}
@@ -127,9 +138,9 @@ impl Archive {
         Archive::open_directory(location, Folder::remote(remote))
     }
 
-    /// Reads an archive in custom format that lies in memory.
+    /// Reads an archive in custom or tar format that lies in memory.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Archive> {
-        Archive::open_custom("memory", Member::memory("memory".to_string(), bytes.into()))
+        Archive::open_file("memory", Member::memory("memory".to_string(), bytes.into()))
     }
 
     /// Reads an archive in directory format whose files, by name, lie in memory.
@@ -137,9 +148,22 @@ impl Archive {
         Archive::open_directory("memory", Folder::memory(files))
     }
 
+    fn open_file(location: &str, member: Member) -> Result<Archive> {
+        let what = format!("archive \"{location}\"");
+        let detail = "File of an archive.";
+        let mut start = Vec::new();
+        let read = member.read(0..512).take(512).read_to_end(&mut start).map_err(read_error);
+        read.while_reading(&what, detail)?;
+        if is_tar(&start) {
+            let tar = Tar::open(member).while_reading(&what, detail)?;
+            return Archive::open_files(location, Folder::tar(tar), Format::Tar);
+        }
+        refuse_other_formats(&start).while_reading(&what, detail)?;
+        Archive::open_custom(location, member)
+    }
+
     fn open_custom(location: &str, member: Member) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
-        refuse_other_formats(&member).while_reading(&what, "File of an archive.")?;
         let mut wire = Wire::new(member.start(), member.size);
         let detail = format!("File \"{}\".", member.name);
         let read = read_contents(&mut wire, Format::Custom, &member.name, member.size);
@@ -156,7 +180,11 @@ impl Archive {
         })
     }
 
-    fn open_directory(location: &str, mut folder: Folder) -> Result<Archive> {
+    fn open_directory(location: &str, folder: Folder) -> Result<Archive> {
+        Archive::open_files(location, folder, Format::Directory)
+    }
+
+    fn open_files(location: &str, mut folder: Folder, format: Format) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         let manifest = format!("File \"{}\" of the archive.", manifest::FILE);
         match read_manifest(&folder).while_reading(&what, &manifest)? {
@@ -171,13 +199,12 @@ impl Archive {
         let limit = if compression == Compression::None { size } else { u64::MAX };
         let contents = decompress::of_file(bytes, compression).map_err(read_error);
         let mut wire = Wire::new(contents.while_reading(&what, detail)?, limit);
-        let read =
-            read_contents(&mut wire, Format::Directory, &name, size).and_then(
-                |contents| match wire.at_end()? {
-                    true => Ok(contents),
-                    false => Err(Error::archive("the file goes on after the last entry")),
-                },
-            );
+        let read = read_contents(&mut wire, format, &name, size).and_then(|contents| {
+            match wire.at_end()? {
+                true => Ok(contents),
+                false => Err(Error::archive("the file goes on after the last entry")),
+            }
+        });
         let (header, toc, places) = read.while_reading(&what, detail)?;
         // Before anything is done with the archive, not only when the file is wanted.
         for name in places.names.values() {
@@ -365,29 +392,22 @@ fn check_data_start<R: Read>(wire: &Wire<R>, places: &contents::DataPlaces) -> R
 }
 
 /// Says what a file is that is no custom archive.
-fn refuse_other_formats(member: &Member) -> Result<()> {
-    let mut start = Vec::new();
-    member.read(0..512).read_to_end(&mut start).map_err(read_error)?;
+fn refuse_other_formats(start: &[u8]) -> Result<()> {
     let error = |message: &str, hint: &str| Err(Error::archive(message).hint(hint));
     if start.starts_with(b"PGDMP") {
         Ok(())
-    } else if start.get(257..262) == Some(b"ustar") {
-        error(
-            "archives in tar format are not supported",
-            "Unpack it with tar into an empty directory and give that directory instead.",
-        )
     } else if start.starts_with(b"--") || start.starts_with(b"\n--") {
         error(
             "it is a script and not an archive",
             "Scripts of plain SQL are restored with psql. \
-             An archive is made by pg_dump --format=custom or --format=directory.",
+             An archive is made by pg_dump --format=custom, directory or tar.",
         )
     } else if start.is_empty() {
         error("the file is empty", INCOMPLETE)
     } else {
         error(
             "it is not an archive of pg_dump",
-            "An archive is made by pg_dump --format=custom or --format=directory.",
+            "An archive is made by pg_dump --format=custom, directory or tar.",
         )
     }
 }

@@ -16,6 +16,29 @@ pub enum Section {
     PostData,
 }
 
+/// Texts that an entry does not have at all. Elsewhere they count as empty; `pg_restore` tells the two apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Absent(u8);
+
+impl Absent {
+    pub const NAMESPACE: Absent = Absent(1);
+    pub const OWNER: Absent = Absent(2);
+    pub const TABLESPACE: Absent = Absent(4);
+    pub const TABLEAM: Absent = Absent(8);
+    pub const DROP_STMT: Absent = Absent(16);
+
+    /// Note that a text is absent, unless it is there.
+    pub fn note(&mut self, what: Absent, there: bool) {
+        if !there {
+            self.0 |= what.0;
+        }
+    }
+
+    fn has(self, what: Absent) -> bool {
+        self.0 & what.0 != 0
+    }
+}
+
 /// One entry of the table of contents. What an entry does not have is empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
@@ -46,6 +69,22 @@ pub struct Entry<'a> {
     pub has_data: bool,
     /// Dump ids of what must be there before it.
     pub dependencies: &'a [i32],
+    /// Which of the empty texts are not there at all.
+    pub absent: Absent,
+}
+
+impl<'a> Entry<'a> {
+    /// A text that may be absent.
+    pub fn given(&self, what: Absent) -> Option<&'a [u8]> {
+        let text = match what {
+            Absent::NAMESPACE => self.namespace,
+            Absent::OWNER => self.owner,
+            Absent::TABLESPACE => self.tablespace,
+            Absent::TABLEAM => self.tableam,
+            _ => self.drop_stmt,
+        };
+        (!self.absent.has(what)).then_some(text)
+    }
 }
 
 impl Default for Entry<'_> {
@@ -67,6 +106,7 @@ impl Default for Entry<'_> {
             copy_stmt: b"",
             has_data: false,
             dependencies: &[],
+            absent: Absent::default(),
         }
     }
 }
@@ -96,6 +136,7 @@ struct Record {
     relkind: u8,
     section: Section,
     has_data: bool,
+    absent: Absent,
 }
 
 /// All entries in the archive's order.
@@ -188,6 +229,7 @@ impl Toc {
             relkind: entry.relkind,
             section: entry.section,
             has_data: entry.has_data,
+            absent: entry.absent,
         };
         if id < self.dense.max(LEAST_DENSE) {
             if self.places.len() <= id as usize {
@@ -242,6 +284,7 @@ impl Toc {
             drop_stmt: self.text(r.drop_stmt),
             copy_stmt: self.text(r.copy_stmt),
             has_data: r.has_data,
+            absent: r.absent,
             dependencies: &self.dependencies[start as usize..][..length as usize],
         }
     }
@@ -266,7 +309,10 @@ mod tests {
     #[test]
     fn entries_come_back() {
         let mut toc = Toc::default();
-        let first = Entry { dump_id: 7, desc: b"TABLE", tag: b"t", ..Entry::default() };
+        let mut absent = Absent::default();
+        absent.note(Absent::OWNER, false);
+        absent.note(Absent::NAMESPACE, true);
+        let first = Entry { dump_id: 7, desc: b"TABLE", tag: b"t", absent, ..Entry::default() };
         let second = Entry { dump_id: 3, desc: b"INDEX", dependencies: &[7], ..Entry::default() };
         toc.push(&first).unwrap();
         toc.push(&second).unwrap();
@@ -274,6 +320,8 @@ mod tests {
         assert_eq!(toc.place(4), None);
         assert_eq!(toc.entry(1).dependencies, [7]);
         assert_eq!(toc.entry(0).tag, b"t");
+        assert_eq!(toc.entry(0).given(Absent::OWNER), None);
+        assert_eq!(toc.entry(0).given(Absent::NAMESPACE), Some(&b""[..]));
     }
 
     #[test]
