@@ -239,7 +239,6 @@ impl<'a> Backup<'a> {
 
     /// Takes a snapshot, has the schema written down as of it, and locks the tables.
     fn schema(&self) -> Result<Schema> {
-        let quiet = self.leader().may_set_log_level();
         let present = session::connect(&self.options.login)?;
         let connections = vec![self.leader().connection.canceller(), present.canceller()];
         let _watch = Watch::start(connections, &self.halt);
@@ -253,7 +252,7 @@ impl<'a> Backup<'a> {
             let snapshot = self.leader().begin()?;
             let mut toc = self.destination.scratch()?;
             // Its locks end with it, so it stays until ours are there.
-            let (spec, contents, _running) = match self.written(&snapshot, quiet, &mut toc)? {
+            let (spec, contents, _running) = match self.written(&snapshot, &mut toc)? {
                 Ok(written) => written,
                 Err(reason) => {
                     why = reason;
@@ -281,7 +280,6 @@ impl<'a> Backup<'a> {
     fn written(
         &self,
         snapshot: &Snapshot,
-        quiet: bool,
         toc: &mut File,
     ) -> Result<Result<(Spec, Rewritten, Running), String>> {
         let application =
@@ -296,7 +294,7 @@ impl<'a> Backup<'a> {
                 }
                 followed
             });
-            let contents = self.contents(snapshot, quiet, &application, &give_up, toc);
+            let contents = self.contents(snapshot, &application, &give_up, toc);
             over.store(true, Ordering::Relaxed);
             let followed = follow
                 .join()
@@ -311,7 +309,6 @@ impl<'a> Backup<'a> {
     fn contents(
         &self,
         snapshot: &Snapshot,
-        quiet: bool,
         application: &str,
         give_up: &Arc<AtomicBool>,
         toc: &mut File,
@@ -327,7 +324,6 @@ impl<'a> Backup<'a> {
                 selection: &options.selection,
                 snapshot: Some(snapshot),
                 spec,
-                quiet,
                 application,
                 give_up,
             };

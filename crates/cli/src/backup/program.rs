@@ -10,7 +10,7 @@ use super::session::Snapshot;
 use crate::archive::rewrite::{to_directory, Rewritten};
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};
-use std::ffi::OsString;
+use crate::pg::parse_conninfo;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -108,21 +108,54 @@ impl Program {
     }
 }
 
-/// Flags that say where to connect to, as all of PostgreSQL's programs take them, and the password for the environment.
-pub fn connection_flags(connection: &[(String, String)]) -> (Vec<String>, Option<String>) {
-    let mut flags = vec!["--no-password".to_string()];
-    let mut password = None;
+/// How `pg_dump` is told where to connect to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    /// As all of PostgreSQL's programs take them. Everybody on the machine can read them: no secrets.
+    pub flags: Vec<String>,
+    /// For the environment, which only the same user can read.
+    pub password: Option<String>,
+}
+
+/// Other keywords whose values nobody else may see, and which libpq takes from no environment variable.
+const SECRETS: [&str; 4] =
+    ["sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"];
+
+/// Flags for a connection. A connection string is taken apart, so that no password stays in it.
+pub fn connection_flags(connection: &[(String, String)]) -> Result<Handed> {
+    let mut handed = Handed { flags: vec!["--no-password".to_string()], password: None };
     for (key, value) in connection {
         match &key[..] {
-            "host" => flags.push(format!("--host={value}")),
-            "port" => flags.push(format!("--port={value}")),
-            "user" => flags.push(format!("--username={value}")),
-            "dbname" => flags.push(format!("--dbname={value}")),
-            "password" => password = Some(value.clone()),
+            "host" => handed.flags.push(format!("--host={value}")),
+            "port" => handed.flags.push(format!("--port={value}")),
+            "user" => handed.flags.push(format!("--username={value}")),
+            "password" => handed.password = Some(value.clone()),
+            "dbname" => {
+                let Some(pairs) = parse_conninfo(value)? else {
+                    handed.flags.push(format!("--dbname={value}"));
+                    continue;
+                };
+                let mut parts = Vec::new();
+                for (key, value) in pairs {
+                    if key == "password" {
+                        handed.password = Some(value);
+                    } else if SECRETS.contains(&&key[..]) {
+                        return Err(Error::usage(format!(
+                            "pg_dump cannot be given {key} without showing it to everybody on this machine"
+                        ))
+                        .hint("Put it into a service file and name the service."));
+                    } else {
+                        let value = value.replace('\\', "\\\\").replace('\'', "\\'");
+                        parts.push(format!("{key}='{value}'"));
+                    }
+                }
+                // It must not be taken for a mere name.
+                handed.flags.push(format!("--dbname={}", parts.join(" ")));
+            }
             _ => {}
         }
     }
-    (flags, password)
+    Ok(handed)
 }
 
 /// What goes to `pg_dump` besides the database.
@@ -134,8 +167,6 @@ pub struct Ask<'a> {
     /// None: the present.
     pub snapshot: Option<&'a Snapshot>,
     pub spec: Spec,
-    /// Keep it out of the server's log that the connection breaks off.
-    pub quiet: bool,
     /// By which `pg_dump`'s session is known.
     pub application: &'a str,
     /// Set to end it.
@@ -167,7 +198,7 @@ impl From<Error> for Refusal {
 /// Has `pg_dump` write down the schema as of a snapshot: the table of contents of a directory archive goes to `out`.
 pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, Refusal> {
     let Ask { program, login, selection, snapshot, spec, .. } = *ask;
-    let (flags, password) = connection_flags(&login.connection);
+    let Handed { flags, password } = connection_flags(&login.connection)?;
     let mut command = Command::new(&program.path);
     // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
     command.args(["--format=custom", &compress_flag(program, spec)]);
@@ -180,11 +211,6 @@ pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, 
     }
     if let Some(password) = password {
         command.env("PGPASSWORD", password);
-    }
-    if ask.quiet {
-        let mut settings = std::env::var_os("PGOPTIONS").unwrap_or_default();
-        settings.push(OsString::from(" -c log_min_messages=panic"));
-        command.env("PGOPTIONS", settings);
     }
     command.env("PGAPPNAME", ask.application);
     let mut running = Running::start(command, ask, halt)?;
@@ -324,15 +350,34 @@ mod tests {
         let pairs = |list: &[(&str, &str)]| -> Vec<(String, String)> {
             list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
         };
-        let (flags, password) = connection_flags(&pairs(&[
+        let handed = connection_flags(&pairs(&[
             ("host", "h"),
             ("port", "5"),
             ("user", "u"),
             ("dbname", "-d"),
             ("password", "secret"),
-        ]));
-        assert_eq!(flags, ["--no-password", "--host=h", "--port=5", "--username=u", "--dbname=-d"]);
-        assert_eq!(password.as_deref(), Some("secret"));
+        ]))
+        .unwrap();
+        let flags = ["--no-password", "--host=h", "--port=5", "--username=u", "--dbname=-d"];
+        assert_eq!(handed.flags, flags);
+        assert_eq!(handed.password.as_deref(), Some("secret"));
+    }
+
+    #[test]
+    fn no_secret_among_the_flags() {
+        let of = |dbname: &str| connection_flags(&[("dbname".into(), dbname.into())]);
+        for dbname in ["postgresql://u:geheim@h/d", "host=h user=u password=geheim dbname=d"] {
+            let handed = of(dbname).unwrap();
+            assert_eq!(handed.password.as_deref(), Some("geheim"));
+            let flag = &handed.flags[1];
+            for part in ["--dbname=", "host='h'", "user='u'", "dbname='d'"] {
+                assert!(flag.contains(part), "{flag}");
+            }
+            assert!(!flag.contains("geheim"), "{flag}");
+        }
+        assert_eq!(of("dbname='a''b\\\\c'").unwrap_err().exit_code(), 2);
+        assert_eq!(of("dbname='a\\'b'").unwrap().flags[1], "--dbname=dbname='a\\'b'");
+        of("dbname=d sslpassword=x").unwrap_err();
     }
 
     #[test]

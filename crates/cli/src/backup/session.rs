@@ -66,11 +66,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LOCKS_PER_STATEMENT: usize = 1000;
 
 impl Leader {
-    /// A leader that only answers questions.
-    pub fn new(connection: Connection) -> Leader {
-        Leader { connection, deferrable: false }
-    }
-
     pub fn connect(options: &Options) -> Result<Leader> {
         Ok(Leader { connection: connect(&options.login)?, deferrable: options.deferrable })
     }
@@ -79,12 +74,6 @@ impl Leader {
     pub fn system_identifier(&self) -> Option<String> {
         let sql = b"SELECT system_identifier FROM pg_catalog.pg_control_system()";
         self.connection.query(sql).ok().map(|rows| rows.text(0, 0)).filter(|s| !s.is_empty())
-    }
-
-    /// Whether server logs of a session may be turned off.
-    pub fn may_set_log_level(&self) -> bool {
-        let sql = b"SELECT pg_catalog.has_parameter_privilege('log_min_messages', 'SET')";
-        self.connection.query(sql).is_ok_and(|rows| rows.flag(0, 0))
     }
 
     /// Takes a new snapshot; gives up one taken before, and all locks.

@@ -5,9 +5,11 @@
 //! Statements are bytes, for they are in the archive's encoding. `unsafe` lives here and nowhere else.
 
 mod connection;
+mod conninfo;
 mod result;
 
 pub use connection::{Canceller, Connection};
+pub use conninfo::parse_conninfo;
 pub use result::{Failure, Rows};
 
 /// An identifier quoted for SQL, always with quotes.

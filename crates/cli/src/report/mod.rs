@@ -7,16 +7,19 @@
 //! - [`live`], [`lines`], [`json`]: a display on a terminal, lines in a log, objects for programs.
 //! - [`summary`], [`html`]: how it went.
 //! - [`backup`]: what `firn backup` tells, as events.
+//! - [`secret`]: passwords are not told; [`file`]: who may read what is written.
 //! - [`reporter`]: the watcher that puts these together.
 
 pub mod backup;
 pub mod estimate;
+pub mod file;
 pub mod html;
 pub mod json;
 pub mod lines;
 pub mod live;
 pub mod progress;
 pub mod reporter;
+pub mod secret;
 pub mod summary;
 pub mod timeline;
 pub mod words;

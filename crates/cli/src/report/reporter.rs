@@ -1,11 +1,13 @@
 //! The watcher of a run: keeps what is known of it and shows it, by a thread of its own, so that neither a slow
 //! terminal nor a full pipe ever holds up the work.
 
+use super::file::create_private;
 use super::html;
 use super::json::{self, When};
 use super::lines::{self, Detail};
 use super::live::Live;
 use super::progress::Progress;
+use super::secret;
 use super::summary;
 use super::words::{count, counted};
 use super::{Event, Watch};
@@ -123,7 +125,7 @@ impl Reporter {
     pub fn start(settings: Settings) -> Result<Reporter> {
         let html =
             match &settings.html {
-                Some(path) => Some(File::create(path).map_err(|e| {
+                Some(path) => Some(create_private(path).map_err(|e| {
                     Error::io(format!("could not create HTML report \"{path}\""), &e)
                 })?),
                 None => None,
@@ -156,6 +158,8 @@ impl Reporter {
 
     /// The run is over: show how it went, write the report. Tells whether nothing is missing.
     pub fn finish(&self, error: Option<&Error>) -> bool {
+        let error = error.map(secret::error);
+        let error = error.as_ref();
         let now = self.shared.begin.elapsed();
         let verdict = {
             let mut known = lock(&self.shared.known);
@@ -191,6 +195,23 @@ impl Reporter {
 
 impl Watch for Reporter {
     fn event(&self, event: &Event) {
+        // Here all that is shown and written comes through.
+        match *event {
+            Event::Failed { what, statement, error } => {
+                let (statement, error) = secret::failure(statement, error);
+                self.take(&Event::Failed { what, statement: &statement, error: &error });
+            }
+            Event::Setback { worker, setback, message } => {
+                self.take(&Event::Setback { worker, setback, message: &secret::line(message) });
+            }
+            Event::Note(text) => self.take(&Event::Note(&secret::line(text))),
+            _ => self.take(event),
+        }
+    }
+}
+
+impl Reporter {
+    fn take(&self, event: &Event) {
         let shared = &*self.shared;
         let mut known = lock(&shared.known);
         // Under the lock, so that times do not go back.

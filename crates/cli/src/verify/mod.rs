@@ -189,14 +189,12 @@ fn dump(login: &Login, program: &Program, halt: &Arc<Halt>) -> Result<(Archive, 
     let path = folder.0.join("toc.dat");
     let file = File::create(&path)
         .map_err(|e| Error::io(format!("could not create file \"{}\"", path.display()), &e))?;
-    let quiet = session::Leader::new(session::connect(login)?).may_set_log_level();
     let ask = program::Ask {
         program,
         login,
         selection: &[],
         snapshot: None,
         spec: Spec { method: Compression::None, level: None },
-        quiet,
         application: "firn",
         give_up: &Arc::default(),
     };
