@@ -1,11 +1,12 @@
 //! The `firn` program: `firn restore` and `firn backup`. It needs no server extension.
 //!
 //! - [`args`], [`commands`]: the command line.
-//! - [`archive`]: what a `pg_dump` archive says (custom and directory format), from a folder or an object store.
+//! - [`archive`]: what a `pg_dump` archive says (custom, directory and tar format), from a folder or an object store.
 //! - [`plan`]: pure decisions: which statements, in which transactions, at the same time as which others.
 //! - [`pg`]: the fence around libpq; the only place for `unsafe`.
 //! - [`store`]: local paths and object stores, and how to reach them.
 //! - [`restore`]: carries a plan out on connections, with a journal in the target database.
+//! - [`script`]: what `pg_restore` does on one connection, printed or run.
 //! - [`backup`]: makes, checks and lists backups; [`verify`]: compares a database with what it should be.
 //! - [`report`]: what a person sees of it.
 
@@ -20,6 +21,7 @@ pub mod pg;
 pub mod plan;
 pub mod report;
 pub mod restore;
+pub mod script;
 pub mod store;
 pub mod verify;
 

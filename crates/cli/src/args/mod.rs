@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod connect;
+mod filter_file;
 pub mod output;
 pub mod restore;
 pub mod shell;

@@ -1,15 +1,20 @@
 //! Flags of `firn restore`; named as `pg_restore` names them where it has them.
 
 use super::connect::Connect;
+use super::filter_file;
 use super::output::Output;
+use crate::archive::Format;
 use crate::error::{Error, Result};
 use crate::plan::select::Filter;
 use crate::plan::Rules;
 use crate::restore::check::Check;
 use crate::restore::session::Target;
 use crate::restore::Options;
+use crate::script::text::restrict_key;
+use crate::script::Wishes;
 use crate::verify::Depth;
 use clap::{Args as Group, ValueEnum, ValueHint};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// What help and manual list these flags under.
@@ -39,10 +44,10 @@ pub enum VerifyDepth {
 }
 
 #[derive(Group, Clone, Debug)]
-#[command(disable_help_flag = true, override_usage = "firn restore [OPTIONS] ARCHIVE")]
+#[command(disable_help_flag = true, override_usage = "firn restore [OPTIONS] [ARCHIVE]")]
 pub struct Args {
-    /// custom-format file or directory written by pg_dump or firn backup; path, file:// or s3:// URL
-    pub archive: String,
+    /// file or directory written by pg_dump or firn backup; path, file:// or s3:// URL, - or none for standard input
+    pub archive: Option<String>,
 
     /// print this help
     #[arg(short = '?', long, action = clap::ArgAction::Help)]
@@ -53,13 +58,25 @@ pub struct Args {
     pub dbname: Option<String>,
     #[command(flatten)]
     pub connect: Connect,
+    /// write a script for psql to this file (- for stdout) in place of restoring; with -l the list
+    #[arg(short = 'f', long, value_name = "FILENAME")]
+    pub file: Option<String>,
+    /// format of the archive (should be automatic)
+    #[arg(short = 'F', long, value_name = "c|d|t")]
+    pub format: Option<String>,
     /// do SET ROLE before restore
     #[arg(long, value_name = "ROLENAME")]
     pub role: Option<String>,
 
     /// use this many connections at the same time; by default one for each processor of this machine
-    #[arg(short = 'j', long, value_name = "NUM", default_value_t = super::default_jobs(), hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub jobs: u16,
+    #[arg(short = 'j', long, value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub jobs: Option<u16>,
+    /// restore as a single transaction, on one connection
+    #[arg(short = '1', long)]
+    pub single_transaction: bool,
+    /// restore on one connection and commit after every N objects
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub transaction_size: Option<u32>,
     /// go on with the unfinished restore in the target database
     #[arg(long)]
     pub resume: bool,
@@ -103,11 +120,26 @@ pub struct Args {
     pub if_exists: bool,
 
     /// restore only the data, no schema
-    #[arg(short = 'a', long, conflicts_with = "schema_only", help_heading = WHAT)]
+    #[arg(short = 'a', long, help_heading = WHAT)]
     pub data_only: bool,
     /// restore only the schema, no data
     #[arg(short = 's', long, help_heading = WHAT)]
     pub schema_only: bool,
+    /// restore only the statistics, not schema or data
+    #[arg(long, help_heading = WHAT)]
+    pub statistics_only: bool,
+    /// do not restore schema
+    #[arg(long, help_heading = WHAT)]
+    pub no_schema: bool,
+    /// do not restore data
+    #[arg(long, help_heading = WHAT)]
+    pub no_data: bool,
+    /// restore the statistics
+    #[arg(long, help_heading = WHAT)]
+    pub statistics: bool,
+    /// do not restore statistics
+    #[arg(long, help_heading = WHAT)]
+    pub no_statistics: bool,
     /// restore named section; may be repeated
     #[arg(long, value_enum, help_heading = WHAT)]
     pub section: Vec<Section>,
@@ -135,6 +167,9 @@ pub struct Args {
     /// use table of contents from this file for selecting output
     #[arg(short = 'L', long, value_name = "FILENAME", help_heading = WHAT)]
     pub use_list: Option<String>,
+    /// restore or skip objects based on expressions in FILENAME; may be repeated
+    #[arg(long, value_name = "FILENAME", help_heading = WHAT)]
+    pub filter: Vec<String>,
     /// print the table of contents of the archive
     #[arg(short = 'l', long)]
     pub list: bool,
@@ -145,6 +180,22 @@ pub struct Args {
     /// disable triggers during data-only restore
     #[arg(long)]
     pub disable_triggers: bool,
+    /// with -f, -1 or --transaction-size: superuser user name to use for disabling triggers
+    #[arg(short = 'S', long, value_name = "NAME")]
+    pub superuser: Option<String>,
+    /// with -f, -1 or --transaction-size: use SET SESSION AUTHORIZATION commands instead of ALTER OWNER commands to set
+    /// ownership
+    #[arg(long)]
+    pub use_set_session_authorization: bool,
+    /// with -f: use provided string as psql \restrict key
+    #[arg(long, value_name = "RESTRICT_KEY")]
+    pub restrict_key: Option<String>,
+    /// does nothing, as in pg_restore
+    #[arg(short = 'R', long, hide = true)]
+    pub no_reconnect: bool,
+    /// do not restore data of tables that could not be created; always so
+    #[arg(long)]
+    pub no_data_for_failed_tables: bool,
     /// enable row security
     #[arg(long)]
     pub enable_row_security: bool,
@@ -158,6 +209,9 @@ pub struct Args {
     /// do not restore comments
     #[arg(long, help_heading = WHAT)]
     pub no_comments: bool,
+    /// do not restore row security policies
+    #[arg(long, help_heading = WHAT)]
+    pub no_policies: bool,
     /// do not restore publications
     #[arg(long, help_heading = WHAT)]
     pub no_publications: bool,
@@ -167,9 +221,6 @@ pub struct Args {
     /// do not restore subscriptions
     #[arg(long, help_heading = WHAT)]
     pub no_subscriptions: bool,
-    /// do not restore statistics
-    #[arg(long, help_heading = WHAT)]
-    pub no_statistics: bool,
     /// do not restore table access methods
     #[arg(long, help_heading = WHAT)]
     pub no_table_access_method: bool,
@@ -202,14 +253,15 @@ impl Args {
     }
 
     fn filter(&self) -> Result<Filter> {
-        let list = match &self.use_list {
-            Some(file) => Some(read_list(file)?),
-            None => None,
-        };
         let has = |s| self.section.contains(&s);
-        Ok(Filter {
+        let mut filter = Filter {
             schema_only: self.schema_only,
             data_only: self.data_only,
+            statistics_only: self.statistics_only,
+            with_statistics: self.statistics,
+            no_schema: self.no_schema,
+            no_data: self.no_data,
+            no_statistics: self.no_statistics,
             pre_data: has(Section::PreData),
             data: has(Section::Data),
             post_data: has(Section::PostData),
@@ -221,20 +273,47 @@ impl Args {
             triggers: self.triggers.clone(),
             no_privileges: self.no_privileges,
             no_comments: self.no_comments,
+            no_policies: self.no_policies,
             no_security_labels: self.no_security_labels,
             no_publications: self.no_publications,
             no_subscriptions: self.no_subscriptions,
-            no_statistics: self.no_statistics,
             create: self.create,
             with_dependencies: self.with_dependencies,
-            list,
-        })
+            list: None,
+        };
+        for file in &self.filter {
+            filter_file::read(file, &mut filter)?;
+        }
+        Ok(filter)
+    }
+
+    /// The format that the archive is said to have.
+    fn format(&self) -> Result<Option<Format>> {
+        let Some(name) = self.format.as_deref().filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let format = match &name.to_ascii_lowercase()[..] {
+            "c" | "custom" => Format::Custom,
+            "d" | "directory" => Format::Directory,
+            "t" | "tar" => Format::Tar,
+            "p" | "plain" => {
+                let message = "archive format \"plain\" is not supported; please use psql";
+                return Err(Error::usage(message.replace("plain", name)));
+            }
+            _ => {
+                return Err(Error::usage(format!(
+                    "unrecognized archive format \"{name}\"; please specify \"c\", \"d\", or \"t\""
+                )))
+            }
+        };
+        Ok(Some(format))
     }
 
     /// How to connect. What needs no server does not ask for passwords.
     fn params(&self) -> Result<Vec<(String, String)>> {
         let dbname = self.dbname.as_deref();
         if self.list
+            || self.file.is_some()
             || dbname.is_none() && (self.dry_run || std::env::var_os("PGDATABASE").is_none())
         {
             return Ok(Vec::new());
@@ -253,30 +332,147 @@ impl Args {
         })
     }
 
-    pub fn options(&self) -> Result<Options> {
-        if (self.data_only || self.schema_only) && !self.section.is_empty() {
-            return Err(Error::usage(
-                "options --section and --data-only/--schema-only cannot be used together",
-            ));
+    /// Where the archive is.
+    fn archive(&self) -> Result<String> {
+        match &self.archive {
+            Some(archive) => Ok(archive.clone()),
+            // Nobody types an archive.
+            None if std::io::stdin().is_terminal() => Err(Error::usage(
+                "missing command-line argument: ARCHIVE",
+            )
+            .hint("Without one the archive is read from standard input, which is a terminal.")),
+            None => Ok("-".to_string()),
+        }
+    }
+
+    /// Flags that make no sense together, in the words of pg_restore.
+    fn check_together(&self) -> Result<()> {
+        let (schema, data) =
+            (("-s/--schema-only", self.schema_only), ("-a/--data-only", self.data_only));
+        let statistics = ("--statistics-only", self.statistics_only);
+        let with_statistics = ("--statistics", self.statistics);
+        let no_statistics = ("--no-statistics", self.no_statistics);
+        let database = ("-d/--dbname", self.dbname.is_some());
+        let file = ("-f/--file", self.file.is_some());
+        let single = ("-1/--single-transaction", self.single_transaction);
+        let size = ("--transaction-size", self.transaction_size.is_some());
+        let proceed = ("--on-error=continue", self.on_error == OnError::Continue);
+        let pairs = [
+            (schema, data),
+            (schema, statistics),
+            (data, statistics),
+            (data, ("--no-data", self.no_data)),
+            (schema, ("--no-schema", self.no_schema)),
+            (statistics, no_statistics),
+            (with_statistics, no_statistics),
+            (data, with_statistics),
+            (schema, with_statistics),
+            (("-c/--clean", self.clean), data),
+            (database, file),
+            (database, ("--restrict-key", self.restrict_key.is_some())),
+            (single, size),
+            (("-C/--create", self.create), single),
+            (("--resume", self.resume), file),
+            (("--resume", self.resume), single),
+            (("--resume", self.resume), size),
+            (("--verify", self.verify.is_some()), file),
+            (proceed, single),
+            (proceed, size),
+        ];
+        for ((one, first), (two, second)) in pairs {
+            if first && second {
+                return Err(Error::usage(format!(
+                    "options {one} and {two} cannot be used together"
+                )));
+            }
         }
         if self.if_exists && !self.clean {
             return Err(Error::usage("option --if-exists requires option -c/--clean"));
         }
-        if self.data_only && self.clean {
-            return Err(Error::usage(
-                "options -c/--clean and -a/--data-only cannot be used together",
-            ));
+        if self.single_transaction && self.jobs.is_some_and(|jobs| jobs > 1) {
+            let message = "cannot specify both --single-transaction and multiple jobs";
+            return Err(Error::usage(message));
         }
+        let valid =
+            |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric());
+        if self.restrict_key.as_ref().is_some_and(|key| !valid(key)) {
+            return Err(Error::usage("invalid restrict key"));
+        }
+        // Several connections know nothing of a session's user.
+        if !self.in_order() && !self.list && !self.dry_run {
+            let needs = "-f/--file, -1/--single-transaction or --transaction-size";
+            let superuser = self.superuser.is_some() && self.disable_triggers;
+            for (option, given) in [
+                ("-S/--superuser", superuser),
+                ("--use-set-session-authorization", self.use_set_session_authorization),
+            ] {
+                if given {
+                    return Err(Error::usage(format!("option {option} requires option {needs}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It is pg_restore's own order, on one connection or in a script, and not a plan for several connections.
+    fn in_order(&self) -> bool {
+        self.file.is_some() || self.one_connection()
+    }
+
+    /// Restore on one connection, in pg_restore's order.
+    pub fn one_connection(&self) -> bool {
+        self.single_transaction || self.transaction_size.is_some()
+    }
+
+    /// What a script is to be like.
+    pub fn wishes(&self, filter: Filter) -> Result<Wishes> {
+        Ok(Wishes {
+            filter,
+            no_owner: self.no_owner,
+            no_tablespaces: self.no_tablespaces,
+            no_table_access_method: self.no_table_access_method,
+            clean: self.clean,
+            if_exists: self.if_exists,
+            create: self.create,
+            disable_triggers: self.disable_triggers,
+            superuser: self.superuser.clone().filter(|name| !name.is_empty()),
+            session_authorization: self.use_set_session_authorization,
+            role: self.role.clone(),
+            row_security: self.enable_row_security,
+            single_transaction: self.single_transaction,
+            transaction_size: self.transaction_size,
+            restrict_key: match &self.restrict_key {
+                Some(key) => key.clone(),
+                None => restrict_key()?,
+            },
+        })
+    }
+
+    /// Connections to work with.
+    pub fn jobs(&self) -> u16 {
+        match self.jobs {
+            _ if self.one_connection() => 1,
+            Some(jobs) => jobs,
+            None => super::default_jobs(),
+        }
+    }
+
+    pub fn options(&self) -> Result<Options> {
+        self.check_together()?;
+        let filter = self.filter()?;
+        let rows_only = !filter.wants_schema();
         Ok(Options {
-            archive: self.archive.clone(),
+            archive: self.archive()?,
+            format: self.format()?,
+            use_list: self.use_list.clone(),
             target: Target {
                 params: self.params()?,
                 dbname: self.dbname.clone(),
                 role: self.role.clone(),
                 row_security: self.enable_row_security,
             },
-            jobs: usize::from(self.jobs),
-            filter: self.filter()?,
+            jobs: usize::from(self.jobs()),
+            filter,
             rules: self.rules()?,
             no_owner: self.no_owner,
             no_tablespaces: self.no_tablespaces,
@@ -289,25 +485,7 @@ impl Args {
             verify: self.check(),
             analyze: !self.no_analyze,
             strict_names: self.strict_names,
-            disable_triggers: self.disable_triggers && self.data_only,
+            disable_triggers: self.disable_triggers && rows_only,
         })
     }
-}
-
-/// Dump ids of a list file: the number at the start of each line; what follows a semicolon is a comment.
-fn read_list(file: &str) -> Result<Vec<i32>> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| Error::io(format!("could not open TOC file \"{file}\""), &e))?;
-    let mut ids = Vec::new();
-    for line in text.lines() {
-        let id = line.split(';').next().unwrap_or("").trim();
-        if id.is_empty() {
-            continue;
-        }
-        ids.push(id.parse().map_err(|_| {
-            Error::usage(format!("could not understand a line of TOC file \"{file}\""))
-                .detail(format!("The line is: {line}"))
-        })?);
-    }
-    Ok(ids)
 }

@@ -204,7 +204,6 @@ mod tests {
             "firn restore a b c",
             &format!("too many command-line arguments (first is \"b\"){help}"),
         );
-        check("firn restore", &format!("missing command-line argument: ARCHIVE{help}"));
         check("firn restore a -h", &format!("option -h/--host requires a value{help}"));
         check("firn restore a --host", &format!("option -h/--host requires a value{help}"));
         let help = "\nHINT:  Try \"firn backup --help\" for more information.";
@@ -241,10 +240,10 @@ mod tests {
     fn together() {
         let help = "\nHINT:  Try \"firn restore --help\" for more information.";
         // Clap names first the option that says what it does not go with, however they were given.
-        for line in ["firn restore a -a -s", "firn restore a -s -a"] {
+        for line in ["firn restore a -w -W", "firn restore a -W -w"] {
             let message = refused(line);
             assert!(message.contains(&format!(" cannot be used together{help}")), "{message}");
-            for part in ["options -", "-a/--data-only", "-s/--schema-only"] {
+            for part in ["options -", "-w/--no-password", "-W/--password"] {
                 assert!(message.contains(part), "{message}");
             }
         }

@@ -1,31 +1,40 @@
 //! `firn restore`.
 
-use crate::archive::Archive;
+use crate::archive::{Absent, Archive};
 use crate::args::restore::Args;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::build::describe;
-use crate::plan::select::select;
+use crate::plan::select::{choose, unmatched, Filter};
 use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
 use crate::report::{Event, Reporter, Watch};
 use crate::restore::work::Stop;
 use crate::restore::{self, facts, Options};
+use crate::script::server;
+use crate::script::text::Text;
+use crate::script::walk::walk;
+use crate::store::StoreSettings;
+use std::fs::File;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let options = args.options()?;
     if args.list {
-        return list(&options);
+        return list(&options, args.file.as_deref().unwrap_or("-"));
     }
     if args.dry_run {
         return dry_run(args, &options);
+    }
+    if let Some(file) = &args.file {
+        return script(args, &options, file);
     }
     if options.target.dbname.is_none() && std::env::var_os("PGDATABASE").is_none() {
         return Err(Error::usage("no target database was given")
             .hint("Name it with -d; with -C that is a database to connect to first, such as \"postgres\"."));
     }
-    let reporter = Reporter::start(args.output.settings("restore", &args.archive, options.jobs))?;
+    let reporter =
+        Reporter::start(args.output.settings("restore", &options.archive, options.jobs))?;
     let stop = Stop::default();
     let (handle, screen) = (stop.clone(), reporter.clone());
     ctrlc::set_handler(move || {
@@ -36,64 +45,111 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         handle.stop();
     })
     .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-    let result = restore::run(&options, &reporter, &stop);
+    let result = match args.one_connection() {
+        true => server::run(&options, &args.wishes(options.filter.clone())?, &reporter, &stop),
+        false => restore::run(&options, &reporter, &stop),
+    };
+    let mut ignored = 0;
     if let Ok(report) = &result {
         for what in &report.ignored {
             reporter.event(&Event::Note(&format!("warning: could not drop {what}")));
         }
+        // Who goes on after errors learns of all of them by the exit code, as from pg_restore.
+        if options.go_on_after_errors {
+            ignored = report.ignored.len() + report.ended.failures.len();
+        }
     }
     let complete = reporter.finish(result.as_ref().err());
     result?;
-    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    if ignored > 0 {
+        eprintln!("firn: warning: errors ignored on restore: {ignored}");
+    }
+    Ok(if complete && ignored == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The archive as a script for psql.
+fn script(args: &Args, options: &Options, file: &str) -> Result<ExitCode> {
+    let archive = options.open(&StoreSettings::default())?;
+    let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
+        return Err(Error::usage(missing));
+    }
+    let wishes = args.wishes(filter)?;
+    let mut text = Text::create(file)?;
+    match walk(&archive, &wishes, &mut text).and_then(|()| text.finish()) {
+        Err(e) if !text.closed => Err(e),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// The table of contents, in the form that --use-list takes.
-fn list(options: &Options) -> Result<ExitCode> {
-    let archive = Archive::open(&options.archive)?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    super::printed(write_list(&archive, options, &mut out).and_then(|()| out.flush()))
+fn list(options: &Options, file: &str) -> Result<ExitCode> {
+    let archive = options.open(&StoreSettings::default())?;
+    let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    let code = if file == "-" {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        super::printed(write_list(&archive, &filter, &mut out).and_then(|()| out.flush()))?
+    } else {
+        let failed = |e| Error::io(format!("could not write output file \"{file}\""), &e);
+        let mut out = io::BufWriter::new(File::create(file).map_err(failed)?);
+        write_list(&archive, &filter, &mut out).and_then(|()| out.flush()).map_err(failed)?;
+        ExitCode::SUCCESS
+    };
+    match unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
+        Some(missing) => Err(Error::usage(missing)),
+        None => Ok(code),
+    }
 }
 
-fn write_list(archive: &Archive, options: &Options, out: &mut impl Write) -> io::Result<()> {
+fn write_list(archive: &Archive, filter: &Filter, out: &mut impl Write) -> io::Result<()> {
     let toc = archive.toc();
-    let selection = select(toc, &options.filter);
-    let text = |t: &[u8]| match t {
-        b"" => "-".to_string(),
-        t => String::from_utf8_lossy(t).replace(['\n', '\r'], " "),
-    };
     let header = archive.header();
+    let (major, minor, revision) = header.version;
+    let (created, dbname) = (header.created, sanitized(header.dbname.as_bytes()));
+    writeln!(out, ";\n; Archive created at {created}\n;     dbname: {dbname}")?;
+    writeln!(out, ";     TOC Entries: {}\n;     Compression: {}", toc.len(), header.compression)?;
+    writeln!(out, ";     Dump Version: {major}.{minor}-{revision}")?;
+    writeln!(out, ";     Format: {}", header.format.to_string().to_ascii_uppercase())?;
     writeln!(
         out,
-        ";\n; Archive created at {}\n;     dbname: {}\n;     TOC Entries: {}",
-        header.created,
-        header.dbname,
-        toc.len()
+        ";     Integer: {} bytes\n;     Offset: {} bytes",
+        header.int_size, header.offset_size
     )?;
-    writeln!(
-        out,
-        ";     Dumped from database version: {}\n;     Dumped by pg_dump version: {}\n;",
-        header.server_version, header.dump_version
-    )?;
-    for place in selection.places() {
-        let e = toc.entry(place as usize);
+    writeln!(out, ";     Dumped from database version: {}", header.server_version)?;
+    writeln!(out, ";     Dumped by pg_dump version: {}", header.dump_version)?;
+    writeln!(out, ";\n;\n; Selected TOC Entries:\n;")?;
+    let choice = choose(toc, filter);
+    for place in choice.order {
+        let place = place as usize;
+        if !choice.parts[place].any() {
+            continue;
+        }
+        let e = toc.entry(place);
+        let schema = e.given(Absent::NAMESPACE).map_or_else(|| "-".to_string(), sanitized);
         writeln!(
             out,
-            "{}; {} {} {} {} {} {}",
+            "{}; {} {} {} {schema} {} {}",
             e.dump_id,
             e.catalog_oid,
             e.oid,
-            text(e.desc),
-            text(e.namespace),
-            text(e.tag),
-            String::from_utf8_lossy(e.owner)
+            String::from_utf8_lossy(e.desc),
+            sanitized(e.tag),
+            sanitized(e.owner)
         )?;
     }
     Ok(())
 }
 
+/// A name in one line.
+fn sanitized(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).replace(['\n', '\r'], " ")
+}
+
 /// The plan, and what numbers of connections would bring.
 fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
-    let archive = Archive::open(&options.archive)?;
+    let archive = options.open(&StoreSettings::default())?;
+    let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    let options = &Options { filter, ..options.clone() };
     let facts = match &options.target.dbname {
         Some(_) => facts::of(&options.target.connect(None)?, archive.toc(), options.jobs)?,
         None => facts::assumed(options.jobs),

@@ -1,13 +1,22 @@
-//! Which entries the flags ask for, by the rules of `pg_restore`.
+//! Which entries the flags ask for, by the rules of `pg_restore` (`_tocEntryRequired` in its sources).
 
-use crate::archive::{Entry, Section, Toc};
+pub mod list;
+
+use crate::archive::{Absent, Entry, Section, Toc};
 use std::collections::{HashMap, HashSet};
 
 /// What the user asked for. Names are as the catalog has them, without quotes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Filter {
     pub schema_only: bool,
     pub data_only: bool,
+    pub statistics_only: bool,
+    /// Statistics, too, where another flag would leave them out.
+    pub with_statistics: bool,
+    pub no_schema: bool,
+    pub no_data: bool,
+    pub no_statistics: bool,
     pub pre_data: bool,
     pub data: bool,
     pub post_data: bool,
@@ -19,10 +28,10 @@ pub struct Filter {
     pub triggers: Vec<String>,
     pub no_privileges: bool,
     pub no_comments: bool,
+    pub no_policies: bool,
     pub no_security_labels: bool,
     pub no_publications: bool,
     pub no_subscriptions: bool,
-    pub no_statistics: bool,
     pub create: bool,
     /// Also restore what the chosen tables and schemas depend on.
     pub with_dependencies: bool,
@@ -31,6 +40,22 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Definitions are wanted.
+    pub fn wants_schema(&self) -> bool {
+        (!self.data_only && !self.statistics_only || self.schema_only) && !self.no_schema
+    }
+
+    /// Rows, values of sequences and large objects are wanted.
+    pub fn wants_data(&self) -> bool {
+        (!self.schema_only && !self.statistics_only || self.data_only) && !self.no_data
+    }
+
+    /// Statistics are wanted.
+    pub fn wants_statistics(&self) -> bool {
+        let usual = !self.schema_only && !self.data_only;
+        (usual || self.statistics_only || self.with_statistics) && !self.no_statistics
+    }
+
     fn wants_section(&self, section: Section) -> bool {
         let any = self.pre_data || self.data || self.post_data;
         match section {
@@ -41,14 +66,44 @@ impl Filter {
         }
     }
 
-    /// Names objects rather than taking all.
-    fn names_objects(&self) -> bool {
-        !(self.schemas.is_empty()
-            && self.tables.is_empty()
+    /// Names objects of some kinds, and so leaves out all other kinds.
+    fn names_kinds(&self) -> bool {
+        !(self.tables.is_empty()
             && self.indexes.is_empty()
             && self.functions.is_empty()
             && self.triggers.is_empty())
     }
+
+    /// Names objects rather than taking all.
+    fn names_objects(&self) -> bool {
+        self.names_kinds() || !self.schemas.is_empty()
+    }
+}
+
+/// What of an entry is restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub schema: bool,
+    pub data: bool,
+    pub statistics: bool,
+}
+
+impl Parts {
+    pub const NONE: Parts = Parts { schema: false, data: false, statistics: false };
+
+    pub fn any(self) -> bool {
+        self.schema || self.data || self.statistics
+    }
+}
+
+/// What the flags ask for, of all entries, those of the database itself among them.
+pub struct Choice {
+    /// All places, in the order in which `pg_restore` goes through them: those of a list file come last.
+    pub order: Vec<u32>,
+    /// By place.
+    pub parts: Vec<Parts>,
+    /// The first name asked for that names nothing, with its kind.
+    pub missing: Option<(&'static str, String)>,
 }
 
 /// The entries that are restored.
@@ -88,58 +143,17 @@ pub fn is_session_setup(entry: &Entry) -> bool {
     matches!(entry.desc, b"ENCODING" | b"STDSTRINGS" | b"SEARCHPATH")
 }
 
-/// Data rather than schema: rows, sequences' values, and all of large objects, whatever section they are filed under.
-fn is_data(entry: &Entry) -> bool {
-    match entry.desc {
-        b"TABLE DATA" | b"BLOBS" | b"BLOB" | b"BLOB METADATA" | b"BLOB COMMENTS"
-        | b"SEQUENCE SET" => true,
-        b"ACL" | b"COMMENT" | b"SECURITY LABEL" => entry.tag.starts_with(b"LARGE OBJECT"),
-        _ => false,
-    }
-}
-
-fn has_name(names: &[String], name: &[u8]) -> bool {
-    names.iter().any(|n| n.as_bytes() == name)
-}
-
-/// Sections of entries that old archives file under "none", or that belong to the object they describe.
-fn effective_section(toc: &Toc, entry: &Entry) -> Section {
-    match entry.section {
-        // A comment or privilege goes with what it describes.
-        Section::None if matches!(entry.desc, b"ACL" | b"COMMENT" | b"SECURITY LABEL") => entry
-            .dependencies
-            .iter()
-            .filter_map(|d| toc.place(*d))
-            .map(|p| toc.entry(p).section)
-            .max()
-            .unwrap_or(Section::PreData),
-        section => section,
-    }
-}
-
-/// Choose.
+/// Whether the flags ask for the entry, and its order, as the restore on several connections wants them.
 pub fn select(toc: &Toc, filter: &Filter) -> Selection {
-    let mut chosen: Vec<bool> = toc.entries().map(|e| wanted(toc, filter, &e, false)).collect();
-    if filter.names_objects() && filter.with_dependencies {
-        add_dependencies(toc, filter, &mut chosen);
-    }
-    if filter.names_objects() {
-        add_descriptions(toc, filter, &mut chosen);
-    }
-    let order: Vec<u32> = match &filter.list {
-        Some(list) => {
-            let mut seen = HashSet::new();
-            let places = list.iter().filter_map(|id| toc.place(*id));
-            places.filter(|p| chosen[*p] && seen.insert(*p)).map(|p| p as u32).collect()
-        }
-        None => (0..toc.len()).filter(|p| chosen[*p]).map(|p| p as u32).collect(),
-    };
-    if filter.list.is_some() {
-        chosen.fill(false);
-        order.iter().for_each(|p| chosen[*p as usize] = true);
-    }
+    let Choice { order, parts, .. } = choose(toc, filter);
+    // The database itself is made before everything else, outside of the plan.
+    let wanted =
+        |place: u32| parts[place as usize].any() && toc.entry(place as usize).desc != b"DATABASE";
+    let order: Vec<u32> = order.into_iter().filter(|&place| wanted(place)).collect();
+    let mut chosen = vec![false; toc.len()];
     let mut data = HashMap::new();
     for &place in &order {
+        chosen[place as usize] = true;
         let entry = toc.entry(place as usize);
         if entry.desc == b"TABLE DATA" {
             for d in entry.dependencies {
@@ -150,124 +164,270 @@ pub fn select(toc: &Toc, filter: &Filter) -> Selection {
     Selection { chosen, order, data }
 }
 
-/// Tells whether the archive has something of a name.
-type Has<'a> = &'a dyn Fn(&str) -> bool;
-
-/// The first name among those asked for that names nothing in the archive.
+/// What `pg_restore` says of the first name among those asked for that names nothing in the archive.
 pub fn unmatched(toc: &Toc, filter: &Filter) -> Option<String> {
-    let tagged = |kinds: &'static [&'static [u8]]| {
-        move |name: &str| toc.entries().any(|e| kinds.contains(&e.desc) && e.tag == name.as_bytes())
-    };
-    let schema = |name: &str| {
-        toc.entries().any(|e| {
-            e.namespace == name.as_bytes() || e.desc == b"SCHEMA" && e.tag == name.as_bytes()
-        })
-    };
-    let tables = tagged(&[b"TABLE", b"VIEW", b"FOREIGN TABLE", b"MATERIALIZED VIEW", b"SEQUENCE"]);
-    let indexes = tagged(&[b"INDEX"]);
-    let functions = tagged(&[b"FUNCTION", b"AGGREGATE", b"PROCEDURE"]);
-    let triggers = tagged(&[b"TRIGGER"]);
-    let groups: [(&[String], Has); 5] = [
-        (&filter.schemas, &schema),
-        (&filter.tables, &tables),
-        (&filter.indexes, &indexes),
-        (&filter.functions, &functions),
-        (&filter.triggers, &triggers),
-    ];
-    for (names, has) in groups {
-        if let Some(name) = names.iter().find(|n| !has(n)) {
-            return Some(name.clone());
-        }
-    }
-    None
+    choose(toc, filter).missing.map(|(kind, name)| format!("{kind} \"{name}\" not found"))
 }
 
-/// Whether an entry is wanted. `forced`: as something that a chosen object depends on.
-fn wanted(toc: &Toc, filter: &Filter, entry: &Entry, forced: bool) -> bool {
-    let desc = entry.desc;
-    if is_session_setup(entry) {
-        return false;
-    }
-    // The database itself is made before everything else, outside of the plan.
-    if desc == b"DATABASE" {
-        return false;
-    }
-    if desc == b"DATABASE PROPERTIES" {
-        return filter.create && !filter.data_only && !filter.names_objects();
-    }
-    // Comments and privileges of the database itself come with it.
-    if entry.tag.starts_with(b"DATABASE ")
-        && matches!(desc, b"ACL" | b"COMMENT" | b"SECURITY LABEL")
-        && !filter.create
-    {
-        return false;
-    }
-    let unwanted = match desc {
-        b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL" => filter.no_privileges,
-        b"COMMENT" => filter.no_comments,
-        b"SECURITY LABEL" => filter.no_security_labels,
-        b"PUBLICATION" | b"PUBLICATION TABLE" | b"PUBLICATION TABLES IN SCHEMA" => {
-            filter.no_publications
+/// Choose.
+pub fn choose(toc: &Toc, filter: &Filter) -> Choice {
+    let places = 0..toc.len() as u32;
+    let order: Vec<u32> = match &filter.list {
+        None => places.collect(),
+        Some(list) => {
+            let mut seen = HashSet::new();
+            let listed = list.iter().filter_map(|id| Some(toc.place(*id)? as u32));
+            let listed: Vec<u32> = listed.filter(|p| seen.insert(*p)).collect();
+            places.filter(|p| !seen.contains(p)).chain(listed).collect()
         }
-        b"SUBSCRIPTION" | b"SUBSCRIPTION TABLE" => filter.no_subscriptions,
-        b"STATISTICS DATA" => filter.no_statistics,
-        _ => false,
     };
-    // Statistics are neither schema nor data.
-    let statistics = desc == b"STATISTICS DATA";
-    let masked = filter.schema_only && (is_data(entry) || statistics)
-        || filter.data_only && (!is_data(entry) || statistics);
-    if unwanted || masked || !filter.wants_section(effective_section(toc, entry)) {
-        return false;
+    let mut chooser = Chooser::new(toc, filter);
+    let mut parts = vec![Parts::NONE; toc.len()];
+    // Entries of no section, comments for one, go with those that they stand among.
+    let mut sections = vec![Section::PreData; toc.len()];
+    let mut current = Section::PreData;
+    for &place in &order {
+        let place = place as usize;
+        let entry = toc.entry(place);
+        if entry.section != Section::None {
+            current = entry.section;
+        }
+        sections[place] = current;
+        parts[place] = chooser.parts(&entry, current, false, &parts);
     }
-    if entry.defn.is_empty() && !entry.has_data && entry.copy_stmt.is_empty() {
-        return false;
+    if filter.names_objects() && filter.with_dependencies {
+        add_dependencies(&mut chooser, &sections, &mut parts);
+        for place in 0..toc.len() {
+            let entry = toc.entry(place);
+            if describes(&entry) || entry.desc == b"STATISTICS DATA" {
+                parts[place] = chooser.described(&entry, sections[place], &parts);
+            }
+        }
     }
-    if has_name(&filter.exclude_schemas, entry.namespace) {
-        return false;
+    Choice { order, parts, missing: chooser.missing() }
+}
+
+/// Privileges, comments and labels, which follow what they describe.
+fn describes(entry: &Entry) -> bool {
+    matches!(entry.desc, b"ACL" | b"COMMENT" | b"SECURITY LABEL")
+}
+
+/// Names of one kind, and which of them named something.
+struct Names<'a> {
+    names: &'a [String],
+    found: Vec<bool>,
+}
+
+impl<'a> Names<'a> {
+    fn new(names: &'a [String]) -> Self {
+        Names { names, found: vec![false; names.len()] }
     }
-    if !filter.names_objects() || forced {
-        return true;
+
+    fn take(&mut self, matches: impl Fn(&[u8]) -> bool) -> bool {
+        let mut any = false;
+        for (name, found) in self.names.iter().zip(&mut self.found) {
+            if matches(name.as_bytes()) {
+                *found = true;
+                any = true;
+            }
+        }
+        any
     }
-    // What describes other things follows them, in add_descriptions.
-    if matches!(desc, b"ACL" | b"COMMENT" | b"SECURITY LABEL" | b"STATISTICS DATA") {
-        return false;
-    }
-    if !filter.schemas.is_empty()
-        && (entry.namespace.is_empty() || !has_name(&filter.schemas, entry.namespace))
-    {
-        return false;
-    }
-    let typed = !(filter.tables.is_empty()
-        && filter.indexes.is_empty()
-        && filter.functions.is_empty()
-        && filter.triggers.is_empty());
-    if !typed {
-        return true;
-    }
-    match desc {
-        b"TABLE"
-        | b"TABLE DATA"
-        | b"VIEW"
-        | b"FOREIGN TABLE"
-        | b"MATERIALIZED VIEW"
-        | b"MATERIALIZED VIEW DATA"
-        | b"SEQUENCE"
-        | b"SEQUENCE SET" => has_name(&filter.tables, entry.tag),
-        b"INDEX" => has_name(&filter.indexes, entry.tag),
-        b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => has_name(&filter.functions, entry.tag),
-        // The tag is "table trigger".
-        b"TRIGGER" => filter.triggers.iter().any(|t| {
-            let table = entry.tag.strip_suffix(t.as_bytes());
-            table.is_some_and(|table| table.is_empty() || table.ends_with(b" "))
-        }),
-        _ => false,
+
+    fn has(&mut self, name: &[u8]) -> bool {
+        self.take(|n| n == name)
     }
 }
+
+struct Chooser<'a> {
+    toc: &'a Toc,
+    filter: &'a Filter,
+    listed: Option<HashSet<i32>>,
+    schemas: Names<'a>,
+    tables: Names<'a>,
+    indexes: Names<'a>,
+    functions: Names<'a>,
+    triggers: Names<'a>,
+}
+
+impl<'a> Chooser<'a> {
+    fn new(toc: &'a Toc, filter: &'a Filter) -> Self {
+        Chooser {
+            toc,
+            filter,
+            listed: filter.list.as_ref().map(|list| list.iter().copied().collect()),
+            schemas: Names::new(&filter.schemas),
+            tables: Names::new(&filter.tables),
+            indexes: Names::new(&filter.indexes),
+            functions: Names::new(&filter.functions),
+            triggers: Names::new(&filter.triggers),
+        }
+    }
+
+    fn missing(&self) -> Option<(&'static str, String)> {
+        let kinds = [
+            ("schema", &self.schemas),
+            ("table", &self.tables),
+            ("index", &self.indexes),
+            ("function", &self.functions),
+            ("trigger", &self.triggers),
+        ];
+        kinds.into_iter().find_map(|(kind, names)| {
+            let at = names.found.iter().position(|found| !found)?;
+            Some((kind, names.names[at].clone()))
+        })
+    }
+
+    /// What of an entry is wanted, after those before it have been asked for. `forced`: as something that a chosen
+    /// object depends on, whatever is named.
+    fn parts(&mut self, entry: &Entry, section: Section, forced: bool, chosen: &[Parts]) -> Parts {
+        let filter = self.filter;
+        let desc = entry.desc;
+        if is_session_setup(entry) {
+            return Parts::NONE;
+        }
+        let statistics = desc == b"STATISTICS DATA";
+        if statistics && !filter.wants_statistics() {
+            return Parts::NONE;
+        }
+        if matches!(desc, b"DATABASE" | b"DATABASE PROPERTIES") {
+            return Parts { schema: filter.create, ..Parts::NONE };
+        }
+        if self.excluded(entry) || !filter.wants_section(section) {
+            return Parts::NONE;
+        }
+        if self.listed.as_ref().is_some_and(|listed| !listed.contains(&entry.dump_id)) {
+            return Parts::NONE;
+        }
+        if !forced {
+            let fits = match describes(entry) {
+                true => self.parent_chosen(entry, chosen),
+                false => self.named(entry),
+            };
+            if !fits {
+                return Parts::NONE;
+            }
+        }
+        // Values of sequences and all that makes large objects are data, though there are none in the archive's data.
+        let large_object = entry.tag.starts_with(b"LARGE OBJECT");
+        let data_statement = matches!(desc, b"SEQUENCE SET" | b"BLOB" | b"BLOB METADATA")
+            || describes(entry) && large_object;
+        let has_schema = !entry.defn.is_empty() && !entry.defn.starts_with(VIA_ROOT);
+        Parts {
+            schema: filter.wants_schema()
+                && has_schema
+                && !statistics
+                && (entry.has_data || !data_statement),
+            data: filter.wants_data() && !statistics && (entry.has_data || data_statement),
+            statistics,
+        }
+    }
+
+    /// Left out by a flag for its kind.
+    fn excluded(&self, entry: &Entry) -> bool {
+        let filter = self.filter;
+        let about = |what: &[u8]| entry.tag.starts_with(what);
+        match entry.desc {
+            b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL" => filter.no_privileges,
+            b"COMMENT" => {
+                filter.no_comments
+                    || filter.no_policies && about(b"POLICY")
+                    || filter.no_publications && about(b"PUBLICATION")
+                    || filter.no_subscriptions && about(b"SUBSCRIPTION")
+            }
+            b"SECURITY LABEL" => {
+                filter.no_security_labels
+                    || filter.no_publications && about(b"PUBLICATION")
+                    || filter.no_subscriptions && about(b"SUBSCRIPTION")
+            }
+            b"POLICY" | b"ROW SECURITY" => filter.no_policies,
+            b"PUBLICATION" | b"PUBLICATION TABLE" | b"PUBLICATION TABLES IN SCHEMA" => {
+                filter.no_publications
+            }
+            b"SUBSCRIPTION" | b"SUBSCRIPTION TABLE" => filter.no_subscriptions,
+            _ => false,
+        }
+    }
+
+    /// What describes something is wanted if that is; what describes the database, if that is made.
+    fn parent_chosen(&self, entry: &Entry, chosen: &[Parts]) -> bool {
+        if entry.tag.starts_with(b"DATABASE ") {
+            return self.filter.create;
+        }
+        if !self.filter.names_objects() && self.filter.exclude_schemas.is_empty() {
+            return true;
+        }
+        entry.dependencies.iter().filter_map(|d| self.toc.place(*d)).any(|parent| {
+            // A column's privileges depend on those of its table.
+            self.toc.entry(parent).desc != b"ACL" && chosen[parent].any()
+        })
+    }
+
+    /// Whether the names that are asked for or excluded let an entry pass.
+    fn named(&mut self, entry: &Entry) -> bool {
+        let filter = self.filter;
+        let namespace = entry.given(Absent::NAMESPACE);
+        if !filter.schemas.is_empty() && !namespace.is_some_and(|name| self.schemas.has(name)) {
+            return false;
+        }
+        let excluded = |name: &[u8]| filter.exclude_schemas.iter().any(|n| n.as_bytes() == name);
+        if namespace.is_some_and(excluded) {
+            return false;
+        }
+        if !filter.names_kinds() {
+            return true;
+        }
+        match entry.desc {
+            b"STATISTICS DATA" => {
+                let parents = entry.dependencies.iter().filter_map(|d| self.toc.place(*d));
+                let parents: Vec<Entry> = parents.map(|p| self.toc.entry(p)).collect();
+                parents.iter().fold(false, |fits, parent| {
+                    fits | match parent.desc {
+                        b"TABLE" | b"VIEW" | b"FOREIGN TABLE" | b"MATERIALIZED VIEW" => {
+                            self.tables.has(parent.tag)
+                        }
+                        b"INDEX" => self.indexes.has(parent.tag),
+                        _ => false,
+                    }
+                })
+            }
+            b"TABLE"
+            | b"TABLE DATA"
+            | b"VIEW"
+            | b"FOREIGN TABLE"
+            | b"MATERIALIZED VIEW"
+            | b"MATERIALIZED VIEW DATA"
+            | b"SEQUENCE"
+            | b"SEQUENCE SET" => self.tables.has(entry.tag),
+            b"INDEX" => self.indexes.has(entry.tag),
+            b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => self.functions.has(entry.tag),
+            // The tag is "table trigger". pg_restore wants all of it; the trigger's name alone is taken as well.
+            b"TRIGGER" => self.triggers.take(|name| {
+                let table = entry.tag.strip_suffix(name);
+                table.is_some_and(|table| table.is_empty() || table.ends_with(b" "))
+            }),
+            _ => false,
+        }
+    }
+
+    /// What describes something, once that was chosen as something that others depend on.
+    fn described(&mut self, entry: &Entry, section: Section, chosen: &[Parts]) -> Parts {
+        let parents = entry.dependencies.iter().filter_map(|d| self.toc.place(*d));
+        let fits = parents.into_iter().any(|p| self.toc.entry(p).desc != b"ACL" && chosen[p].any());
+        match fits {
+            true => self.parts(entry, section, true, chosen),
+            false => Parts::NONE,
+        }
+    }
+}
+
+/// How pg_dump marks rows that go to another table than their own. It is a comment and no definition.
+const VIA_ROOT: &[u8] = b"-- load via partition root ";
 
 /// Add all that chosen entries need, and what belongs to chosen tables (rows, indexes, constraints, defaults).
-fn add_dependencies(toc: &Toc, filter: &Filter, chosen: &mut [bool]) {
-    let mut stack: Vec<usize> = (0..toc.len()).filter(|p| chosen[*p]).collect();
+fn add_dependencies(chooser: &mut Chooser, sections: &[Section], chosen: &mut [Parts]) {
+    let toc = chooser.toc;
+    let mut stack: Vec<usize> = (0..toc.len()).filter(|p| chosen[*p].any()).collect();
     let mut schemas = HashMap::new();
     for place in 0..toc.len() {
         let entry = toc.entry(place);
@@ -310,31 +470,18 @@ fn add_dependencies(toc: &Toc, filter: &Filter, chosen: &mut [bool]) {
             // A part that needs a table that is not chosen (an attachment to another parent) stays out.
             let own = toc.entry(part).dependencies;
             let tables = own.iter().filter_map(|d| toc.place(*d));
-            if tables.clone().all(|p| chosen[p] || toc.entry(p).section != Section::PreData) {
+            if tables.clone().all(|p| chosen[p].any() || toc.entry(p).section != Section::PreData) {
                 more.push(part);
             }
         }
         for p in more {
-            if !chosen[p] && wanted(toc, filter, &toc.entry(p), true) {
-                chosen[p] = true;
+            if chosen[p].any() {
+                continue;
+            }
+            chosen[p] = chooser.parts(&toc.entry(p), sections[p], true, chosen);
+            if chosen[p].any() {
                 stack.push(p);
             }
-        }
-    }
-}
-
-/// Add privileges, comments, labels and statistics of what is chosen.
-fn add_descriptions(toc: &Toc, filter: &Filter, chosen: &mut [bool]) {
-    for place in 0..toc.len() {
-        let entry = toc.entry(place);
-        if chosen[place]
-            || !matches!(entry.desc, b"ACL" | b"COMMENT" | b"SECURITY LABEL" | b"STATISTICS DATA")
-        {
-            continue;
-        }
-        let mut objects = entry.dependencies.iter().filter_map(|d| toc.place(*d)).peekable();
-        if objects.peek().is_some() && objects.all(|p| chosen[p]) {
-            chosen[place] = wanted(toc, filter, &entry, true);
         }
     }
 }
@@ -347,6 +494,7 @@ mod tests {
         let mut toc = Toc::default();
         let mut add =
             |dump_id, desc: &[u8], namespace: &[u8], tag: &[u8], section, dependencies: &[i32]| {
+                let has_data = desc == b"TABLE DATA";
                 let entry = Entry {
                     dump_id,
                     desc,
@@ -354,7 +502,8 @@ mod tests {
                     tag,
                     section,
                     dependencies,
-                    defn: b"SELECT;",
+                    defn: if has_data { b"" } else { b"SELECT;" },
+                    has_data,
                     ..Entry::default()
                 };
                 toc.push(&entry).unwrap();
@@ -363,10 +512,11 @@ mod tests {
         add(2, b"SCHEMA", b"", b"s", Section::PreData, &[]);
         add(3, b"TYPE", b"s", b"ty", Section::PreData, &[2]);
         add(4, b"TABLE", b"s", b"t", Section::PreData, &[3]);
-        add(5, b"TABLE", b"s", b"u", Section::PreData, &[]);
-        add(6, b"TABLE DATA", b"s", b"t", Section::Data, &[4]);
-        add(7, b"INDEX", b"s", b"i", Section::PostData, &[4]);
-        add(8, b"ACL", b"s", b"TABLE t", Section::None, &[4]);
+        add(5, b"ACL", b"s", b"TABLE t", Section::None, &[4]);
+        add(6, b"TABLE", b"s", b"u", Section::PreData, &[]);
+        add(7, b"TABLE DATA", b"s", b"t", Section::Data, &[4]);
+        add(8, b"INDEX", b"s", b"i", Section::PostData, &[4]);
+        add(9, b"STATISTICS DATA", b"s", b"t", Section::None, &[4]);
         toc
     }
 
@@ -377,23 +527,45 @@ mod tests {
 
     #[test]
     fn sections() {
-        assert_eq!(chosen(Filter::default()), [2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(chosen(Filter { schema_only: true, ..Filter::default() }), [2, 3, 4, 5, 7, 8]);
-        assert_eq!(chosen(Filter { data_only: true, ..Filter::default() }), [6]);
-        assert_eq!(chosen(Filter { post_data: true, ..Filter::default() }), [7]);
+        let with = |change: fn(&mut Filter)| {
+            let mut filter = Filter::default();
+            change(&mut filter);
+            chosen(filter)
+        };
+        assert_eq!(with(|_| {}), [2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(with(|f| f.schema_only = true), [2, 3, 4, 5, 6, 8]);
+        assert_eq!(with(|f| f.data_only = true), [7]);
+        assert_eq!(with(|f| f.statistics_only = true), [9]);
+        assert_eq!(with(|f| f.no_data = true), [2, 3, 4, 5, 6, 8, 9]);
+        assert_eq!(with(|f| f.no_schema = true), [7, 9]);
+        assert_eq!(with(|f| f.no_statistics = true), [2, 3, 4, 5, 6, 7, 8]);
+        // What is in no section goes with what stands before it.
+        assert_eq!(with(|f| f.pre_data = true), [2, 3, 4, 5, 6]);
+        assert_eq!(with(|f| f.post_data = true), [8, 9]);
     }
 
     #[test]
     fn names() {
         let tables = Filter { tables: vec!["t".into()], ..Filter::default() };
-        assert_eq!(chosen(tables.clone()), [4, 6, 8]);
+        assert_eq!(chosen(tables.clone()), [4, 5, 7, 9]);
         let all = Filter { with_dependencies: true, ..tables };
-        assert_eq!(chosen(all), [2, 3, 4, 6, 7, 8]);
+        assert_eq!(chosen(all), [2, 3, 4, 5, 7, 8, 9]);
         assert_eq!(chosen(Filter { exclude_schemas: vec!["s".into()], ..Filter::default() }), [2]);
     }
 
     #[test]
+    fn names_of_nothing() {
+        let toc = toc();
+        let filter = Filter { tables: vec!["t".into(), "v".into()], ..Filter::default() };
+        assert_eq!(unmatched(&toc, &filter).unwrap(), "table \"v\" not found");
+        assert_eq!(unmatched(&toc, &Filter::default()), None);
+    }
+
+    #[test]
     fn lists_give_the_order() {
-        assert_eq!(chosen(Filter { list: Some(vec![5, 4, 4, 99]), ..Filter::default() }), [5, 4]);
+        let list = |ids: &[i32]| Filter { list: Some(ids.to_vec()), ..Filter::default() };
+        assert_eq!(chosen(list(&[6, 4, 4, 99])), [6, 4]);
+        let order = choose(&toc(), &list(&[8, 2])).order;
+        assert_eq!(order, [0, 2, 3, 4, 5, 6, 8, 7, 1]);
     }
 }

@@ -66,7 +66,7 @@ fn ignore(terms: &Terms, archive: &Archive, selection: &Selection) -> Ignore {
         publications: filter.no_publications,
         subscriptions: filter.no_subscriptions,
         security_labels: filter.no_security_labels,
-        data: filter.schema_only,
+        data: !filter.wants_data(),
         ..Ignore::default()
     };
     let left_out = |(place, entry): (usize, Entry)| {

@@ -1,5 +1,6 @@
 //! `firn restore`: read the archive, plan, work, finish.
 //!
+//! - [`source`]: the archive as the flags name it.
 //! - [`session`]: connections set up for restoring.
 //! - [`facts`]: what the planner wants to know of the server.
 //! - [`journal`]: what is done, kept in the target database.
@@ -21,16 +22,17 @@ pub mod journal;
 pub mod pieces;
 pub mod probe;
 pub mod session;
+pub mod source;
 pub mod tell;
 pub mod work;
 
-use crate::archive::{Archive, Toc};
+use crate::archive::{Archive, Format, Toc};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
 use crate::plan::render::{Renderer, Style};
 use crate::plan::schedule::{Limits, Scheduler};
-use crate::plan::select::{select, Filter, Selection};
+use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
 use crate::store::StoreSettings;
@@ -71,6 +73,10 @@ impl Terms {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub archive: String,
+    /// The archive must have this format.
+    pub format: Option<Format>,
+    /// A list file of what is restored.
+    pub use_list: Option<String>,
     pub target: Target,
     pub jobs: usize,
     pub filter: Filter,
@@ -149,7 +155,9 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let asked = stop.clone();
     let cancelled = Some(Arc::new(move || asked.is_set()) as _);
     let settings = StoreSettings { cancelled, ..StoreSettings::default() };
-    let archive = Archive::open_with(&options.archive, &settings)?;
+    let archive = options.open(&settings)?;
+    let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
+    let options = &Options { filter, ..options.clone() };
     let created = match options.create {
         true => Some(database::create(&archive, options)?),
         false => None,
@@ -191,8 +199,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     watch.event(&Event::Phase("planning"));
     let (selection, plan) = plan(&archive, &terms)?;
     if options.strict_names {
-        if let Some(name) = crate::plan::select::unmatched(archive.toc(), &terms.filter) {
-            return Err(Error::usage(format!("no matching entry was found for \"{name}\"")));
+        if let Some(name) = unmatched(archive.toc(), &terms.filter) {
+            return Err(Error::usage(name));
         }
     }
     if selection.is_empty() {
@@ -268,7 +276,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     if !report.ended.failures.is_empty() {
         return Ok(report);
     }
-    if options.analyze && !terms.filter.schema_only {
+    if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         finish::analyze(options, dbname, &archive, &selection, watch, stop)?;
     }

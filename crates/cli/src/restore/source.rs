@@ -1,0 +1,37 @@
+//! The archive as the flags name it: its format, and the list of what is restored of it.
+
+use super::Options;
+use crate::archive::{Archive, Toc};
+use crate::error::{Error, Result};
+use crate::plan::select::{list, Filter};
+use crate::store::StoreSettings;
+
+impl Options {
+    /// Opens the archive. It must have the format that was named, if one was.
+    pub fn open(&self, settings: &StoreSettings) -> Result<Archive> {
+        let archive = Archive::open_with(&self.archive, settings)?;
+        let found = archive.header().format;
+        match self.format {
+            Some(format) if format != found => Err(Error::archive(format!(
+                "archive \"{}\" is in {found} format, not in {format} format",
+                self.archive
+            ))),
+            _ => Ok(archive),
+        }
+    }
+
+    /// The filter with what a list file says, if there is one. Lines that name nothing are told.
+    pub fn filter_for(&self, toc: &Toc, tell: &mut dyn FnMut(&str)) -> Result<Filter> {
+        let mut filter = Filter { create: self.create, ..self.filter.clone() };
+        if let Some(file) = &self.use_list {
+            let text = std::fs::read(file)
+                .map_err(|e| Error::io(format!("could not open TOC file \"{file}\""), &e))?;
+            let found = list::read(&text, toc)?;
+            for line in &found.ignored {
+                tell(&format!("warning: line ignored: {line}"));
+            }
+            filter.list = Some(found.ids);
+        }
+        Ok(filter)
+    }
+}

@@ -1,0 +1,199 @@
+//! Statements run on one connection (`-1`, `--transaction-size`): in one transaction, or one of so many statements.
+//!
+//! There is no journal. What fails ends it; with one transaction nothing of it stays.
+
+use super::{walk, Sink, Wishes};
+use crate::archive::{Archive, Entry};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::{Canceller, Connection};
+use crate::plan::build::describe;
+use crate::plan::select::{select, unmatched};
+use crate::report::{Event, Watch};
+use crate::restore::data::{copy_rows, Flow};
+use crate::restore::session::Target;
+use crate::restore::work::Stop;
+use crate::restore::{check, facts, finish, tell, Options, Report};
+use crate::store::StoreSettings;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often it is looked whether the run was stopped.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a statement could not do.
+struct Failed {
+    what: String,
+    statement: String,
+}
+
+struct Server<'a> {
+    connection: Connection,
+    target: &'a Target,
+    watch: &'a dyn Watch,
+    stop: &'a Stop,
+    stopped: Arc<AtomicBool>,
+    /// By which the current statement is stopped.
+    canceller: &'a Mutex<Canceller>,
+    /// The entry at work.
+    what: String,
+    failed: Option<Failed>,
+    /// The database that was made, as a connection string.
+    made: Option<String>,
+}
+
+/// Settings of the connection that `pg_restore` has, too: nobody's functions are found by an unqualified name.
+fn prepare(connection: &Connection) -> Result<()> {
+    connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
+    Ok(())
+}
+
+impl Server<'_> {
+    /// A failure of the server's is one of the entry; all else is not.
+    fn note(&mut self, statement: String, error: Error) -> Error {
+        if self.stop.is_set() {
+            return Error::new(ErrorKind::Cancelled, "canceled by user");
+        }
+        if error.kind == ErrorKind::Statement {
+            self.failed = Some(Failed { what: self.what.clone(), statement });
+        }
+        error
+    }
+}
+
+impl Sink for Server<'_> {
+    fn sql(&mut self, text: &[u8]) -> Result<()> {
+        if text.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        if self.stop.is_set() {
+            return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
+        }
+        let Err(failure) = self.connection.run(text) else { return Ok(()) };
+        let mut error = failure.error;
+        let (statement, begin) = tell::statement_at(text, failure.index, error.position);
+        error.position = error.position.and_then(|p| p.checked_sub(begin));
+        Err(self.note(statement, error))
+    }
+
+    fn remark(&mut self, _text: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn connect(&mut self, database: &[u8], _restrict_key: &str) -> Result<()> {
+        let name = String::from_utf8(database.to_vec()).map_err(|_| {
+            Error::usage("the name of the archive's database is not in UTF-8")
+                .hint("Create the database yourself and restore into it without --create.")
+        })?;
+        // In quotes nothing is taken for a connection string of its own.
+        let name = format!("dbname='{}'", name.replace('\\', "\\\\").replace('\'', "\\'"));
+        self.connection = self.target.connect(Some(&name))?;
+        prepare(&self.connection)?;
+        *self.canceller.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.connection.canceller();
+        self.made = Some(name);
+        Ok(())
+    }
+
+    fn rows(&mut self, archive: &Archive, place: usize) -> Result<()> {
+        let moved = |bytes| self.watch.event(&Event::Moved { worker: None, rows: 0, bytes });
+        let flow = Flow { stop: &self.stopped, moved: &moved };
+        match copy_rows(&self.connection, archive, place, (0, 1), false, false, &flow) {
+            Ok(copied) => {
+                self.watch.event(&Event::Moved { worker: None, rows: copied.rows, bytes: 0 });
+                Ok(())
+            }
+            Err(e) => {
+                let statement = archive.toc().entry(place).copy_stmt;
+                let statement = String::from_utf8_lossy(statement).trim_end().to_string();
+                Err(self.note(statement, e))
+            }
+        }
+    }
+
+    fn begin(&mut self, entry: &Entry) {
+        self.what = describe(entry);
+    }
+
+    fn lacks_transaction_timeout(&self) -> bool {
+        self.connection.server_version() < 170_000
+    }
+}
+
+/// Restore on one connection.
+pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
+    watch.event(&Event::Phase("reading the archive"));
+    let archive = options.open(&StoreSettings::default())?;
+    let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
+    if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
+        return Err(Error::usage(missing));
+    }
+    let connection = options.target.connect(None)?;
+    prepare(&connection)?;
+    let (database, server_version) = (&connection.database(), connection.server_version());
+    watch.event(&Event::Target { database, server_version });
+    if let Some(check) = &options.verify {
+        check::can(check, server_version)?;
+    }
+    let mut terms = options.terms(facts::of(&connection, options.jobs)?);
+    terms.filter = filter.clone();
+    if !options.create {
+        let journal = b"SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'firn_restore'";
+        if !connection.query(journal)?.is_empty() {
+            return Err(Error::usage("the target database holds an unfinished restore")
+                .hint("Go on with it by --resume, or restore into another database."));
+        }
+        terms.had_objects = check::has_objects(&connection)?;
+    }
+    watch.event(&Event::Phase("restoring"));
+    let wishes = Wishes { filter, ..wishes.clone() };
+    let canceller = Mutex::new(connection.canceller());
+    let mut server = Server {
+        connection,
+        target: &options.target,
+        watch,
+        stop,
+        stopped: stop.flag(),
+        canceller: &canceller,
+        what: "the session".to_string(),
+        failed: None,
+        made: None,
+    };
+    let over = AtomicBool::new(false);
+    let walked = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if stop.is_set() {
+                    canceller.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+        let walked = walk::walk(&archive, &wishes, &mut server);
+        over.store(true, Ordering::Relaxed);
+        walked
+    });
+    if let Err(error) = walked {
+        if wishes.single_transaction {
+            watch.event(&Event::Unchanged);
+        }
+        let Some(Failed { what, statement }) = server.failed else { return Err(error) };
+        watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
+        return Ok(Report::default());
+    }
+    let made = server.made.take();
+    drop(server);
+    let selection = select(archive.toc(), &terms.filter);
+    if options.analyze && terms.filter.wants_data() {
+        watch.event(&Event::Phase("analyzing"));
+        finish::analyze(options, made.as_deref(), &archive, &selection, watch, stop)?;
+    }
+    if let Some(check) = &options.verify {
+        let dbname = made.as_deref();
+        let restored =
+            check::Restored { archive: &archive, terms: &terms, selection: &selection, dbname };
+        check::check(check, &restored, options, watch, stop)?;
+    }
+    watch.event(&Event::Finished);
+    Ok(Report::default())
+}
