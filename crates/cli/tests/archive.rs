@@ -459,17 +459,40 @@ fn what_is_no_archive() {
     check(&refused(Archive::from_bytes(bytes)), "format code 3");
 }
 
+/// The files of a directory as a tar archive.
+fn packed_tar(folder: &std::path::Path) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, bytes) in files(folder) {
+        let mut header = vec![0; 512];
+        header[..name.len()].copy_from_slice(&name);
+        header[124..135].copy_from_slice(format!("{:011o}", bytes.len()).as_bytes());
+        header[148..156].fill(b' ');
+        header[156] = b'0';
+        header[257..262].copy_from_slice(b"ustar");
+        let sum: u64 = header.iter().map(|b| u64::from(*b)).sum();
+        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        out.extend(header);
+        out.extend_from_slice(&bytes);
+        out.resize(out.len().next_multiple_of(512), 0);
+    }
+    out.resize(out.len() + 1024, 0);
+    out
+}
+
 #[test]
 fn tar() {
-    let archive = open(&path("15/tar.tar")).unwrap();
-    assert_eq!(archive.header().format, Format::Tar);
-    assert_eq!(contents(&archive).unwrap(), expected());
-    // Cut off anywhere it is refused, or what is missing is: nothing is silently less.
-    let bytes = std::fs::read(path("15/tar.tar")).unwrap();
-    let end = bytes.iter().rposition(|b| *b != 0).unwrap();
-    for length in (0..end).step_by(509) {
-        refused(Archive::from_bytes(&bytes[..length]));
+    for folder in ["15/none.dir", "18/none.dir"] {
+        let bytes = packed_tar(&path(folder));
+        let archive = Archive::from_bytes(&bytes[..]).unwrap();
+        assert_eq!(archive.header().format, Format::Tar);
+        assert_eq!(contents(&archive).unwrap(), expected());
+        // Cut off anywhere it is refused: nothing is silently less.
+        for length in (0..bytes.len() - 1024).step_by(509) {
+            refused(Archive::from_bytes(&bytes[..length]));
+        }
     }
+    // The beginning of pg_dump's own.
+    check(&refused(open(&path("15/tar.tar"))), "unexpected end of file");
 }
 
 #[test]

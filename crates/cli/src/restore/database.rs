@@ -1,5 +1,6 @@
 //! The target database: creating it, and dropping what is in the way.
 
+use super::session::Target;
 use super::Options;
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,7 +27,7 @@ pub fn create(archive: &Archive, options: &Options) -> Result<String> {
     literal.push(b')');
     let exists = connection.query(&literal)?.flag(0, 0);
     if exists && options.resume {
-        return Ok(connection_string(&name));
+        return Ok(connection_string(&name, &options.target));
     }
     if exists && options.clean {
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
@@ -48,11 +49,15 @@ pub fn create(archive: &Archive, options: &Options) -> Result<String> {
         owner.extend(crate::pg::quote_ident(entry.owner));
         connection.run(&owner)?;
     }
-    Ok(connection_string(&name))
+    Ok(connection_string(&name, &options.target))
 }
 
-/// A database name that libpq takes for nothing but a name.
-fn connection_string(name: &str) -> String {
+/// A database name for [`Target::connect`] that libpq takes for nothing but a name. It looks for connection strings in the
+/// first of several names only: behind the target's own a name is a name.
+pub fn connection_string(name: &str, target: &Target) -> String {
+    if target.dbname.is_some() {
+        return name.to_string();
+    }
     match name.contains('=') || name.starts_with("postgres://") || name.starts_with("postgresql://")
     {
         true => format!("dbname='{}'", name.replace('\\', "\\\\").replace('\'', "\\'")),
@@ -160,7 +165,10 @@ mod tests {
 
     #[test]
     fn odd_database_names() {
-        assert_eq!(connection_string("plain"), "plain");
-        assert_eq!(connection_string("a=b'c"), "dbname='a=b\\'c'");
+        let nowhere = Target::default();
+        assert_eq!(connection_string("plain", &nowhere), "plain");
+        assert_eq!(connection_string("a=b'c", &nowhere), "dbname='a=b\\'c'");
+        let somewhere = Target { dbname: Some("postgres".into()), ..Target::default() };
+        assert_eq!(connection_string("a=b'c", &somewhere), "a=b'c");
     }
 }

@@ -10,6 +10,7 @@ use crate::plan::build::describe;
 use crate::plan::select::{select, unmatched};
 use crate::report::{Event, Watch};
 use crate::restore::data::{copy_rows, Flow};
+use crate::restore::database::connection_string;
 use crate::restore::session::Target;
 use crate::restore::work::Stop;
 use crate::restore::{check, facts, finish, tell, Options, Report};
@@ -85,8 +86,7 @@ impl Sink for Server<'_> {
             Error::usage("the name of the archive's database is not in UTF-8")
                 .hint("Create the database yourself and restore into it without --create.")
         })?;
-        // In quotes nothing is taken for a connection string of its own.
-        let name = format!("dbname='{}'", name.replace('\\', "\\\\").replace('\'', "\\'"));
+        let name = connection_string(&name, self.target);
         self.connection = self.target.connect(Some(&name))?;
         prepare(&self.connection)?;
         *self.canceller.lock().unwrap_or_else(PoisonError::into_inner) =

@@ -1,0 +1,203 @@
+"""-1 and --transaction-size: pg_restore's own order on one connection."""
+import os
+import re
+import signal
+import time
+
+from restore import common, flags
+from restore.common import NEW, OLD, firn, same, same_blocks
+from restore.flags import prepare
+
+# Flags, what is in the database before (as flags.prepare makes it), whether pg_restore itself gets there.
+CASES = [
+    ("everything", ["-1"], None), ("size 1", ["--transaction-size=1"], None), ("size 7", ["--transaction-size=7"], None),
+    ("size of all", ["--transaction-size=1000000"], None), ("schema only", ["-1", "-s"], None),
+    ("data only", ["-1", "-a"], "schema without foreign keys"), ("data only without triggers", ["-1", "-a", "--disable-triggers"], "schema"),
+    ("superuser", ["--transaction-size=3", "-a", "--disable-triggers", "-S", "zoo_super"], "schema"),
+    ("neither owner nor privileges", ["-1", "-O", "-x"], None),
+    ("session authorization", ["-1", "--use-set-session-authorization"], None),
+    ("role", ["-1", "--role=zoo_super"], None), ("a table", ["-1", "-n", "b", "-t", "parent"], "schemas"),
+    ("sections", ["-1", "--section=pre-data", "--section=data"], None),
+    ("no tablespaces", ["--transaction-size=20", "--no-tablespaces", "--no-table-access-method"], None),
+]
+
+
+def one(world, more, before, form):
+    """What is there in the end is what pg_restore makes of the same flags, journal and all else not there."""
+    server = world.server()
+    path = flags.archive(world, form)
+    # Version 15 has no --transaction-size: one transaction comes to the same.
+    known = ["-1" if flag.startswith("--transaction-size") else flag for flag in more]
+    prepare(server, "oracle", path, before)
+    right = server.pg_restore("oracle", path, *known, check=False)
+    prepare(server, "target", path, before)
+    run = firn(server, "target", path, *more)
+    assert run.code == right.returncode, f"pg_restore {right.returncode} {right.stderr.decode()[-2000:]}\nfirn {run.out[-2000:]}"
+    same_blocks(server.dump("oracle"), server.dump("target"), " ".join(more))
+
+
+def newest(world):
+    """Into 18, against pg_restore 18 with the same flags."""
+    server = world.server(NEW)
+    with server.connect() as c:
+        for role in ("zoo_owner", "zoo_reader", "zoo_super"):
+            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+    for form in "cd":
+        path = flags.archive(world, form)
+        for more in (["-1"], ["--transaction-size=5"], ["--transaction-size=5", "-O"]):
+            server.fresh("oracle")
+            right = server.pg_restore("oracle", path, *more, check=False)
+            server.fresh("target")
+            run = firn(server, "target", path, *more)
+            assert run.code == right.returncode, f"pg_restore {right.stderr.decode()[-2000:]}\nfirn {run.out[-2000:]}"
+            same_blocks(server.dump("oracle"), server.dump("target"), " ".join(more))
+
+
+def source(world):
+    """A table, rows, and a second table whose rows break a constraint that the target has."""
+    server = world.server()
+    with server.connect(server.fresh("halves")) as c:
+        c.execute("CREATE TABLE a AS SELECT i FROM generate_series(1, 1000) i; CREATE TABLE b AS SELECT i FROM generate_series(1, 1000) i")
+        c.execute("SELECT lo_from_bytea(0, 'large')")
+    return world.archive("halves", lambda p: server.archive("halves", p, "c"))
+
+
+def all_or_nothing(world):
+    """An error in the middle: nothing is left of one transaction; of several, what was committed."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    for more, left in ((["-1"], 0), (["--transaction-size=1"], 1)):
+        with server.connect(server.fresh("target")) as c:
+            c.execute("CREATE SCHEMA x; CREATE TABLE public.b (i int CHECK (i <= 500))")
+        before = server.dump("target")
+        run = firn(server, "target", path, *more)
+        run.fails("could not restore", '"b" already exists')
+        assert run.code == 1 and "--resume" not in run.out, run.out
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM pg_class WHERE relname = 'a'").fetchone() == (left,)
+        if not left:
+            same(before, server.dump("target"))
+            assert "Nothing was changed" in run.out or "NOT complete" in run.out, run.out
+        # Rows that are refused: the COPY is named.
+        with server.connect(server.fresh("target")) as c:
+            c.execute("CREATE TABLE public.a (i int); CREATE TABLE public.b (i int CHECK (i <= 500))")
+        run = firn(server, "target", path, *more, "-a")
+        run.fails("b_i_check", "TABLE DATA", "COPY public.b")
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM a").fetchone() == (1000 * left,)
+            assert c.execute("SELECT count(*) FROM b").fetchone() == (0,)
+
+
+def created(world):
+    """--create with --transaction-size makes the database, in the middle of which it connects to it."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    dump = server.dump("halves", "--create")
+    for more in ([], ["-c", "--if-exists"]):
+        if not more:
+            with server.connect() as c:
+                c.execute("DROP DATABASE halves")
+        firn(server, "postgres", path, "-C", "--transaction-size=2", *more).ok()
+        same_blocks(dump, server.dump("halves", "--create"), " ".join(more))
+
+
+def odd_database(world):
+    """--create of a database whose name looks like a connection string, with and without -d."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute('DROP DATABASE IF EXISTS "a=b c"')
+        c.execute('CREATE DATABASE "a=b c" TEMPLATE template0')
+    with server.connect("a=b c") as c:
+        c.execute("CREATE TABLE t AS SELECT 1 AS a")
+    path = world.archive("a=b", lambda p: server.archive("dbname='a=b c'", p, "c"))
+    for more in (["--transaction-size=3"], ["-j", "2"]):
+        for where in (True, False):
+            with server.connect() as c:
+                c.execute('DROP DATABASE "a=b c"')
+            env = None if where else {"PGHOST": server.root, "PGPORT": str(server.port), "PGUSER": "postgres", "PGDATABASE": "postgres"}
+            firn(server, "postgres", path, "-C", *more, where=where, env=env).ok()
+            with server.connect("a=b c") as c:
+                assert c.execute("SELECT a FROM t").fetchall() == [(1,)]
+
+
+def stopped(world):
+    """Ctrl-C while a statement waits: it ends soon, and nothing is left."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("CREATE TABLE public.a (i int); CREATE TABLE public.b (i int)")
+        before = server.dump("target")
+        c.execute("BEGIN; LOCK TABLE public.b IN ACCESS EXCLUSIVE MODE")
+        child = firn(server, "target", path, "-1", "-a", wait=False)
+        with server.connect() as other:
+            while not other.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'COPY%'").fetchall():
+                assert child.poll() is None, child.read()
+                time.sleep(0.05)
+        child.process.send_signal(signal.SIGINT)
+        run = child.wait()
+        assert run.code == 130, run.out
+        c.execute("ROLLBACK")
+    same(before, server.dump("target"))
+
+
+def verified(world):
+    """--verify after one transaction; ANALYZE at the end, too; a journal in the way."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    run = firn(server, server.fresh("target"), path, "-1", "--verify=checksums").ok()
+    assert "restore complete" in run.out
+    with server.connect("target") as c:
+        assert c.execute("SELECT reltuples FROM pg_class WHERE relname = 'a'").fetchone() == (1000,)
+        c.execute("CREATE SCHEMA firn_restore")
+    firn(server, "target", path, "-1").fails("unfinished restore")
+
+
+def refused(world):
+    """What cannot be had on one connection, or on several."""
+    path = flags.archive(world)
+    for more, words in (
+            (["-1", "-j", "2"], ["multiple jobs"]), (["-1", "-C"], ["-C/--create"]), (["-1", "--transaction-size=1"], ["cannot be used together"]),
+            (["-1", "--resume"], ["cannot be used together"]), (["-1", "--on-error=continue"], ["cannot be used together"]),
+            (["--transaction-size=0"], ["transaction-size"]), (["--use-set-session-authorization"], ["requires option"]),
+            (["-a", "--disable-triggers", "-S", "postgres"], ["requires option"]), (["--restrict-key=a"], ["cannot be used together"])):
+        run = firn(world.server(), "nowhere", path, *more)
+        assert run.code == 2, run.out
+        run.fails(*words)
+
+
+def table(world):
+    """The guide has a table of all flags of pg_restore 18; each is taken, or refused with the reason that stands there."""
+    with open(os.path.join(common.ROOT, "docs", "guide", "restore.md"), encoding="utf-8") as f:
+        text = f.read()
+    section = text.split("## Flag by flag", 1)[1].split("\n## ", 1)[0]
+    rows = {}
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        for flag in re.findall(r"`(--[a-z-]+)`", cells[0]):
+            rows[flag] = cells
+    helped = world.server(NEW).program("pg_restore", "--help").stdout.decode()
+    known = set(re.findall(r"^\s+(?:-\S, )?(--[a-z-]+)", helped, re.M))
+    assert len(known) > 50
+    assert known - set(rows) == set(), f"not in the table: {sorted(known - set(rows))}"
+    assert set(rows) - known == set(), f"in the table, and no flag of pg_restore: {sorted(set(rows) - known)}"
+    ours = os.popen(f"{common.program()[0]} restore --help").read()
+    missing = [flag for flag in sorted(known) if not re.search(rf"(?<![\w-]){flag}(?![\w-])", ours)]
+    assert missing == [], f"not in firn restore --help: {missing}"
+    for flag, cells in rows.items():
+        assert len(cells) >= 2 and cells[1], f"{flag} says nothing"
+
+
+def cases(world):
+    for name, more, before in CASES:
+        yield f"in order {name}", lambda m=more, b=before: one(world, m, b, "c")
+    yield "in order directory", lambda: one(world, ["-1"], None, "d")
+    yield "in order tar", lambda: one(world, ["-1"], None, "t")
+    yield "in order 18", lambda: newest(world)
+    yield "in order all or nothing", lambda: all_or_nothing(world)
+    yield "in order create", lambda: created(world)
+    yield "in order odd database", lambda: odd_database(world)
+    yield "in order stopped", lambda: stopped(world)
+    yield "in order verified", lambda: verified(world)
+    yield "in order refused", lambda: refused(world)
+    yield "flags table", lambda: table(world)
