@@ -141,6 +141,24 @@ def stopped(world):
     same(before, server.dump("target"))
 
 
+def lost(world):
+    """The connection goes while the transaction commits: nobody says that nothing was changed."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("CREATE TABLE public.a (i int); CREATE TABLE public.b (i int)")
+        c.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN NULL; END $$")
+        c.execute("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()")
+        child = firn(server, "target", path, "-1", "-a", "--log-format=json", wait=False)
+        sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COMMIT%' AND wait_event = 'PgSleep'"
+        while not c.execute(sql).fetchall():
+            assert child.poll() is None, child.read()
+            time.sleep(0.05)
+        run = child.wait()
+        assert run.code == 1 and "not known" in run.out and '"unchanged"' not in run.out, run.out
+
+
 def verified(world):
     """--verify after one transaction; ANALYZE at the end, too; a journal in the way."""
     server = world.server()
@@ -198,6 +216,7 @@ def cases(world):
     yield "in order create", lambda: created(world)
     yield "in order odd database", lambda: odd_database(world)
     yield "in order stopped", lambda: stopped(world)
+    yield "in order lost", lambda: lost(world)
     yield "in order verified", lambda: verified(world)
     yield "in order refused", lambda: refused(world)
     yield "flags table", lambda: table(world)

@@ -3,7 +3,7 @@ import os
 import re
 import subprocess
 
-from restore import common, flags
+from restore import common, flags, regression
 from restore.common import NEW, OLD, same_blocks
 
 # How each program begins what it tells.
@@ -189,6 +189,18 @@ def older(world):
             assert right[0] == got[0] == 0, f"{args} {right[2]} {got[2]}"
             text = OWNED.sub(rb"ALTER TABLE \1", got[1].replace(b"SET transaction_timeout = 0;\n", b""))
             common.same(OWNED.sub(rb"ALTER TABLE \1", right[1]), text, f"{args}")
+
+
+def everything(world, version):
+    """PostgreSQL's regression database: lists and scripts of objects of every kind."""
+    server = world.server(NEW)
+    folder = regression.kept(version)
+    for name in ("custom", "directory"):
+        path = os.path.join(folder, name)
+        alike(server, ["-l", path])
+        for more in ([], ["-c", "--if-exists"], ["-O", "-x"], ["--use-set-session-authorization"], ["--transaction-size=10"],
+                     ["--section=post-data"], ["-a", "--disable-triggers"]):
+            alike(server, ["-f", "-", KEY, *more, path])
 
 
 def script_lists(world):
@@ -398,6 +410,8 @@ def cases(world):
     for number, name in enumerate(("15 custom", "15 directory", "15 tar", "18 custom", "18 directory", "18 tar")):
         yield f"like script {name}", lambda n=number: scripts(world, n)
     yield "like script of pg_restore 15", lambda: older(world)
+    for version in (OLD, NEW):
+        yield f"like regression {version}", lambda v=version: everything(world, v)
     yield "like script lists", lambda: script_lists(world)
     yield "like script files", lambda: script_files(world)
     yield "like script names", lambda: names(world)

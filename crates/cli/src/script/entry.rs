@@ -166,7 +166,7 @@ impl Walk<'_> {
         let mut text = format!("--\n-- {prefix}Name: ").into_bytes();
         text.extend(one_line(entry.tag));
         text.extend_from_slice(b"; Type: ");
-        text.extend_from_slice(entry.desc);
+        text.extend(one_line(entry.desc));
         text.extend_from_slice(b"; Schema: ");
         text.extend(or_hyphen(entry.given(Absent::NAMESPACE)));
         text.extend_from_slice(b"; Owner: ");

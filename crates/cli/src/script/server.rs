@@ -39,6 +39,8 @@ struct Server<'a> {
     /// The entry at work.
     what: String,
     failed: Option<Failed>,
+    /// The last statement was COMMIT.
+    committing: bool,
     /// The database that was made, as a connection string.
     made: Option<String>,
 }
@@ -70,6 +72,7 @@ impl Sink for Server<'_> {
         if self.stop.is_set() {
             return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
         }
+        self.committing = text.starts_with(b"COMMIT");
         let Err(failure) = self.connection.run(text) else { return Ok(()) };
         let mut error = failure.error;
         let (statement, begin) = tell::statement_at(text, failure.index, error.position);
@@ -157,6 +160,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         canceller: &canceller,
         what: "the session".to_string(),
         failed: None,
+        committing: false,
         made: None,
     };
     let over = AtomicBool::new(false);
@@ -174,8 +178,15 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         walked
     });
     if let Err(error) = walked {
+        if server.committing && error.kind == ErrorKind::Connection {
+            return Err(error.hint(
+                "Whether the server has committed the transaction is not known. Look whether its objects are there.",
+            ));
+        }
         if wishes.single_transaction {
             watch.event(&Event::Unchanged);
+        } else {
+            watch.event(&Event::Note("what was committed before the error stays"));
         }
         let Some(Failed { what, statement }) = server.failed else { return Err(error) };
         watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
