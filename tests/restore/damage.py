@@ -3,6 +3,7 @@ import gzip
 import os
 import random
 import shutil
+import tarfile
 
 from restore import common, flags, roundtrip
 from restore.common import NEW, PANIC, firn, pg18, same
@@ -183,6 +184,9 @@ def no_archive(world):
     os.makedirs(folder, exist_ok=True)
     dice = random.Random(SEED)
     tar = world.archive("tar", lambda p: server.archive(flags.source(world)[0], p, "t"))
+    other = os.path.join(folder, "other.tar")
+    with tarfile.open(other, "w") as t:
+        t.add(os.path.abspath(__file__), "damage.py")
     things = {
         "nothing": (os.path.join(folder, "nothing"), "nothing"),
         "noise": (write(os.path.join(folder, "noise"), dice.randbytes(5000)), ""),
@@ -190,7 +194,8 @@ def no_archive(world):
         "text": (write(os.path.join(folder, "text"), b"--\n-- PostgreSQL database dump\n--\n\nSET x = 1;\n"), "psql"),
         "gzipped text": (write(os.path.join(folder, "text.gz"), gzip.compress(b"--\n-- PostgreSQL database dump\n--\n")), ""),
         "folder": (folder, "toc.dat"),
-        "tar": (tar, "tar"),
+        "half a tar archive": (write(os.path.join(folder, "half"), read(tar)[:len(read(tar)) // 2]), "unexpected end"),
+        "tar of other things": (other, "toc.dat"),
         "newer": (write(os.path.join(folder, "newer"), b"PGDMP\x01\x63" + read(flags.archive(world))[7:]), "version"),
     }
     for name, (path, word) in things.items():
