@@ -1,7 +1,9 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way."""
-from restore import (common, catalogs, damage, errors, flags, inorder, kills, likeness, memory, old, parts, probing, regression, roundtrip, secrets, shapes, verified, versions)
+from restore import catalogs, common, damage, errors, existing, faults, flags, hostile, inorder, kills, likeness, memory, old, \
+    parts, probing, regression, roundtrip, secrets, shapes, verified, versions
 
-PARTS = (roundtrip, catalogs, shapes, flags, likeness, inorder, secrets, verified, versions, old, probing, errors, damage, kills, memory, parts, regression)
+PARTS = (roundtrip, catalogs, shapes, flags, likeness, inorder, secrets, verified, versions, old, probing, errors, damage, kills,
+         faults, existing, hostile, memory, parts, regression)
 
 
 def run(tally, pattern):

@@ -168,7 +168,7 @@ def verified(world):
     with server.connect("target") as c:
         assert c.execute("SELECT reltuples FROM pg_class WHERE relname = 'a'").fetchone() == (1000,)
         c.execute("CREATE SCHEMA firn_restore")
-    firn(server, "target", path, "-1").fails("unfinished restore")
+    firn(server, "target", path, "-1").fails("firn_restore")
 
 
 def refused(world):
