@@ -96,6 +96,9 @@ pub struct Args {
     /// or the rows themselves by their checksums
     #[arg(long, value_enum, value_name = "DEPTH", num_args = 0..=1, require_equals = true, default_missing_value = "counts")]
     pub verify: Option<VerifyDepth>,
+    /// do not count the rows of the tables at the end
+    #[arg(long)]
+    pub no_count: bool,
     /// compare with this database, which the archive was made of and nobody has changed since
     #[arg(long, value_name = "NAME")]
     pub verify_source: Option<String>,
@@ -482,6 +485,7 @@ impl Args {
             create: self.create,
             resume: self.resume,
             go_on_after_errors: self.on_error == OnError::Continue,
+            count_rows: !self.no_count,
             verify: self.check(),
             analyze: !self.no_analyze,
             strict_names: self.strict_names,

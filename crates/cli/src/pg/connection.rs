@@ -4,10 +4,13 @@ use super::result::{bytes, text, Failure, Raw, Rows};
 use crate::error::{Error, ErrorKind, Result};
 use std::ffi::{c_char, c_int, CString};
 use std::ptr::{null, null_mut};
+use std::sync::{Mutex, PoisonError};
 
 /// A connection to a server. Closed when dropped.
 pub struct Connection {
     raw: *mut pq_sys::PGconn,
+    /// What the server has told besides results. At a fixed address, which libpq knows.
+    notices: Box<Mutex<Vec<String>>>,
 }
 
 // SAFETY: libpq allows a connection to be used by any thread, one at a time; `Connection` is not `Sync`.
@@ -74,26 +77,41 @@ impl Connection {
 
     /// A connection, or what is left of the attempt.
     fn attempt(params: &[(String, String)]) -> Result<Connection> {
-        let mut keys = Vec::new();
-        let mut values = Vec::new();
-        for (key, value) in params {
-            keys.push(c_string(key.as_bytes())?);
-            values.push(c_string(value.as_bytes())?);
-        }
-        let ends = |all: &[CString]| -> Vec<*const c_char> {
-            all.iter().map(|s| s.as_ptr()).chain([null()]).collect()
-        };
-        let (key_pointers, value_pointers) = (ends(&keys), ends(&values));
+        let (keys, values) = c_params(params)?;
+        let (key_pointers, value_pointers) = (pointers(&keys), pointers(&values));
         // SAFETY: two arrays of C strings that end in null and outlive the call.
         let raw =
             unsafe { pq_sys::PQconnectdbParams(key_pointers.as_ptr(), value_pointers.as_ptr(), 1) };
         if raw.is_null() {
             return Err(Error::new(ErrorKind::Connection, "out of memory"));
         }
-        let connection = Connection { raw };
-        // SAFETY: libpq's structure, connected or not, and a function that touches nothing.
-        unsafe { pq_sys::PQsetNoticeProcessor(raw, Some(ignore_notice), null_mut()) };
+        let connection = Connection { raw, notices: Box::default() };
+        let notices: *const Mutex<Vec<String>> = &*connection.notices;
+        // SAFETY: libpq's structure, connected or not; the function gets the address of the list, which lives until
+        // after the connection is closed.
+        unsafe {
+            pq_sys::PQsetNoticeProcessor(raw, Some(keep_notice), notices.cast_mut().cast());
+        }
         Ok(connection)
+    }
+
+    /// Whether a server would take such a connection: it answers, answers that it cannot yet (it starts, recovers or
+    /// stops), or does not answer.
+    pub fn ping(params: &[(String, String)]) -> Result<Ping> {
+        let (keys, values) = c_params(params)?;
+        let (keys, values) = (pointers(&keys), pointers(&values));
+        // SAFETY: two arrays of C strings that end in null and outlive the call.
+        let answer = unsafe { pq_sys::PQpingParams(keys.as_ptr(), values.as_ptr(), 1) };
+        Ok(match answer {
+            pq_sys::PGPing::PQPING_OK => Ping::Ready,
+            pq_sys::PGPing::PQPING_REJECT => Ping::NotYet,
+            _ => Ping::Silent,
+        })
+    }
+
+    /// The server's notices and warnings since the last time, as libpq words them.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn message(&self) -> String {
@@ -307,4 +325,38 @@ impl Drop for CopyData {
     }
 }
 
-extern "C" fn ignore_notice(_: *mut std::ffi::c_void, _: *const c_char) {}
+/// What a server says to the question whether it takes connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ping {
+    Ready,
+    /// It starts, recovers or stops.
+    NotYet,
+    /// It does not answer, or the question could not be asked.
+    Silent,
+}
+
+fn c_params(params: &[(String, String)]) -> Result<(Vec<CString>, Vec<CString>)> {
+    let all = |part: fn(&(String, String)) -> &String| -> Result<Vec<CString>> {
+        params.iter().map(|p| c_string(part(p).as_bytes())).collect()
+    };
+    Ok((all(|(key, _)| key)?, all(|(_, value)| value)?))
+}
+
+/// The addresses of strings, and null behind them.
+fn pointers(all: &[CString]) -> Vec<*const c_char> {
+    all.iter().map(|s| s.as_ptr()).chain([null()]).collect()
+}
+
+/// Notices that are kept until somebody asks; a server that says more says it again.
+const NOTICES: usize = 1000;
+
+extern "C" fn keep_notice(list: *mut std::ffi::c_void, message: *const c_char) {
+    // SAFETY: the address was given with the function, and the list lives as long as the connection.
+    let list = unsafe { &*list.cast::<Mutex<Vec<String>>>() };
+    // SAFETY: libpq gives a C string, which is copied at once.
+    let message = text(unsafe { bytes(message) });
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    if list.len() < NOTICES {
+        list.push(message);
+    }
+}

@@ -8,7 +8,7 @@ mod connection;
 mod conninfo;
 mod result;
 
-pub use connection::{Canceller, Connection};
+pub use connection::{Canceller, Connection, Ping};
 pub use conninfo::parse_conninfo;
 pub use result::{Failure, Rows};
 
@@ -17,9 +17,21 @@ pub fn quote_ident(name: &[u8]) -> Vec<u8> {
     quoted(name, b'"')
 }
 
-/// A string constant for SQL, for `standard_conforming_strings = on`.
+/// A string constant for SQL that means the same whatever `standard_conforming_strings` is: as in libpq's
+/// `PQescapeLiteral` one with backslashes is an escape string. In the encodings of clients alone (SJIS and the like) a
+/// byte of a character may be a backslash; such text is left as it is.
 pub fn quote_literal(value: &[u8]) -> Vec<u8> {
-    quoted(value, b'\'')
+    if !value.contains(&b'\\') || std::str::from_utf8(value).is_err() {
+        return quoted(value, b'\'');
+    }
+    let mut doubled = Vec::with_capacity(value.len() + 8);
+    for &byte in value {
+        if byte == b'\\' {
+            doubled.push(byte);
+        }
+        doubled.push(byte);
+    }
+    [b" E", &quoted(&doubled, b'\'')[..]].concat()
 }
 
 fn quoted(text: &[u8], quote: u8) -> Vec<u8> {
@@ -43,5 +55,7 @@ mod tests {
     fn quotes_are_doubled() {
         assert_eq!(quote_ident(br#"a"b"#), br#""a""b""#);
         assert_eq!(quote_literal(b"it's"), b"'it''s'");
+        assert_eq!(quote_literal(br"a\'b"), br" E'a\\''b'");
+        assert_eq!(quote_literal(b"\x83\x5c"), b"'\x83\x5c'");
     }
 }

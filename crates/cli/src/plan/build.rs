@@ -310,7 +310,16 @@ impl Builder<'_> {
         let text = !self.input.toc.entry(place as usize).copy_stmt.is_empty()
             && !self.via_root.contains(&place);
         let large = size >= SPLIT_FROM && jobs > 2 && size * jobs > total;
-        match self.input.rules.split_data && text && large {
+        // Rows of a table that was there before are loaded in one transaction, as what fails must leave it as it was.
+        let toc = self.input.toc;
+        let entry = toc.entry(place as usize);
+        let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+        let made = tables.any(|p| {
+            toc.entry(p).desc == b"TABLE"
+                && toc.entry(p).tag == entry.tag
+                && self.input.selection.has(p as u32)
+        });
+        match self.input.rules.split_data && text && large && made {
             true => jobs.min(size / SPLIT_FROM + 1).clamp(1, 16) as u16,
             false => 1,
         }

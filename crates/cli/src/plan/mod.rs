@@ -23,6 +23,7 @@ pub mod simulate;
 pub mod text;
 
 use locks::Lock;
+use sha2::{Digest, Sha256};
 use std::ops::Range;
 
 /// What the planner must know of the server. Stored in the journal, so that a resumed run plans the same.
@@ -181,6 +182,21 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// SHA-256 of what the steps are: another plan has other numbers for the same work.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for (number, step) in self.steps.iter().enumerate() {
+            hash.update(format!("{:?}", step.work));
+            self.entries(number).iter().for_each(|place| hash.update(place.to_le_bytes()));
+            // No place is this large.
+            hash.update(u32::MAX.to_le_bytes());
+        }
+        for group in &self.groups {
+            hash.update(format!("{} {:?} {}", group.family, group.members, group.staged));
+        }
+        hash.finalize().into()
+    }
+
     /// The steps that wait for a step.
     pub fn followers(&self, step: usize) -> &[u32] {
         let begin = step.checked_sub(1).map_or(0, |s| self.ends[s]);

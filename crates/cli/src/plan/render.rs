@@ -289,7 +289,7 @@ pub fn search_path(schema: &[u8]) -> Vec<u8> {
 }
 
 /// The oids in the text of a list of large objects, one a line.
-fn large_objects(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn large_objects(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let oid = |line: &&[u8]| !line.is_empty() && line.iter().all(u8::is_ascii_digit);
     text.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).filter(oid)
 }

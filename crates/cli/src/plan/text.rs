@@ -4,6 +4,16 @@
 //! that a rewrite falls back to the archive's statement. Text is bytes in the archive's encoding; all server
 //! encodings keep ASCII bytes for ASCII characters, and quoted text is skipped by its quotes alone.
 
+use crate::pg::quote_ident;
+
+/// A name as an entry of that schema writes it, with a schema: until 10.2 statements leave out their own.
+pub fn qualified(schema: &[u8], name: &[u8]) -> Vec<u8> {
+    match last_part(name).len() == name.len() && !schema.is_empty() {
+        true => [&quote_ident(schema)[..], b".", name].concat(),
+        false => name.to_vec(),
+    }
+}
+
 /// `CREATE TABLE name (body) rest; extras`.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct CreateTable<'a> {

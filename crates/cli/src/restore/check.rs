@@ -9,7 +9,7 @@ use crate::archive::{Archive, Entry};
 use crate::backup::program::Program;
 use crate::backup::{Done, Login, Progress};
 use crate::error::{Error, Result};
-use crate::pg::Connection;
+use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::select::Selection;
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
@@ -28,6 +28,9 @@ pub struct Check {
 
 /// Differences that are shown; more are counted.
 const SHOWN: usize = 100;
+
+/// Names in one statement.
+const NAMES: usize = 5000;
 
 /// Whether it can be done at all, which nobody wants to learn after hours.
 pub fn can(check: &Check, server_version: u32) -> Result<()> {
@@ -52,6 +55,60 @@ pub fn has_objects(connection: &Connection) -> Result<bool> {
     sql += " OR EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE oid >= 16384 AND nspname <> 'firn_restore' \
             AND nspname !~ '^pg_')";
     Ok(!connection.query(sql.as_bytes())?.is_empty())
+}
+
+/// What a restore would make or load and is there already: a relation that it makes, or rows in a table that it loads.
+pub fn already_there(
+    connection: &Connection,
+    archive: &Archive,
+    terms: &Terms,
+    selection: &Selection,
+) -> Result<Option<String>> {
+    let toc = archive.toc();
+    let (mut made, mut loaded) = (Vec::new(), Vec::new());
+    for entry in selection.places().map(|p| toc.entry(p as usize)) {
+        let name = [&quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
+        match entry.desc {
+            b"TABLE" | b"VIEW" | b"MATERIALIZED VIEW" | b"FOREIGN TABLE" | b"SEQUENCE" => {
+                made.push(name);
+            }
+            b"TABLE DATA" => {
+                let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+                let own = |p: usize| toc.entry(p).tag == entry.tag && terms.makes(toc, p);
+                if !tables.any(own) {
+                    loaded.push(name);
+                }
+            }
+            _ => {}
+        }
+    }
+    let there = |names: &[Vec<u8>], all: bool| -> Result<Vec<Vec<u8>>> {
+        let rows: Vec<Vec<u8>> =
+            names.iter().map(|n| [b"(", &quote_literal(n)[..], b")"].concat()).collect();
+        let sql: [&[u8]; 4] = [
+            b"SELECT name FROM (VALUES ",
+            &rows.join(&b", "[..]),
+            b") v(name) WHERE pg_catalog.to_regclass(name) IS NOT NULL",
+            if all { b"" } else { b" LIMIT 1" },
+        ];
+        let found = connection.query(&sql.concat())?;
+        Ok((0..found.len()).filter_map(|r| found.get(r, 0).map(<[u8]>::to_vec)).collect())
+    };
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    for names in made.chunks(NAMES) {
+        if let Some(name) = there(names, false)?.first() {
+            return Ok(Some(format!("Relation {} exists.", text(name))));
+        }
+    }
+    for names in loaded.chunks(NAMES) {
+        for name in there(names, true)? {
+            let sql = [b"SELECT EXISTS (SELECT FROM ", &name[..], b")"].concat();
+            if connection.query(&sql)?.flag(0, 0) {
+                return Ok(Some(format!("Table {} has rows.", text(&name))));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// What does not count, as it was not asked for.

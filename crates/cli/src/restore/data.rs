@@ -1,17 +1,20 @@
 //! Rows and large objects on their way to the server.
 
 use super::pieces::{stopped, Pieces, BLOCK};
+use super::work::Stop;
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::text::{split_statement, take_name};
+use std::collections::HashSet;
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What was copied.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Copied {
     pub rows: u64,
+    /// Rows that were sent to COPY, which are all its lines.
+    pub sent: u64,
     /// Bytes of text.
     pub bytes: u64,
     pub statements: u64,
@@ -19,7 +22,7 @@ pub struct Copied {
 
 /// What a copy looks at and tells.
 pub struct Flow<'a> {
-    pub stop: &'a AtomicBool,
+    pub stop: &'a Stop,
     /// Told of bytes as they are sent.
     pub moved: &'a dyn Fn(u64),
 }
@@ -47,8 +50,10 @@ pub fn copy_rows(
     let mut pieces = Pieces::of(source, part)?;
     let mut begun = false;
     let mut copied = Copied::default();
+    // The last line may lack its end.
+    let mut open = false;
     loop {
-        let piece = match pieces.next(|| flow.stop.load(Ordering::Relaxed)) {
+        let piece = match pieces.next(|| flow.stop.is_set()) {
             Ok(Some(piece)) => piece,
             Ok(None) => break,
             Err(e) => {
@@ -69,9 +74,12 @@ pub fn copy_rows(
             // The server may have said why it takes no more.
             return Err(connection.finish_copy().err().unwrap_or(e));
         }
+        copied.sent += piece.iter().filter(|b| **b == b'\n').count() as u64;
+        open = piece.last().is_some_and(|b| *b != b'\n');
         copied.bytes += piece.len() as u64;
         (flow.moved)(piece.len() as u64);
     }
+    copied.sent += u64::from(open);
     if begun || !skip_empty {
         if !begun {
             begin_copy(connection, entry.copy_stmt, false)?;
@@ -83,11 +91,13 @@ pub fn copy_rows(
 
 /// Returns how many statements that took.
 fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result<u64> {
-    if freeze {
-        if let Some((truncate, copy)) = frozen_copy(statement) {
-            connection.run(&truncate)?;
-            connection.start_copy(&copy)?;
-            return Ok(2);
+    if let Some(frozen) = freeze.then(|| frozen_copy(statement)).flatten() {
+        connection.run(&frozen.lock)?;
+        // Somebody may have put rows there since the table was made, and they are his.
+        if connection.query(&frozen.is_empty)?.flag(0, 0) {
+            connection.run(&frozen.truncate)?;
+            connection.start_copy(&frozen.copy)?;
+            return Ok(4);
         }
     }
     connection.start_copy(statement)?;
@@ -99,13 +109,26 @@ pub fn table_of_copy(statement: &[u8]) -> Option<&[u8]> {
     take_name(&mut statement.strip_prefix(b"COPY ")?)
 }
 
-/// TRUNCATE, which lets rows be frozen and the log be skipped where the server is set so, and COPY with FREEZE.
-fn frozen_copy(statement: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+/// The statements of a COPY with FREEZE.
+struct Frozen {
+    lock: Vec<u8>,
+    is_empty: Vec<u8>,
+    /// Lets rows be frozen, and the log be skipped where the server is set so.
+    truncate: Vec<u8>,
+    copy: Vec<u8>,
+}
+
+fn frozen_copy(statement: &[u8]) -> Option<Frozen> {
     let statement = statement.trim_ascii();
     let copy = statement.strip_suffix(b" FROM stdin;")?;
     let table = table_of_copy(copy)?;
-    let truncate = [b"TRUNCATE TABLE ONLY ", table].concat();
-    Some((truncate, [copy, b" FROM stdin WITH (FREEZE)"].concat()))
+    let on = |before: &[u8], after: &[u8]| [before, table, after].concat();
+    Some(Frozen {
+        lock: on(b"LOCK TABLE ONLY ", b" IN ACCESS EXCLUSIVE MODE"),
+        is_empty: on(b"SELECT NOT EXISTS (SELECT FROM ONLY ", b")"),
+        truncate: on(b"TRUNCATE TABLE ONLY ", b""),
+        copy: [copy, b" FROM stdin WITH (FREEZE)"].concat(),
+    })
 }
 
 /// Rows that were dumped as INSERT statements.
@@ -119,7 +142,7 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
         let read = source.read(&mut buffer[begin..]).map_err(read_error);
         buffer.truncate(begin + *read.as_ref().unwrap_or(&0));
         ended = read? == 0;
-        if flow.stop.load(Ordering::Relaxed) {
+        if flow.stop.is_set() {
             return Err(stopped());
         }
         // As many whole statements as there are.
@@ -143,20 +166,24 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
     }
 }
 
-/// Write the contents of large objects that exist already.
+/// Write the contents of large objects that exist already, but for some.
 pub fn write_large_objects(
     connection: &Connection,
     archive: &Archive,
     place: usize,
+    except: &HashSet<u32>,
     flow: &Flow,
 ) -> Result<Copied> {
     let mut copied = Copied::default();
     for object in archive.large_objects(place)? {
         let mut object = object?;
+        if except.contains(&object.oid) {
+            continue;
+        }
         let mut buffer = vec![0; BLOCK / 2];
         let mut offset = 0u64;
         loop {
-            if flow.stop.load(Ordering::Relaxed) {
+            if flow.stop.is_set() {
                 return Err(stopped());
             }
             let read = object.data.read(&mut buffer).map_err(read_error)?;
@@ -164,11 +191,13 @@ pub fn write_large_objects(
                 break;
             }
             let mut sql =
-                format!("SELECT pg_catalog.lo_put({}, {offset}, '\\x", object.oid).into_bytes();
+                format!("SELECT pg_catalog.lo_put({}, {offset}, pg_catalog.decode('", object.oid)
+                    .into_bytes();
             for byte in &buffer[..read] {
                 sql.extend([byte >> 4, byte & 15].map(|n| b"0123456789abcdef"[usize::from(n)]));
             }
-            sql.extend_from_slice(b"')");
+            // Not as '\x…', which means something else with standard_conforming_strings = off.
+            sql.extend_from_slice(b"', 'hex'))");
             connection.run(&sql)?;
             copied.statements += 1;
             offset += read as u64;
@@ -186,8 +215,9 @@ mod tests {
 
     #[test]
     fn frozen_copies() {
-        let (truncate, copy) = frozen_copy(b"COPY s.\"a b\" (x, y) FROM stdin;\n").unwrap();
-        assert_eq!(truncate, b"TRUNCATE TABLE ONLY s.\"a b\"");
-        assert_eq!(copy, b"COPY s.\"a b\" (x, y) FROM stdin WITH (FREEZE)");
+        let frozen = frozen_copy(b"COPY s.\"a b\" (x, y) FROM stdin;\n").unwrap();
+        assert_eq!(frozen.truncate, b"TRUNCATE TABLE ONLY s.\"a b\"");
+        assert_eq!(frozen.is_empty, b"SELECT NOT EXISTS (SELECT FROM ONLY s.\"a b\")");
+        assert_eq!(frozen.copy, b"COPY s.\"a b\" (x, y) FROM stdin WITH (FREEZE)");
     }
 }

@@ -1,74 +1,76 @@
-//! The journal: what of a plan is done, in the target database itself.
+//! What is done, kept in the target database itself.
 //!
 //! Each transaction of a restore inserts the numbers of its steps here, so that work and record are there together
 //! or not at all, whatever dies. A resumed run reads the archive again, makes the same plan (steps have the
 //! same numbers, as the plan follows from the archive and from what the first row says) and leaves out what is done.
-//! The journal goes in the restore's last transaction.
+//! The journal goes in the restore's last transaction, after all that is compared at the end. README.md has rules and crash cases.
+//!
+//! - [`fence`]: sessions, and how one makes sure that a lost one never commits.
+//! - [`owned`]: whether a journal that is found is to be trusted.
+
+pub mod fence;
+mod owned;
 
 use super::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_literal, Connection};
 use crate::plan::render::SCHEMA;
+use fence::Session;
+use std::collections::HashMap;
+
+/// What a plan belongs to. A journal of another archive, program, plan or server is not gone on with.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Identity {
+    /// SHA-256 of the archive's header and table of contents.
+    pub archive: String,
+    /// Of this program.
+    pub version: String,
+    /// SHA-256 of the steps.
+    pub plan: String,
+    /// Major version of the server.
+    pub server: u32,
+    /// `pg_control_system()`, or empty where that may not be asked.
+    pub system: String,
+    /// Oid of the database.
+    pub database: u64,
+}
+
+/// How far a restore is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Restoring,
+    /// All steps are done, durably; what is left is ANALYZE and comparing.
+    Restored,
+}
 
 /// What an unfinished restore left.
 #[derive(Debug)]
 pub struct Found {
-    pub fingerprint: String,
+    pub identity: Identity,
     pub terms: Terms,
-    pub done: Vec<u32>,
+    pub phase: Phase,
+}
+
+/// What is recorded as done.
+#[derive(Debug, Default)]
+pub struct Done {
+    pub steps: Vec<u32>,
+    /// Rows that a step copied, for those that copy.
+    pub rows: HashMap<u32, u64>,
+    /// Steps that are recorded more than once. As each is recorded where it is done, it was done more than once.
+    pub twice: Vec<u32>,
     /// Entries of steps that were done one by one.
     pub entries: Vec<u32>,
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// The name of the journal's schema.
+pub fn schema() -> &'static [u8] {
+    SCHEMA.as_bytes()
+}
+
+/// A digest as text.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-/// Advisory locks of a restore: "firn" in ASCII, and what it is for. The program holds the first for as long as it works,
-/// each of its connections shares the second.
-const LOCK: &str = "1718186606";
-
-/// Be the only restore of this database: fails if another works on it. Transactions of a killed one, which the server may
-/// still be busy with, are ended first, so that none of them is committed later.
-pub fn be_alone(connection: &Connection, stopped: &dyn Fn() -> bool) -> Result<()> {
-    let busy = || {
-        Error::usage("another restore is working on the target database")
-            .hint("Wait until it is finished, or stop it and use --resume.")
-    };
-    let begun = std::time::Instant::now();
-    let take = format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, 1)");
-    // The session of a program that was killed is gone a moment later.
-    while !connection.query(take.as_bytes())?.flag(0, 0) {
-        if begun.elapsed().as_secs() >= 3 {
-            return Err(busy());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let end = format!(
-        "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks WHERE locktype = 'advisory' \
-         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) \
-         AND classid = {LOCK} AND objid = 2 AND granted AND pid <> pg_catalog.pg_backend_pid()"
-    );
-    let take = format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, 2)");
-    loop {
-        if connection.query(take.as_bytes())?.flag(0, 0) {
-            connection
-                .query(format!("SELECT pg_catalog.pg_advisory_unlock({LOCK}, 2)").as_bytes())?;
-            return Ok(());
-        }
-        // Without the right to end them one waits until they end.
-        let _ = connection.query(end.as_bytes());
-        if stopped() {
-            return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-}
-
-/// What each connection that changes the target holds.
-pub fn join(connection: &Connection) -> Result<()> {
-    connection.query(format!("SELECT pg_catalog.pg_advisory_lock_shared({LOCK}, 2)").as_bytes())?;
-    Ok(())
 }
 
 /// Nothing is recorded yet.
@@ -79,59 +81,80 @@ pub fn is_empty(connection: &Connection) -> Result<bool> {
     Ok(connection.query(sql.as_bytes())?.flag(0, 0))
 }
 
-/// Look for the journal of an unfinished restore.
-pub fn find(connection: &Connection) -> Result<Option<Found>> {
-    let there = connection.query(
-        format!(
-            "SELECT pg_catalog.to_regclass('{SCHEMA}.run') IS NOT NULL, \
-             EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = '{SCHEMA}')"
-        )
-        .as_bytes(),
-    )?;
-    match (there.flag(0, 0), there.flag(0, 1)) {
-        (false, false) => return Ok(None),
-        (false, true) => {
-            return Err(Error::usage(format!("schema \"{SCHEMA}\" exists in the target database"))
-                .detail("It is the name of the journal's schema, but holds no journal.")
-                .hint(format!("Drop or rename schema \"{SCHEMA}\".")))
-        }
-        _ => {}
+/// Whether there is a journal of an unfinished restore, made by this role. Reads catalogs only.
+pub fn is_there(connection: &Connection) -> Result<bool> {
+    owned::check(connection)
+}
+
+fn unreadable(detail: impl Into<String>) -> Error {
+    Error::usage("the journal in the target database cannot be read").detail(detail).hint(
+        "It may be of another version of this program: use that, or start anew in an empty database.",
+    )
+}
+
+/// Read the journal of an unfinished restore, which is there.
+pub fn find(connection: &Connection) -> Result<Found> {
+    let run = connection
+        .query(format!("SELECT identity, terms, phase FROM {SCHEMA}.run").as_bytes())
+        .map_err(|e| unreadable(e.message))?;
+    if run.len() != 1 {
+        return Err(unreadable(format!("It has {} rows where one is expected.", run.len())));
     }
-    let run =
-        connection.query(format!("SELECT fingerprint, terms FROM {SCHEMA}.run").as_bytes())?;
-    let terms = serde_json::from_str(&run.text(0, 1)).map_err(|e| {
-        Error::usage("the journal in the target database cannot be read")
-            .detail(e.to_string())
-            .hint("It may be of another version of this program: use that, or start anew in an empty database.")
-    })?;
+    let identity = serde_json::from_str(&run.text(0, 0)).map_err(|e| unreadable(e.to_string()))?;
+    let terms = serde_json::from_str(&run.text(0, 1)).map_err(|e| unreadable(e.to_string()))?;
+    let phase = match &run.text(0, 2)[..] {
+        "restoring" => Phase::Restoring,
+        "restored" => Phase::Restored,
+        other => return Err(unreadable(format!("Its phase is \"{other}\"."))),
+    };
+    Ok(Found { identity, terms, phase })
+}
+
+/// Read what is recorded of a plan with so many steps.
+pub fn done(connection: &Connection, count: usize) -> Result<Done> {
+    let mut done = Done::default();
     let rows = connection
-        .query(format!("SELECT pg_catalog.unnest(steps) FROM {SCHEMA}.journal").as_bytes())?;
-    let done = (0..rows.len()).filter_map(|r| rows.number(r, 0)).collect();
+        .query(format!("SELECT pg_catalog.unnest(steps), rows FROM {SCHEMA}.journal").as_bytes())?;
+    for row in 0..rows.len() {
+        let step = rows.number(row, 0).filter(|step| (*step as usize) < count);
+        let step: u32 = step.ok_or_else(|| {
+            unreadable(format!("It has a step \"{}\", the plan has {count}.", rows.text(row, 0)))
+        })?;
+        done.steps.push(step);
+        if let Some(copied) = rows.number(row, 1) {
+            done.rows.insert(step, copied);
+        }
+    }
+    done.steps.sort_unstable();
+    done.twice = done.steps.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
+    done.steps.dedup();
     let rows = connection.query(format!("SELECT entry FROM {SCHEMA}.entries").as_bytes())?;
-    let entries = (0..rows.len()).filter_map(|r| rows.number(r, 0)).collect();
-    Ok(Some(Found { fingerprint: run.text(0, 0), terms, done, entries }))
+    done.entries = (0..rows.len()).filter_map(|r| rows.number(r, 0)).collect();
+    Ok(done)
 }
 
 /// Begin a journal.
-pub fn begin(connection: &Connection, fingerprint: &[u8; 32], terms: &Terms) -> Result<()> {
-    let terms =
-        serde_json::to_string(terms).map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Result<()> {
+    let text = |value: serde_json::Result<String>| -> Result<Vec<u8>> {
+        let text = value.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+        Ok(quote_literal(text.as_bytes()))
+    };
     let mut sql = format!(
         "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL default_table_access_method = heap;\n\
          CREATE SCHEMA {SCHEMA};\n\
          COMMENT ON SCHEMA {SCHEMA} IS 'journal of an unfinished firn restore; gone when it is finished';\n\
-         CREATE TABLE {SCHEMA}.run (fingerprint text NOT NULL, terms text NOT NULL, begun timestamptz NOT NULL \
-         DEFAULT now(), version text NOT NULL);\n\
-         CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL);\n\
-         CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL);\n\
-         INSERT INTO {SCHEMA}.run VALUES ('{}', ",
-        hex(fingerprint)
+         CREATE TABLE {SCHEMA}.run (identity text NOT NULL, terms text NOT NULL, epoch integer NOT NULL, \
+         phase text NOT NULL, begun timestamptz NOT NULL);\n\
+         CREATE TABLE {SCHEMA}.sessions (session integer NOT NULL);\n\
+         CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL, rows bigint, session integer NOT NULL);\n\
+         CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL, session integer NOT NULL);\n\
+         INSERT INTO {SCHEMA}.run VALUES ("
     )
     .into_bytes();
-    sql.extend(quote_literal(terms.as_bytes()));
-    sql.extend_from_slice(
-        format!(", DEFAULT, '{}'); COMMIT;", env!("CARGO_PKG_VERSION")).as_bytes(),
-    );
+    sql.extend(text(serde_json::to_string(identity))?);
+    sql.extend_from_slice(b", ");
+    sql.extend(text(serde_json::to_string(terms))?);
+    sql.extend_from_slice(b", 0, 'restoring', pg_catalog.now()); COMMIT;");
     connection.run(&sql).map_err(|failure| {
         let _ = connection.run(b"ROLLBACK");
         failure.error.hint("The restoring role needs CREATE on the database, for the journal.")
@@ -139,51 +162,181 @@ pub fn begin(connection: &Connection, fingerprint: &[u8; 32], terms: &Terms) -> 
     Ok(())
 }
 
-/// The archive is the one that the journal is of.
-pub fn check(found: &Found, fingerprint: &[u8; 32]) -> Result<()> {
-    match found.fingerprint == hex(fingerprint) {
-        true => Ok(()),
-        false => Err(Error::usage(
-            "the unfinished restore in the target database is of another archive",
-        )
-        .hint("Resume with the archive that it was begun with, or restore into another database.")),
+/// The journal is of what is to be gone on with.
+pub fn check(found: &Identity, now: &Identity) -> Result<()> {
+    let differs = |what: &str, hint: &str| {
+        let message = format!("the unfinished restore in the target database is of another {what}");
+        Err(Error::usage(message).hint(hint))
+    };
+    if found.archive != now.archive {
+        return differs(
+            "archive",
+            "Resume with the archive that it was begun with, or restore into another database.",
+        );
     }
+    if found.version != now.version {
+        let hint = format!("Resume with the firn {} that it was begun with.", found.version);
+        return differs("version of firn", &hint);
+    }
+    let known = !found.system.is_empty() && !now.system.is_empty();
+    if found.server != now.server
+        || found.database != now.database
+        || known && found.system != now.system
+    {
+        return differs(
+            "server or database",
+            "This database seems to be a copy of that one. Restore into an empty database.",
+        );
+    }
+    if found.plan != now.plan {
+        return differs("plan", "Resume with the same build of firn that it was begun with.");
+    }
+    Ok(())
 }
 
-/// The statement that records steps.
-pub fn record(steps: &[u32]) -> Vec<u8> {
-    let list: Vec<String> = steps.iter().map(u32::to_string).collect();
-    format!("INSERT INTO {SCHEMA}.journal VALUES ('{{{}}}');\n", list.join(",")).into_bytes()
+/// The session's number, as an expression that is null when the session has been shut out; while the transaction goes
+/// on nobody can shut it out.
+fn own(session: Session) -> String {
+    let number = session.number();
+    format!(
+        "(SELECT session FROM {SCHEMA}.sessions WHERE session OPERATOR(pg_catalog.=) {number} FOR KEY SHARE)"
+    )
+}
+
+/// The statement that records steps, and for each that copied rows their number.
+pub fn record(session: Session, steps: &[u32], rows: &[(u32, u64)]) -> Vec<u8> {
+    let own = own(session);
+    let plain: Vec<String> = steps
+        .iter()
+        .filter(|s| !rows.iter().any(|(step, _)| step == *s))
+        .map(u32::to_string)
+        .collect();
+    let mut values: Vec<String> =
+        rows.iter().map(|(step, rows)| format!("('{{{step}}}', {rows}, {own})")).collect();
+    if !plain.is_empty() {
+        values.push(format!("('{{{}}}', NULL, {own})", plain.join(",")));
+    }
+    format!("INSERT INTO {SCHEMA}.journal VALUES {};\n", values.join(", ")).into_bytes()
 }
 
 /// The statement that records one entry of a step that is done one by one.
-pub fn record_entry(entry: u32) -> Vec<u8> {
-    format!("INSERT INTO {SCHEMA}.entries VALUES ({entry});\n").into_bytes()
+pub fn record_entry(session: Session, entry: u32) -> Vec<u8> {
+    format!("INSERT INTO {SCHEMA}.entries VALUES ({entry}, {});\n", own(session)).into_bytes()
+}
+
+/// The statement that takes steps back, for the transaction that undoes them.
+pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
+    let list: Vec<String> = steps.iter().map(u32::to_string).collect();
+    let list = format!("'{{{}}}'::pg_catalog.int4[]", list.join(","));
+    let mut sql = format!(
+        "UPDATE {SCHEMA}.journal SET steps = ARRAY(SELECT s FROM pg_catalog.unnest(steps) s \
+         WHERE s OPERATOR(pg_catalog.<>) ALL ({list})), session = {} \
+         WHERE steps OPERATOR(pg_catalog.&&) {list};\n",
+        own(session)
+    );
+    sql += &format!("DELETE FROM {SCHEMA}.journal WHERE steps OPERATOR(pg_catalog.=) '{{}}';\n");
+    sql.into_bytes()
+}
+
+/// A statement that fails, by a division by zero, if a table has other rows than those that steps are recorded to have
+/// copied: somebody's own, which may not be removed.
+pub fn only_own_rows(table: &[u8], steps: &[u32]) -> Vec<u8> {
+    let list: Vec<String> = steps.iter().map(u32::to_string).collect();
+    let recorded = format!(
+        ") OPERATOR(pg_catalog.=) (SELECT COALESCE(pg_catalog.sum(rows), 0) FROM {SCHEMA}.journal \
+         WHERE steps OPERATOR(pg_catalog.&&) '{{{}}}'::pg_catalog.int4[]))::pg_catalog.int4 AS rows_are_of_this_restore;\n",
+        list.join(",")
+    );
+    [
+        b"SELECT 1 OPERATOR(pg_catalog./) ((SELECT pg_catalog.count(*) FROM ONLY ",
+        table,
+        recorded.as_bytes(),
+    ]
+    .concat()
 }
 
 /// Whether a step, or one entry of it, is recorded: asked when a connection broke while a transaction was being
-/// committed.
+/// committed, after its session was shut out.
 pub fn has(connection: &Connection, step: u32, entry: Option<u32>) -> Result<bool> {
     let sql = match entry {
-        Some(entry) => {
-            format!("SELECT EXISTS (SELECT 1 FROM {SCHEMA}.entries WHERE entry = {entry})")
-        }
-        None => {
-            format!("SELECT EXISTS (SELECT 1 FROM {SCHEMA}.journal WHERE steps @> '{{{step}}}')")
-        }
+        Some(entry) => format!(
+            "SELECT EXISTS (SELECT 1 FROM {SCHEMA}.entries WHERE entry OPERATOR(pg_catalog.=) {entry})"
+        ),
+        None => format!(
+            "SELECT EXISTS (SELECT 1 FROM {SCHEMA}.journal WHERE steps OPERATOR(pg_catalog.@>) \
+             '{{{step}}}'::pg_catalog.int4[])"
+        ),
     };
     Ok(connection.query(sql.as_bytes())?.flag(0, 0))
 }
 
-/// Remove the journal, durably: everything before it is then durable too.
+/// All steps are done: say so durably. What was committed before is durable then, too.
+pub fn all_done(connection: &Connection) -> Result<()> {
+    transaction(connection, &format!("UPDATE {SCHEMA}.run SET phase = 'restored';"))
+}
+
+/// Remove the journal, durably.
 pub fn end(connection: &Connection) -> Result<()> {
-    let sql = format!(
-        "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL client_min_messages = error; \
-         DROP TABLE {SCHEMA}.run, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA}; COMMIT;"
-    );
+    transaction(
+        connection,
+        &format!(
+            "SET LOCAL client_min_messages = error; \
+             DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA};"
+        ),
+    )
+}
+
+fn transaction(connection: &Connection, sql: &str) -> Result<()> {
+    let sql = format!("BEGIN; SET LOCAL synchronous_commit = on; {sql} COMMIT;");
     connection.run(sql.as_bytes()).map_err(|failure| {
         let _ = connection.run(b"ROLLBACK");
         failure.error
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(sql: Vec<u8>) -> String {
+        String::from_utf8(sql).unwrap()
+    }
+
+    #[test]
+    fn steps_with_and_without_rows() {
+        let session = Session::of(7, 3).unwrap();
+        let sql = text(record(session, &[1, 2, 3], &[(2, 50)]));
+        assert!(
+            sql.contains("('{2}', 50, (SELECT") && sql.contains("('{1,3}', NULL, (SELECT"),
+            "{sql}"
+        );
+        let sql = text(record(session, &[2], &[(2, 0)]));
+        assert!(sql.contains("('{2}', 0, ") && !sql.contains("NULL"), "{sql}");
+    }
+
+    #[test]
+    fn identities() {
+        let identity = Identity {
+            archive: "a".into(),
+            version: "1".into(),
+            plan: "p".into(),
+            server: 15,
+            system: "7".into(),
+            database: 5,
+        };
+        let with = |change: fn(&mut Identity)| {
+            let mut other = identity.clone();
+            change(&mut other);
+            check(&identity, &other).map_err(|e| e.message)
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        assert!(with(|i| i.archive.push('b')).unwrap_err().ends_with("archive"));
+        assert!(with(|i| i.version.push('b')).unwrap_err().ends_with("version of firn"));
+        assert!(with(|i| i.plan.push('b')).unwrap_err().ends_with("plan"));
+        assert!(with(|i| i.server = 16).is_err());
+        assert!(with(|i| i.database = 6).is_err());
+        assert!(with(|i| i.system.push('1')).is_err());
+        assert_eq!(with(|i| i.system.clear()), Ok(()));
+    }
 }

@@ -9,9 +9,12 @@
 //! - [`database`]: creating the target, dropping what is in the way.
 //! - [`tell`]: steps in words and by kind, for those who watch.
 //! - [`pieces`]: a table's rows, read ahead.
+//! - [`unlogged`]: tables that a crash of the server empties.
 //! - [`probe`]: whether partitions may be moved in the catalogs of this server.
 //! - [`finish`]: ANALYZE at the end.
-//! - [`check`]: comparing the result with the archive or the source.
+//! - [`pass`]: from a connection to the end of the plan, and again when the connection was lost.
+//! - [`proof`]: comparing the result with the plan, the journal and the archive, by the catalogs: always done.
+//! - [`check`]: comparing the result with the archive or the source, by a dump of it.
 
 pub mod check;
 pub mod data;
@@ -19,26 +22,30 @@ pub mod database;
 pub mod facts;
 pub mod finish;
 pub mod journal;
+mod pass;
 pub mod pieces;
 pub mod probe;
+mod proof;
 pub mod session;
 pub mod source;
 pub mod tell;
+mod unlogged;
 pub mod work;
 
 use crate::archive::{Archive, Format, Toc};
 use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
 use crate::plan::render::{Renderer, Style};
-use crate::plan::schedule::{Limits, Scheduler};
 use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
 use crate::store::StoreSettings;
+use journal::Identity;
 use session::Target;
 use std::sync::{Arc, OnceLock};
-use work::{Ended, Site, Stop};
+use work::{Ended, Stop};
 
 /// All that a plan follows from, besides the archive. Kept in the journal.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -93,7 +100,9 @@ pub struct Options {
     pub strict_names: bool,
     /// With rows only: triggers of the tables do not fire.
     pub disable_triggers: bool,
-    /// Compare the result.
+    /// Count the rows of each table that got some, at the end.
+    pub count_rows: bool,
+    /// Compare the result with the archive or the source by a dump of it.
     pub verify: Option<check::Check>,
 }
 
@@ -131,6 +140,28 @@ pub fn plan(archive: &Archive, terms: &Terms) -> Result<(Selection, Plan)> {
     Ok((selection, plan))
 }
 
+impl Terms {
+    /// What differs from other terms, by the names of the fields; what was found on the server is no matter of choice.
+    fn differences(&self, other: &Terms) -> Vec<String> {
+        let fields = |terms: &Terms| {
+            let value = serde_json::to_value(terms).unwrap_or_default();
+            let mut all = value.as_object().cloned().unwrap_or_default();
+            all.remove("facts");
+            all.remove("had_objects");
+            let mut flat = Vec::new();
+            for (name, value) in all {
+                match value.as_object() {
+                    Some(inner) => flat.extend(inner.clone()),
+                    None => flat.push((name, value)),
+                }
+            }
+            flat
+        };
+        let (own, others) = (fields(self), fields(other));
+        own.into_iter().filter(|field| !others.contains(field)).map(|(name, _)| name).collect()
+    }
+}
+
 impl Options {
     pub fn terms(&self, facts: Facts) -> Terms {
         let filter = Filter { create: self.create, ..self.filter.clone() };
@@ -146,6 +177,36 @@ impl Options {
             had_objects: false,
             chosen: OnceLock::new(),
         }
+    }
+}
+
+/// All that passes have in common.
+struct Job<'a> {
+    archive: &'a Archive,
+    options: &'a Options,
+    dbname: Option<&'a str>,
+    terms: Terms,
+    selection: Selection,
+    plan: Plan,
+    watch: &'a dyn Watch,
+    stop: &'a Stop,
+}
+
+impl Job<'_> {
+    fn connect(&self) -> Result<Connection> {
+        let connection = self.options.target.connect(self.dbname)?;
+        session::prepare(&connection, self.archive.toc(), &self.options.target, None)?;
+        Ok(connection)
+    }
+
+    fn renderer(&self) -> Renderer<'_> {
+        let terms = &self.terms;
+        let style = Style {
+            no_owner: terms.no_owner,
+            no_tablespaces: terms.no_tablespaces,
+            no_table_access_method: terms.no_table_access_method,
+        };
+        Renderer { toc: self.archive.toc(), plan: &self.plan, style }
     }
 }
 
@@ -165,52 +226,74 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let dbname = created.as_deref();
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
-    journal::be_alone(&connection, &|| stop.is_set())?;
+    journal::fence::be_alone(&connection, None, &|| stop.is_set())?;
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });
-    let found = journal::find(&connection)?;
-    let resumed = found.is_some();
-    let (terms, done, entries_done) = match (found, options.resume) {
-        (Some(found), true) => {
-            journal::check(&found, &archive.fingerprint())?;
-            (found.terms, found.done, found.entries)
-        }
-        (Some(_), false) => {
+    let found = match (journal::is_there(&connection)?, options.resume) {
+        (true, true) => Some(journal::find(&connection)?),
+        (true, false) => {
             return Err(Error::usage("the target database holds an unfinished restore")
                 .hint("Go on with it by --resume, or restore into another database."))
         }
-        (None, _) => {
+        (false, _) => None,
+    };
+    let now = |facts| Terms { clean: options.clean, ..options.terms(facts) };
+    let terms = match &found {
+        Some(found) => {
+            let differ = found.terms.differences(&now(found.terms.facts.clone()));
+            if !differ.is_empty() {
+                return Err(Error::usage("the unfinished restore was begun with other options")
+                    .detail(format!("They differ in: {}.", differ.join(", ")))
+                    .hint("Use --resume with the options that it was begun with."));
+            }
+            found.terms.clone()
+        }
+        None => {
             if let Some(check) = &options.verify {
                 check::can(check, server_version)?;
             }
-            let terms = Terms {
+            Terms {
                 had_objects: check::has_objects(&connection)?,
-                ..options.terms(facts::of(&connection, archive.toc(), options.jobs)?)
-            };
-            (terms, Vec::new(), Vec::new())
+                ..now(facts::of(&connection, archive.toc(), options.jobs)?)
+            }
         }
     };
     if let Some(reason) = terms.facts.no_staging.as_ref().filter(|_| terms.rules.staged_partitions)
     {
         watch.event(&Event::Note(&format!("the rule staged-partitions is off: {reason}")));
     }
-    let fresh = !resumed;
-    let mut report = Report { resumed: done.len(), ..Report::default() };
     watch.event(&Event::Phase("planning"));
     let (selection, plan) = plan(&archive, &terms)?;
+    let identity = identity(&connection, &archive, &plan)?;
+    if let Some(found) = &found {
+        journal::check(&found.identity, &identity)?;
+    }
     if options.strict_names {
         if let Some(name) = unmatched(archive.toc(), &terms.filter) {
             return Err(Error::usage(name));
         }
     }
+    let ours = journal::schema();
+    if selection
+        .places()
+        .map(|p| archive.toc().entry(p as usize))
+        .any(|e| e.desc == b"SCHEMA" && e.tag == ours)
+    {
+        return Err(Error::usage("the archive has a schema of the name of a restore's journal")
+            .detail("It was made while a restore into its database was unfinished.")
+            .hint("Leave the schema out: --exclude-schema=firn_restore."));
+    }
+    let mut report = Report {
+        statements_archive: plan.statements_archive,
+        statements_planned: plan.statements_planned,
+        ..Report::default()
+    };
     if selection.is_empty() {
         // As in pg_restore no error; --strict-names makes it one.
         watch.event(&Event::Note("nothing in the archive matches what is to be restored"));
         watch.event(&Event::Finished);
         return Ok(report);
     }
-    report.statements_archive = plan.statements_archive;
-    report.statements_planned = plan.statements_planned;
     watch.event(&Event::Planned {
         steps: tell::real_steps(&plan).count(),
         entries: selection.len(),
@@ -218,79 +301,104 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         statements_archive: plan.statements_archive,
         bytes: selection.places().filter_map(|p| archive.data_size(p as usize)).sum(),
     });
-    if fresh {
+    if found.is_none() {
+        if options.resume {
+            // It may have been complete already. To do it again would double rows.
+            if let Some(what) = check::already_there(&connection, &archive, &terms, &selection)? {
+                return Err(Error::usage("there is no unfinished restore in the target database")
+                    .detail(what)
+                    .hint("The restore may be complete. Without --resume a new one begins."));
+            }
+        }
         if terms.clean {
             watch.event(&Event::Phase("dropping"));
             report.ignored = database::clean(&connection, &archive, &selection, options)?;
         }
-        journal::begin(&connection, &archive.fingerprint(), &terms)?;
+        journal::begin(&connection, &identity, &terms)?;
     }
-    watch.event(&Event::Phase("restoring"));
-    let costs = |steps: &mut dyn Iterator<Item = u32>| tell::costs(&plan, archive.toc(), steps);
-    watch.event(&Event::Work {
-        steps: tell::real_steps(&plan).count(),
-        cost: costs(&mut tell::real_steps(&plan)),
-    });
-    if !done.is_empty() {
-        let cost = costs(&mut done.iter().copied());
-        watch.event(&Event::Resumed { done: done.len(), cost });
-    }
-    let style = Style {
-        no_owner: terms.no_owner,
-        no_tablespaces: terms.no_tablespaces,
-        no_table_access_method: terms.no_table_access_method,
-    };
-    let renderer = Renderer { toc: archive.toc(), plan: &plan, style };
-    let slots = terms.facts.lock_slots;
-    let scheduler = Scheduler::new(&plan, options.jobs, slots, &done, Limits::default());
-    let mut site = Site::new(
-        &archive,
-        &plan,
-        &terms,
-        renderer,
-        &options.target,
-        dbname,
-        scheduler,
-        watch,
-        stop.clone(),
-    );
-    site.memory_kb = facts::memory_for_each(&connection, options.jobs)?;
-    site.entries_done = entries_done.into_iter().collect();
-    site.go_on_after_errors = options.go_on_after_errors;
-    let ended = site.run(options.jobs);
-    // What has done nothing leaves nothing behind; dropping is something.
-    if !terms.clean
-        && ended.as_ref().map_or(true, |e| !e.failures.is_empty())
-        && connection.is_alive()
-        && journal::is_empty(&connection).unwrap_or(false)
-    {
-        journal::end(&connection)?;
-        watch.event(&Event::Unchanged);
-    }
-    report.ended = ended?;
-    if stop.is_set() && report.ended.failures.is_empty() {
-        return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
-            .hint("Run the same command with --resume to go on."));
-    }
-    // The journal stays: when the cause is gone, --resume does what is missing.
-    if !report.ended.failures.is_empty() {
-        return Ok(report);
-    }
-    if options.analyze && terms.filter.wants_data() {
-        watch.event(&Event::Phase("analyzing"));
-        finish::analyze(options, dbname, &archive, &selection, watch, stop)?;
-    }
-    // The connection of the beginning may be gone by now.
-    let connection = match connection.is_alive() && connection.query(b"SELECT 1").is_ok() {
-        true => connection,
-        false => options.target.connect(dbname)?,
-    };
-    journal::end(&connection)?;
-    if let Some(check) = &options.verify {
-        let (archive, terms, selection) = (&archive, &terms, &selection);
-        let restored = check::Restored { archive, terms, selection, dbname };
-        check::check(check, &restored, options, watch, stop)?;
+    let job = Job { archive: &archive, options, dbname, terms, selection, plan, watch, stop };
+    let mut connection = connection;
+    for again in 0.. {
+        let (alone, ended) = pass::all(&job, connection, &mut report.resumed)?;
+        report.ended = ended;
+        // The journal stays: when the cause is gone, --resume does what is missing.
+        if !report.ended.failures.is_empty() {
+            return Ok(report);
+        }
+        let before = alone.backend_pid();
+        match finish(&job, alone) {
+            Ok(()) => break,
+            // A crash may have emptied unlogged tables.
+            Err(e) if e.kind == ErrorKind::Connection && again < FINISHES => {
+                connection = pass::again(&job, &e, before)?;
+            }
+            Err(e) => return Err(e),
+        }
     }
     watch.event(&Event::Finished);
     Ok(report)
+}
+
+/// How often the end of a restore is begun again when the connection is lost meanwhile.
+const FINISHES: usize = 3;
+
+/// What comes when all steps are done: ANALYZE, and comparing. The journal goes last, so that a run that is ended
+/// meanwhile is resumed here.
+fn finish(job: &Job, connection: Connection) -> Result<()> {
+    let Job { archive, options, dbname, terms, selection, watch, stop, .. } = job;
+    let recorded = journal::done(&connection, job.plan.steps.len())?;
+    proof::of(job, &connection, &recorded)?;
+    if options.analyze && terms.filter.wants_data() {
+        watch.event(&Event::Phase("analyzing"));
+        finish::analyze(options, *dbname, archive, selection, *watch, stop)?;
+    }
+    let compared = options.verify.as_ref().map(|check| {
+        let restored = check::Restored { archive, terms, selection, dbname: *dbname };
+        check::check(check, &restored, options, *watch, stop)
+    });
+    if let Some(Err(e)) = &compared {
+        // Whoever has been told of differences need not be told again; other errors may go away.
+        if e.kind != ErrorKind::Verify {
+            return Err(e.clone());
+        }
+    }
+    end(job, connection)?;
+    compared.unwrap_or(Ok(()))
+}
+
+/// Remove the journal. When the answer to that was lost, it is looked for.
+fn end(job: &Job, connection: Connection) -> Result<()> {
+    // The connection may be gone since it was used last.
+    let connection = match connection.query(b"SELECT 1").is_ok() {
+        true => connection,
+        false => job.connect()?,
+    };
+    let error = match journal::end(&connection) {
+        Err(e) if e.kind == ErrorKind::Connection => e,
+        other => return other,
+    };
+    drop(connection);
+    let connection = pass::connect_again(job, &error)?;
+    journal::fence::be_alone(&connection, None, &|| job.stop.is_set())?;
+    match journal::is_there(&connection)? {
+        true => journal::end(&connection),
+        false => Ok(()),
+    }
+}
+
+/// What the journal is of.
+fn identity(connection: &Connection, archive: &Archive, plan: &Plan) -> Result<Identity> {
+    let database = connection.query(
+        b"SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()",
+    )?;
+    // It may be that only superusers may ask; a database is known by its oid then.
+    let system = connection.query(b"SELECT system_identifier FROM pg_catalog.pg_control_system()");
+    Ok(Identity {
+        archive: journal::hex(&archive.fingerprint()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        plan: journal::hex(&plan.fingerprint()),
+        server: connection.server_version() / 10_000,
+        system: system.map_or(String::new(), |rows| rows.text(0, 0)),
+        database: database.number(0, 0).unwrap_or(0),
+    })
 }

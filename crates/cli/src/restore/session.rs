@@ -1,9 +1,8 @@
 //! Connections to the target, set up as `pg_restore` sets up its own.
 
 use crate::archive::Toc;
-use crate::error::Result;
-use crate::pg::{quote_ident, Connection};
-use crate::plan::select::is_session_setup;
+use crate::error::{Error, Result};
+use crate::pg::{quote_ident, Connection, Ping};
 
 /// How to connect and what to be.
 #[derive(Clone, Debug, Default)]
@@ -18,9 +17,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// Connect; to `dbname` in place of the target's own if given.
-    pub fn connect(&self, dbname: Option<&str>) -> Result<Connection> {
+    /// libpq's keywords and values; the database is `dbname` in place of the target's own if given.
+    fn params(&self, dbname: Option<&str>) -> Vec<(String, String)> {
         let mut params = self.params.clone();
+        // A firewall that forgets quiet connections is to be noticed; what the user says of it comes later, and counts.
+        params.insert(0, ("keepalives_idle".into(), "60".into()));
         if let Some(own) = &self.dbname {
             params.push(("dbname".into(), own.clone()));
         }
@@ -28,29 +29,72 @@ impl Target {
             params.push(("dbname".into(), dbname.into()));
         }
         params.push(("fallback_application_name".into(), "firn".into()));
-        Connection::open(&params)
+        params
+    }
+
+    /// Connect; to `dbname` in place of the target's own if given.
+    pub fn connect(&self, dbname: Option<&str>) -> Result<Connection> {
+        let connection = Connection::open(&self.params(dbname))?;
+        // The database's owner may have set a path on which his functions and operators come before PostgreSQL's.
+        connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
+        Ok(connection)
+    }
+
+    /// Whether the server takes connections.
+    pub fn ping(&self, dbname: Option<&str>) -> Result<Ping> {
+        Connection::ping(&self.params(dbname))
     }
 }
 
-/// Settings for all that a restore runs.
+/// The word in quotes that an entry with a setting of the archive consists of: `SET client_encoding = 'UTF8';`. Like
+/// `pg_restore` this takes nothing else from it: it is run by whoever restores, before `SET ROLE`.
+fn quoted_word(defn: &[u8]) -> Option<&[u8]> {
+    let begin = defn.iter().position(|b| *b == b'\'')? + 1;
+    let length = defn[begin..].iter().position(|b| *b == b'\'')?;
+    let word = &defn[begin..begin + length];
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
+    (!word.is_empty() && word.iter().all(plain)).then_some(word)
+}
+
+/// What the archive was written with.
+fn of_archive(toc: &Toc) -> Result<Vec<u8>> {
+    let mut sql = Vec::new();
+    for entry in toc.entries() {
+        let setting: &[u8] = match entry.desc {
+            b"ENCODING" => b"client_encoding",
+            b"STDSTRINGS" => b"standard_conforming_strings",
+            _ => continue,
+        };
+        let word = quoted_word(entry.defn)
+            .filter(|word| entry.desc == b"ENCODING" || matches!(*word, b"on" | b"off"))
+            .ok_or_else(|| {
+                let defn = String::from_utf8_lossy(entry.defn).trim().to_string();
+                let desc = String::from_utf8_lossy(entry.desc);
+                Error::archive(format!("invalid {desc} item: {defn}"))
+            })?;
+        sql.extend([&b"SET "[..], setting, b" = '", word, b"';\n"].concat());
+    }
+    Ok(sql)
+}
+
+/// Settings for all that a restore runs, in the order of `pg_restore`.
 pub fn prepare(
     connection: &Connection,
     toc: &Toc,
     target: &Target,
     memory_kb: Option<u64>,
 ) -> Result<()> {
-    let mut sql = Vec::new();
-    // What the archive was written with: encoding, literal strings, search path.
-    for entry in toc.entries().filter(is_session_setup) {
-        sql.extend_from_slice(entry.defn);
-        sql.push(b'\n');
-    }
+    let mut sql = of_archive(toc)?;
     sql.extend_from_slice(
         b"SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0;\n\
           SET check_function_bodies = false; SET xmloption = content; SET client_min_messages = warning;\n\
           SET row_security = off; SET synchronous_commit = off; SET default_tablespace = '';\n\
-          SET escape_string_warning = off; SET bytea_output = 'hex';\n",
+          SET escape_string_warning = off; SET bytea_output = 'hex';\n\
+          SET default_transaction_isolation = 'read committed';\n",
     );
+    if connection.server_version() >= 140_000 {
+        sql.extend_from_slice(b"SET idle_session_timeout = 0;\n");
+    }
     if connection.server_version() >= 170_000 {
         sql.extend_from_slice(b"SET transaction_timeout = 0;\n");
     }
@@ -65,6 +109,37 @@ pub fn prepare(
         sql.extend(quote_ident(role.as_bytes()));
         sql.extend_from_slice(b";\n");
     }
+    // As pg_restore has it this is a statement of the archive, run as the role that restores.
+    for entry in toc.entries().filter(|e| e.desc == b"SEARCHPATH") {
+        sql.extend_from_slice(entry.defn);
+        sql.push(b'\n');
+    }
     connection.run(&sql)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::Entry;
+
+    fn settings(desc: &[u8], defn: &[u8]) -> Result<Vec<u8>> {
+        let mut toc = Toc::default();
+        toc.push(&Entry { desc, defn, dump_id: 1, ..Entry::default() }).unwrap();
+        of_archive(&toc)
+    }
+
+    #[test]
+    fn settings_of_archives_are_words() {
+        let encoding = settings(b"ENCODING", b"SET client_encoding = 'SQL_ASCII';\n").unwrap();
+        assert_eq!(encoding, b"SET client_encoding = 'SQL_ASCII';\n");
+        let strings = b"SET standard_conforming_strings = 'off';\n";
+        assert_eq!(settings(b"STDSTRINGS", strings).unwrap(), strings);
+        // Nothing behind the word, nothing within it, no other word.
+        let more = settings(b"ENCODING", b"SET client_encoding = 'UTF8'; DROP TABLE t;").unwrap();
+        assert_eq!(more, b"SET client_encoding = 'UTF8';\n");
+        assert!(settings(b"ENCODING", b"SET client_encoding = 'a b';").is_err());
+        assert!(settings(b"STDSTRINGS", b"SET x = 'maybe';").is_err());
+        assert!(settings(b"STDSTRINGS", b"DROP TABLE t;").is_err());
+    }
 }

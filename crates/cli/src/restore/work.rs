@@ -2,18 +2,19 @@
 
 mod worker;
 
+use super::journal::fence::{self, Session};
 use super::session::Target;
 use super::{tell, Terms};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Canceller;
+use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use worker::Worker;
 
@@ -29,10 +30,21 @@ pub struct Failure {
 #[derive(Clone, Default)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
+    /// What stops more than this stops this as well.
+    above: Option<Arc<AtomicBool>>,
     cancellers: Arc<Mutex<Vec<Option<Canceller>>>>,
 }
 
 impl Stop {
+    /// One that can be stopped by itself, and is stopped with this one.
+    pub fn within(&self) -> Stop {
+        Stop {
+            flag: Arc::default(),
+            above: Some(Arc::clone(&self.flag)),
+            cancellers: Arc::clone(&self.cancellers),
+        }
+    }
+
     /// End as soon as possible: statements are cancelled, transactions rolled back.
     pub fn stop(&self) {
         self.flag.store(true, Ordering::SeqCst);
@@ -45,7 +57,8 @@ impl Stop {
     }
 
     pub fn is_set(&self) -> bool {
-        self.flag.load(Ordering::SeqCst)
+        let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
+        set(&self.flag) || self.above.as_ref().is_some_and(set)
     }
 }
 
@@ -53,8 +66,50 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The connection that a pass begins and ends with.
+///
+/// When a server process crashes the server ends all of them, and with `synchronous_commit = off` the last transactions
+/// are lost, also of connections whose clients have been told of a commit. So as long as this connection lives nothing
+/// that was committed since it was made is lost; when it does not, only the journal says what is done.
+pub struct Keeper {
+    connection: Mutex<Connection>,
+    /// Of the journal, see [`fence`].
+    epoch: i32,
+    sessions: AtomicI32,
+}
+
+impl Keeper {
+    /// The connection has entered the epoch's session 0.
+    pub fn new(connection: Connection, epoch: i32) -> Keeper {
+        Keeper { connection: Mutex::new(connection), epoch, sessions: AtomicI32::new(1) }
+    }
+
+    /// Whether the connection, and so the server since it was made, has lived.
+    pub fn lives(&self) -> bool {
+        lock(&self.connection).query(b"SELECT 1").is_ok()
+    }
+
+    /// Do something on the connection.
+    pub fn with<T>(&self, body: impl FnOnce(&Connection) -> T) -> T {
+        body(&lock(&self.connection))
+    }
+
+    /// The connection, when the pass is over.
+    pub fn into_connection(self) -> Connection {
+        self.connection.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enter a session with a new connection.
+    fn enter(&self, connection: &Connection) -> Result<Session> {
+        let session = Session::of(self.epoch, self.sessions.fetch_add(1, Ordering::SeqCst))?;
+        fence::enter(connection, self.epoch, session)?;
+        Ok(session)
+    }
+}
+
 /// What all workers share.
 pub struct Site<'a> {
+    pub keeper: &'a Keeper,
     pub archive: &'a Archive,
     pub plan: &'a Plan,
     pub terms: &'a Terms,
@@ -67,6 +122,8 @@ pub struct Site<'a> {
     pub stop: Stop,
     /// Entries that an earlier run did by themselves.
     pub entries_done: HashSet<u32>,
+    /// Entries of rows that were there already, and were lost.
+    pub again: HashSet<u32>,
     scheduler: Mutex<Scheduler<'a>>,
     wake: Condvar,
     failures: Mutex<Vec<Failure>>,
@@ -91,9 +148,21 @@ pub struct Ended {
     pub bytes: u64,
 }
 
+impl Ended {
+    /// Add what a further pass came to.
+    pub fn add(&mut self, other: Ended) {
+        self.failures.extend(other.failures);
+        self.skipped.extend(other.skipped);
+        self.left = other.left;
+        self.rows += other.rows;
+        self.bytes += other.bytes;
+    }
+}
+
 impl<'a> Site<'a> {
     #[allow(clippy::too_many_arguments)]
     pub fn new(
+        keeper: &'a Keeper,
         archive: &'a Archive,
         plan: &'a Plan,
         terms: &'a Terms,
@@ -102,9 +171,10 @@ impl<'a> Site<'a> {
         dbname: Option<&'a str>,
         scheduler: Scheduler<'a>,
         watch: &'a dyn Watch,
-        stop: Stop,
+        stop: &Stop,
     ) -> Site<'a> {
         Site {
+            keeper,
             archive,
             plan,
             terms,
@@ -114,8 +184,9 @@ impl<'a> Site<'a> {
             memory_kb: None,
             go_on_after_errors: false,
             watch,
-            stop,
+            stop: stop.within(),
             entries_done: HashSet::new(),
+            again: HashSet::new(),
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),
             failures: Mutex::default(),

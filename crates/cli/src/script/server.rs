@@ -11,12 +11,13 @@ use crate::plan::select::{select, unmatched};
 use crate::report::{Event, Watch};
 use crate::restore::data::{copy_rows, Flow};
 use crate::restore::database::connection_string;
+use crate::restore::journal;
 use crate::restore::session::Target;
 use crate::restore::work::Stop;
 use crate::restore::{check, facts, finish, tell, Options, Report};
 use crate::store::StoreSettings;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often it is looked whether the run was stopped.
@@ -33,7 +34,6 @@ struct Server<'a> {
     target: &'a Target,
     watch: &'a dyn Watch,
     stop: &'a Stop,
-    stopped: Arc<AtomicBool>,
     /// By which the current statement is stopped.
     canceller: &'a Mutex<Canceller>,
     /// The entry at work.
@@ -100,7 +100,7 @@ impl Sink for Server<'_> {
 
     fn rows(&mut self, archive: &Archive, place: usize) -> Result<()> {
         let moved = |bytes| self.watch.event(&Event::Moved { worker: None, rows: 0, bytes });
-        let flow = Flow { stop: &self.stopped, moved: &moved };
+        let flow = Flow { stop: self.stop, moved: &moved };
         match copy_rows(&self.connection, archive, place, (0, 1), false, false, &flow) {
             Ok(copied) => {
                 self.watch.event(&Event::Moved { worker: None, rows: copied.rows, bytes: 0 });
@@ -138,11 +138,10 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     if let Some(check) = &options.verify {
         check::can(check, server_version)?;
     }
-    let mut terms = options.terms(facts::of(&connection, options.jobs)?);
+    let mut terms = options.terms(facts::of(&connection, archive.toc(), options.jobs)?);
     terms.filter = filter.clone();
     if !options.create {
-        let journal = b"SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'firn_restore'";
-        if !connection.query(journal)?.is_empty() {
+        if journal::is_there(&connection)? {
             return Err(Error::usage("the target database holds an unfinished restore")
                 .hint("Go on with it by --resume, or restore into another database."));
         }
@@ -156,7 +155,6 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         target: &options.target,
         watch,
         stop,
-        stopped: stop.flag(),
         canceller: &canceller,
         what: "the session".to_string(),
         failed: None,

@@ -6,6 +6,7 @@
 use super::Difference;
 use crate::archive::{Entry, Toc};
 use crate::backup::tasks::copy_target;
+use crate::plan::render::SCHEMA;
 use std::cmp::Ordering;
 
 /// What does not count as a difference.
@@ -45,6 +46,7 @@ impl Ignore {
     /// The entry does not count.
     pub fn covers(&self, entry: &Entry) -> bool {
         is_of_the_database(entry)
+            || is_of_the_journal(entry)
             || self.wording && is_of_large_objects(entry)
             || match entry.desc {
                 b"ACL" | b"DEFAULT ACL" => self.privileges,
@@ -56,6 +58,16 @@ impl Ignore {
                 b"STATISTICS DATA" => true,
                 desc => desc.starts_with(b"PUBLICATION") && self.publications,
             }
+    }
+}
+
+/// The journal of a restore is there until all is compared.
+fn is_of_the_journal(entry: &Entry) -> bool {
+    let schema = SCHEMA.as_bytes();
+    match entry.desc {
+        b"SCHEMA" => entry.tag == schema,
+        b"COMMENT" => entry.tag.strip_prefix(b"SCHEMA ") == Some(schema),
+        _ => entry.namespace == schema,
     }
 }
 

@@ -5,14 +5,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::merge::foreign_key_name;
 use crate::plan::build::{copies_via_root, describe};
-use crate::plan::render::Settings;
+use crate::plan::render::{large_objects, Settings};
 use crate::plan::schedule::{Batch, Outcome};
+use crate::plan::text::qualified;
 use crate::plan::Work;
 use crate::report::{Did, Event, Setback};
 use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
-use crate::restore::journal;
+use crate::restore::journal::{self, fence, fence::Session};
 use crate::restore::session::prepare;
 use crate::restore::tell::statement_at;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use std::time::Duration;
 pub(super) struct Worker<'s, 'a> {
     site: &'s Site<'a>,
     number: usize,
-    connection: Option<Connection>,
+    connection: Option<(Connection, Session)>,
     /// What was done since the last batch began.
     did: Did,
 }
@@ -33,6 +35,8 @@ enum Statements<'a> {
     Originals(&'a [u32]),
     /// The archive's, for one entry.
     Piece(u32),
+    /// None: all entries were done as pieces.
+    Piecewise,
 }
 
 /// What a try of some steps came to.
@@ -120,24 +124,31 @@ impl Worker<'_, '_> {
     fn connect(&mut self) -> Result<()> {
         let site = self.site;
         let connection = site.target.connect(site.dbname)?;
-        journal::join(&connection)?;
         prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
+        let session = site.keeper.enter(&connection)?;
         if let Some(place) = lock(&site.stop.cancellers).get_mut(self.number) {
             *place = Some(connection.canceller());
         }
         let pid = connection.backend_pid();
         site.watch.event(&Event::Connected { worker: self.number, pid });
-        self.connection = Some(connection);
+        self.connection = Some((connection, session));
         Ok(())
     }
 
-    /// Connect again after the connection broke. Tells whether the steps were committed all the same.
+    /// Connect again after the connection broke. Tells whether the steps were committed all the same. An error of kind
+    /// `Connection`: nobody knows what was done but the journal.
     fn recover(&mut self, step: u32, piece: Option<u32>, error: &Error) -> Result<bool> {
         let site = self.site;
-        self.connection = None;
+        let lost = self.connection.take();
         let number = self.number + 1;
         let message = format!("connection {number} was lost ({}); connecting again", error.message);
         self.setback(Setback::Reconnected, &message);
+        // What was sent may still be worked on; the answer of the journal counts when that can commit no more.
+        if let Some((connection, session)) = lost {
+            drop(connection);
+            let stopped = || site.stop.is_set();
+            site.keeper.with(|keeper| fence::shut_out(keeper, session, &stopped))?;
+        }
         let mut last = None;
         for wait in [0, 200, 500, 1000, 2000] {
             if site.stop.is_set() {
@@ -146,15 +157,24 @@ impl Worker<'_, '_> {
             std::thread::sleep(Duration::from_millis(wait));
             match self.connect() {
                 Ok(()) => {
-                    if let Some(connection) = &self.connection {
+                    if let Some((connection, _)) = &self.connection {
                         return journal::has(connection, step, piece);
                     }
                 }
+                Err(e) if e.kind == ErrorKind::Usage => return Err(e),
                 Err(e) => last = Some(e),
             }
         }
         let error = last.unwrap_or_else(|| error.clone());
         Err(error.hint("Run the same command with --resume when the server can be reached again."))
+    }
+
+    /// Tell what the server has said beside its answers.
+    fn pass_on_notices(&self) {
+        let Some((connection, _)) = &self.connection else { return };
+        for notice in connection.take_notices() {
+            self.site.watch.event(&Event::Note(&notice));
+        }
     }
 
     fn setback(&self, setback: Setback, message: &str) {
@@ -234,34 +254,57 @@ impl Worker<'_, '_> {
                 site.bury(*place);
             }
         }
-        match (work, order.first()) {
-            // Rows of the other parts must not stay without these.
-            (Work::Data(_, 2..), Some(place)) => {
-                let copy = site.archive.toc().entry(*place as usize).copy_stmt;
-                if let Some(table) = table_of_copy(copy) {
-                    self.undo(&[b"TRUNCATE TABLE ONLY ", table].concat());
-                }
-            }
-            // Nor may a foreign key that does not hold.
-            (Work::ForeignKeyValidate, Some(place)) => {
-                let defn = site.archive.toc().entry(*place as usize).defn;
-                if let Some((table, name, _)) = foreign_key_name(defn) {
-                    let drop = [b"ALTER TABLE ONLY ", table, b" DROP CONSTRAINT ", name]
-                        .map(<[u8]>::to_vec)
-                        .concat();
-                    self.undo(&drop);
-                }
-            }
-            _ => {}
-        }
+        self.take_back(step, order.first().copied());
         self.give_up(site.describe(step), tried);
         Ok(Outcome::Failed)
     }
 
-    /// Take back what an earlier step did.
-    fn undo(&self, sql: &[u8]) {
-        let Some(connection) = &self.connection else { return };
-        if let Err(failure) = connection.run(sql) {
+    /// What cannot stay when a step has failed for good is undone, and forgotten, in one transaction: what is recorded
+    /// is there, and a resumed run does what is not.
+    fn take_back(&self, step: u32, place: Option<u32>) {
+        let (plan, toc) = (self.site.plan, self.site.archive.toc());
+        let Some(place) = place else { return };
+        let entry = toc.entry(place as usize);
+        let others = |wanted: fn(&Work) -> bool| -> Vec<u32> {
+            let covers = |s: &u32| {
+                let other = &plan.steps[*s as usize].work;
+                wanted(other) && plan.entries(*s as usize) == [place]
+            };
+            (0..plan.steps.len() as u32).filter(covers).collect()
+        };
+        let steps_of_rows = others(|work| matches!(work, Work::Data(..)));
+        let (undo, steps) = match &plan.steps[step as usize].work {
+            // As in pg_restore a table has all of its rows or none. Only tables that this restore has made are loaded
+            // in parts. The lock waits for parts that are being committed; later ones see that one has failed.
+            Work::Data(_, 2..) => {
+                let Some(table) = table_of_copy(entry.copy_stmt) else { return };
+                let table = qualified(entry.namespace, table);
+                let undo = [
+                    &b"LOCK TABLE ONLY "[..],
+                    &table,
+                    b" IN ACCESS EXCLUSIVE MODE;\n",
+                    &journal::only_own_rows(&table, &steps_of_rows),
+                    b"TRUNCATE TABLE ONLY ",
+                    &table,
+                    b";\n",
+                ];
+                (undo.concat(), steps_of_rows)
+            }
+            // Nor may a foreign key stay that does not hold.
+            Work::ForeignKeyValidate => {
+                let Some((table, name, _)) = foreign_key_name(entry.defn) else { return };
+                let table = qualified(entry.namespace, table);
+                let drop: [&[u8]; 5] =
+                    [b"ALTER TABLE ONLY ", &table, b" DROP CONSTRAINT ", name, b";\n"];
+                (drop.concat(), others(|work| matches!(work, Work::ForeignKeyAdd)))
+            }
+            _ => return,
+        };
+        let Some((connection, session)) = &self.connection else { return };
+        let sql = [b"BEGIN;\n", &undo[..], &journal::forget(*session, &steps), b"COMMIT;"].concat();
+        if let Err(failure) = connection.run(&sql) {
+            // Then it is recorded, and a resumed run does the rest.
+            let _ = connection.run(b"ROLLBACK");
             let message = failure.error.message;
             self.site.watch.event(&Event::Note(&format!("could not undo: {message}")));
         }
@@ -293,13 +336,25 @@ impl Worker<'_, '_> {
                 }
             }
         }
-        Ok(if failed { Outcome::Failed } else { Outcome::Done })
+        if failed || entries.len() < site.plan.entries(step as usize).len() {
+            return Ok(if failed { Outcome::Failed } else { Outcome::Done });
+        }
+        // All of its entries are there, so it is.
+        match self.attempt_surely(&[step], Statements::Piecewise)? {
+            None => Ok(Outcome::Done),
+            Some(tried) => {
+                self.give_up(site.describe(step), tried);
+                Ok(Outcome::Failed)
+            }
+        }
     }
 
     /// Try steps in one transaction; connections that break are made again. `None`: done.
     fn attempt_surely(&mut self, steps: &[u32], statements: Statements) -> Result<Option<Tried>> {
         for round in 0.. {
-            let tried = match self.attempt(steps, statements) {
+            let result = self.attempt(steps, statements);
+            self.pass_on_notices();
+            let tried = match result {
                 Ok(copied) => {
                     self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
                     self.did.rows += copied.rows;
@@ -312,9 +367,9 @@ impl Worker<'_, '_> {
             if self.site.stop.is_set() {
                 return Err(cancelled());
             }
-            let alive = self.connection.as_ref().is_some_and(Connection::is_alive);
+            let alive = self.connection.as_ref().is_some_and(|(c, _)| c.is_alive());
             if alive && tried.error.kind != ErrorKind::Connection {
-                if let Some(connection) = &self.connection {
+                if let Some((connection, _)) = &self.connection {
                     if connection.run(b"ROLLBACK").is_ok() {
                         return Ok(Some(tried));
                     }
@@ -337,15 +392,16 @@ impl Worker<'_, '_> {
     /// One transaction. Returns what it copied, and how many statements the server ran besides BEGIN and COMMIT.
     fn attempt(&self, steps: &[u32], statements: Statements) -> Result<Copied, Tried> {
         let site = self.site;
-        let connection = self.connection.as_ref().ok_or_else(cancelled)?;
+        let (connection, session) = self.connection.as_ref().ok_or_else(cancelled)?;
         let moved = |bytes: u64| {
             site.bytes.fetch_add(bytes, Ordering::Relaxed);
             site.watch.event(&Event::Moved { worker: Some(self.number), rows: 0, bytes });
         };
-        let flow = Flow { stop: &site.stop.flag, moved: &moved };
+        let flow = Flow { stop: &site.stop, moved: &moved };
         let mut sql = b"BEGIN;\n".to_vec();
         let mut settings = Settings::default();
         let mut copied = Copied::default();
+        let mut rows = Vec::new();
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
                 Work::Data(part, parts) => Some((*part, *parts)),
@@ -359,6 +415,7 @@ impl Worker<'_, '_> {
                         Statements::Piece(place) => {
                             site.renderer.statements(&[place], &mut settings)
                         }
+                        Statements::Piecewise => Vec::new(),
                     };
                     sql.extend(more);
                     continue;
@@ -388,7 +445,10 @@ impl Worker<'_, '_> {
                         &flow,
                     )
                 }
-                None => write_large_objects(connection, site.archive, place, &flow),
+                None => {
+                    let others = self.objects_of_others();
+                    write_large_objects(connection, site.archive, place, &others, &flow)
+                }
             };
             let found = result.map_err(|error| Tried {
                 error,
@@ -398,6 +458,12 @@ impl Worker<'_, '_> {
             if let Some(table) = silent {
                 sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
             }
+            if found.rows < found.sent && self.table_made(place).is_some() {
+                let (rows, sent) = (found.rows, found.sent);
+                let message = format!("the server took {rows} of {sent} rows");
+                return Err(Error::new(ErrorKind::Statement, message).into());
+            }
+            rows.push((step, found.rows));
             copied.rows += found.rows;
             copied.bytes += found.bytes;
             copied.statements += found.statements;
@@ -411,8 +477,8 @@ impl Worker<'_, '_> {
             return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
         }
         match statements {
-            Statements::Piece(place) => sql.extend(journal::record_entry(place)),
-            _ => sql.extend(journal::record(steps)),
+            Statements::Piece(place) => sql.extend(journal::record_entry(*session, place)),
+            _ => sql.extend(journal::record(*session, steps, &rows)),
         }
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
@@ -433,25 +499,56 @@ impl Worker<'_, '_> {
         })
     }
 
-    /// Rows may be frozen: the table was made by this restore, is large enough to be worth a TRUNCATE, and is of
-    /// PostgreSQL's own kind.
+    /// Large objects that could not be made: what is there by their numbers was there before.
+    fn objects_of_others(&self) -> HashSet<u32> {
+        let toc = self.site.archive.toc();
+        let mut oids = HashSet::new();
+        for place in lock(&self.site.dead).iter() {
+            let entry = toc.entry(*place as usize);
+            match entry.desc {
+                b"BLOB" => oids.extend(oid(entry.tag)),
+                b"BLOB METADATA" => oids.extend(large_objects(entry.defn).filter_map(oid)),
+                _ => {}
+            }
+        }
+        oids
+    }
+
+    /// The table whose rows an entry has, if this restore has made it.
+    fn table_made(&self, place: usize) -> Option<usize> {
+        let toc = self.site.archive.toc();
+        let entry = toc.entry(place);
+        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+        let own = |p: &usize| {
+            let table = toc.entry(*p);
+            table.desc == b"TABLE" && table.tag == entry.tag && table.namespace == entry.namespace
+        };
+        let made = |p: &usize| {
+            // What may have been there before was not made.
+            let defn = toc.entry(*p).defn;
+            defn.starts_with(b"CREATE ") && !defn.starts_with(b"CREATE TABLE IF NOT EXISTS ")
+        };
+        tables.filter(own).find(|p| made(p) && self.site.terms.makes(toc, *p))
+    }
+
+    /// Rows may be frozen: the table was made by this restore, is large enough to be worth a TRUNCATE, is of PostgreSQL's
+    /// own kind, and is itself what the rows are copied into.
     fn can_freeze(&self, place: usize) -> bool {
         let toc = self.site.archive.toc();
         let entry = toc.entry(place);
-        if copies_via_root(&entry) {
-            return false;
-        }
-        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-        let own = tables
-            .map(|p| (p, toc.entry(p)))
-            .find(|(_, e)| e.desc == b"TABLE" && e.tag == entry.tag);
-        self.site.archive.data_size(place).is_some_and(|size| size > 256 << 10)
-            && own.is_some_and(|(place, table)| {
-                self.site.terms.makes(self.site.archive.toc(), place)
-                    && matches!(table.tableam, b"heap" | b"")
-                    && table.defn.starts_with(b"CREATE TABLE ")
+        let table = self.table_made(place).map(|place| toc.entry(place));
+        // A table whose rows come again has its indexes already, and others may refer to it.
+        !copies_via_root(&entry)
+            && !self.site.again.contains(&(place as u32))
+            && self.site.archive.data_size(place).is_some_and(|size| size > 256 << 10)
+            && table.is_some_and(|table| {
+                matches!(table.tableam, b"heap" | b"") && table.defn.starts_with(b"CREATE TABLE ")
             })
     }
+}
+
+fn oid(digits: &[u8]) -> Option<u32> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 fn cancelled() -> Error {

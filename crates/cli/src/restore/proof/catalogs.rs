@@ -1,0 +1,263 @@
+//! Objects of the archive, looked up in the catalogs.
+
+use crate::archive::Entry;
+use crate::error::Result;
+use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::plan::build::describe;
+use crate::plan::text::{self, last_part, unquoted};
+use crate::restore::Job;
+
+/// Questions in one statement.
+const CHUNK: usize = 5000;
+
+/// A kind of question: rows of values, and the query that answers the first value of those that are not as they should
+/// be, with what is wrong.
+struct Questions {
+    /// Names of the values, the first of which is the entry's place.
+    columns: &'static str,
+    /// From `asked`.
+    query: String,
+    rows: Vec<(u32, Vec<u8>)>,
+}
+
+impl Questions {
+    fn new(columns: &'static str, query: impl Into<String>) -> Questions {
+        Questions { columns, query: query.into(), rows: Vec::new() }
+    }
+
+    fn ask(&mut self, place: u32, values: &[&[u8]]) {
+        let literals: Vec<Vec<u8>> = values.iter().map(|v| quote_literal(v)).collect();
+        let row = [format!("({place}, ").as_bytes(), &literals.join(&b", "[..]), b")"].concat();
+        self.rows.push((place, row));
+    }
+}
+
+/// Name of an object in a schema.
+fn name(schema: &[u8], object: &[u8]) -> Vec<u8> {
+    match schema {
+        b"" => quote_ident(object),
+        schema => [&quote_ident(schema)[..], b".", &quote_ident(object)].concat(),
+    }
+}
+
+/// A part of a table that an entry is tagged with: "table part".
+fn part<'a>(job: &Job, entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
+    let toc = job.archive.toc();
+    let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d)).map(|p| toc.entry(p));
+    let mut own = tables.filter(|t| {
+        matches!(t.desc, b"TABLE" | b"FOREIGN TABLE" | b"VIEW" | b"MATERIALIZED VIEW")
+            && t.namespace == entry.namespace
+    });
+    own.find_map(|table| {
+        let rest = entry.tag.strip_prefix(table.tag)?.strip_prefix(b" ")?;
+        Some((name(table.namespace, table.tag), rest))
+    })
+}
+
+const RELATIONS: &str = "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' \
+     WHEN pg_catalog.strpos(kinds, c.relkind::text) = 0 THEN 'it is of another kind' \
+     WHEN owner <> '' AND owner <> pg_catalog.pg_get_userbyid(c.relowner) THEN \
+         'its owner is \"' || pg_catalog.pg_get_userbyid(c.relowner) || '\" instead of \"' || owner || '\"' \
+     WHEN space <> '-' AND space <> COALESCE(s.spcname, '') AND NOT (s.oid IS NULL AND space = base) THEN \
+         'its tablespace is \"' || COALESCE(s.spcname, '') || '\" instead of \"' || space || '\"' \
+     WHEN NOT COALESCE(i.indisvalid, true) AND c.relkind = 'i' THEN 'it is invalid' END AS wrong \
+     FROM asked LEFT JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(name) \
+     LEFT JOIN pg_catalog.pg_tablespace s ON s.oid = c.reltablespace \
+     LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid \
+     CROSS JOIN (SELECT spcname::text AS base FROM pg_catalog.pg_tablespace t JOIN pg_catalog.pg_database d \
+     ON t.oid = d.dattablespace WHERE d.datname = pg_catalog.current_database()) b";
+
+/// All kinds of questions about the selected entries.
+fn questions(job: &Job) -> Vec<Questions> {
+    let toc = job.archive.toc();
+    let mut relations = Questions::new("n, name, kinds, owner, space", RELATIONS);
+    let mut attached = Questions::new(
+        "n, parent, child",
+        "SELECT n, 'it is not attached to ' || parent AS wrong FROM asked WHERE NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = pg_catalog.to_regclass(child) \
+         AND inhparent = pg_catalog.to_regclass(parent))",
+    );
+    let mut constraints = Questions::new(
+        "n, name, part, valid",
+        "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' WHEN valid = 't' AND NOT c.convalidated \
+         THEN 'it is not validated' END AS wrong FROM asked LEFT JOIN pg_catalog.pg_constraint c \
+         ON c.conrelid = pg_catalog.to_regclass(name) AND c.contypid = 0 AND c.conname = part",
+    );
+    let missing = |found: &str| {
+        format!("SELECT n, 'it is missing' AS wrong FROM asked WHERE NOT EXISTS (SELECT FROM pg_catalog.{found})")
+    };
+    let named = |found: &str| Questions::new("n, name, part", missing(found));
+    let mut triggers =
+        named("pg_trigger WHERE tgrelid = pg_catalog.to_regclass(name) AND tgname = part");
+    let mut rules =
+        named("pg_rewrite WHERE ev_class = pg_catalog.to_regclass(name) AND rulename = part");
+    let mut policies =
+        named("pg_policy WHERE polrelid = pg_catalog.to_regclass(name) AND polname = part");
+    let mut defaults = named(
+        "pg_attribute WHERE attrelid = pg_catalog.to_regclass(name) AND attname = part AND atthasdef",
+    );
+    let mut routines =
+        named("pg_proc WHERE pronamespace = pg_catalog.to_regnamespace(name) AND proname = part");
+    let one = |found: &str| Questions::new("n, name", missing(found));
+    let mut schemas = one("pg_namespace WHERE oid = pg_catalog.to_regnamespace(name)");
+    let mut types = one("pg_type WHERE oid = pg_catalog.to_regtype(name)");
+    let mut objects = one("pg_largeobject_metadata WHERE oid = name::pg_catalog.oid");
+    let mut extensions = one("pg_extension WHERE extname = name");
+    let mut identities = Questions::new(
+        "n, name",
+        "SELECT n, 'no identity column belongs to it' AS wrong FROM asked WHERE NOT EXISTS (SELECT FROM \
+         pg_catalog.pg_depend d JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid \
+         WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = pg_catalog.to_regclass(name) \
+         AND d.refclassid = d.classid AND d.deptype = 'i' AND a.attidentity <> '')",
+    );
+    let mut populated = one("pg_class WHERE oid = pg_catalog.to_regclass(name) AND relispopulated");
+    for place in job.selection.places() {
+        let entry = toc.entry(place as usize);
+        let own = name(entry.namespace, entry.tag);
+        let owner = if job.terms.no_owner { b"" } else { entry.owner };
+        let space = if job.terms.no_tablespaces { b"-" } else { entry.tablespace };
+        let mut relation = |kinds: &[u8], owner: &[u8], space: &[u8]| {
+            relations.ask(place, &[&own, kinds, owner, space]);
+        };
+        match entry.desc {
+            b"TABLE" => relation(b"rp", owner, space),
+            b"VIEW" => relation(b"v", owner, b"-"),
+            b"MATERIALIZED VIEW" => relation(b"m", owner, space),
+            b"FOREIGN TABLE" => relation(b"f", owner, b"-"),
+            b"SEQUENCE" => {
+                relation(b"S", owner, b"-");
+                if entry.defn.windows(15).any(|w| w == b" ADD GENERATED ") {
+                    identities.ask(place, &[&own]);
+                }
+            }
+            b"INDEX" => relation(b"iI", b"", space),
+            b"TABLE ATTACH" => {
+                if let Some(found) = text::attach(entry.defn) {
+                    let [parent, child] = [found.parent, found.child]
+                        .map(|name| text::qualified(entry.namespace, name));
+                    attached.ask(place, &[&parent, &child]);
+                }
+            }
+            b"INDEX ATTACH" => {
+                if let Some((parent, child)) = text::index_attach(entry.defn) {
+                    let [parent, child] =
+                        [parent, child].map(|name| text::qualified(entry.namespace, name));
+                    attached.ask(place, &[&parent, &child]);
+                }
+            }
+            b"CONSTRAINT" | b"FK CONSTRAINT" | b"CHECK CONSTRAINT" => {
+                if let Some((table, part)) = part(job, &entry) {
+                    let has = |what: &[u8]| entry.defn.windows(what.len()).any(|w| w == what);
+                    let valid = !has(b" NOT VALID") && !has(b" NOT ENFORCED");
+                    constraints.ask(place, &[&table, part, if valid { b"t" } else { b"f" }]);
+                }
+                let index = text::index(entry.defn).filter(|i| i.constraint);
+                if let (b"CONSTRAINT", Some(index)) = (entry.desc, index) {
+                    let own = name(entry.namespace, &unquoted(last_part(index.name)));
+                    relations.ask(place, &[&own, b"iI", b"", space]);
+                }
+            }
+            b"TRIGGER" => {
+                part(job, &entry).into_iter().for_each(|(t, p)| triggers.ask(place, &[&t, p]))
+            }
+            b"RULE" => part(job, &entry).into_iter().for_each(|(t, p)| rules.ask(place, &[&t, p])),
+            b"POLICY" => {
+                part(job, &entry).into_iter().for_each(|(t, p)| policies.ask(place, &[&t, p]))
+            }
+            b"DEFAULT" => {
+                part(job, &entry).into_iter().for_each(|(t, p)| defaults.ask(place, &[&t, p]))
+            }
+            b"FUNCTION" | b"PROCEDURE" | b"AGGREGATE" => {
+                let end = entry.tag.iter().rposition(|b| *b == b'(');
+                if let Some(routine) = end.map(|end| &entry.tag[..end]) {
+                    // Names with parentheses of their own are not looked for.
+                    if !routine.contains(&b'(') {
+                        routines.ask(place, &[&quote_ident(entry.namespace), routine]);
+                    }
+                }
+            }
+            b"SCHEMA" => schemas.ask(place, &[&quote_ident(entry.tag)]),
+            b"TYPE" | b"DOMAIN" => types.ask(place, &[&own]),
+            b"EXTENSION" => extensions.ask(place, &[entry.tag]),
+            b"BLOB" => objects.ask(place, &[entry.tag]),
+            b"BLOB METADATA" => {
+                for oid in entry.defn.split(|b| *b == b'\n').map(<[u8]>::trim_ascii) {
+                    if !oid.is_empty() && oid.iter().all(u8::is_ascii_digit) {
+                        objects.ask(place, &[oid]);
+                    }
+                }
+            }
+            b"MATERIALIZED VIEW DATA" => populated.ask(place, &[&own]),
+            _ => {}
+        }
+    }
+    vec![
+        relations,
+        attached,
+        constraints,
+        triggers,
+        rules,
+        policies,
+        defaults,
+        routines,
+        schemas,
+        types,
+        objects,
+        extensions,
+        identities,
+        populated,
+    ]
+}
+
+/// Identity columns that partitions have otherwise than their parents. From version 17 on they inherit it.
+const INHERITED: &[u8] =
+    b"SELECT c.inhrelid::pg_catalog.regclass, p.attname FROM pg_catalog.pg_attribute p \
+     JOIN pg_catalog.pg_partitioned_table t ON t.partrelid = p.attrelid \
+     JOIN pg_catalog.pg_inherits c ON c.inhparent = p.attrelid \
+     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.inhrelid AND a.attname = p.attname \
+     WHERE p.attnum > 0 AND NOT p.attisdropped AND a.attidentity <> p.attidentity";
+
+/// Look all of them up. Returns how many were looked for, and what is not as it should be.
+pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>)> {
+    let toc = job.archive.toc();
+    let (mut asked, mut wrong) = (0, Vec::new());
+    // The catalogs have just grown, and the planner knows nothing of it: look-ups by index are right for sure.
+    let settings = ["seqscan", "hashjoin", "mergejoin"];
+    for setting in settings {
+        connection.run(format!("SET enable_{setting} = off").as_bytes())?;
+    }
+    for questions in questions(job) {
+        for chunk in questions.rows.chunks(CHUNK) {
+            let rows: Vec<&[u8]> = chunk.iter().map(|(_, row)| &row[..]).collect();
+            let sql = [
+                b"SELECT n, wrong FROM (WITH asked(",
+                questions.columns.as_bytes(),
+                b") AS (VALUES ",
+                &rows.join(&b", "[..]),
+                b") ",
+                questions.query.as_bytes(),
+                b") answers WHERE wrong IS NOT NULL ORDER BY n",
+            ]
+            .concat();
+            let found = connection.query(&sql)?;
+            asked += chunk.len();
+            for row in 0..found.len() {
+                let place: usize = found.number(row, 0).unwrap_or(0);
+                wrong.push(format!("{}: {}", describe(&toc.entry(place)), found.text(row, 1)));
+            }
+        }
+    }
+    for setting in settings {
+        connection.run(format!("RESET enable_{setting}").as_bytes())?;
+    }
+    if connection.server_version() >= 170_000 {
+        let found = connection.query(INHERITED)?;
+        for row in 0..found.len() {
+            let (table, column) = (found.text(row, 0), found.text(row, 1));
+            wrong.push(format!(
+                "TABLE {table}: its column \"{column}\" is not the identity column that its parent's is"
+            ));
+        }
+    }
+    Ok((asked, wrong))
+}

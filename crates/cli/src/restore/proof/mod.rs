@@ -1,0 +1,71 @@
+//! The end of a restore, checked: what the journal says is done against the plan, and what the database has against
+//! what the archive says of the same. "Complete" is told after that and not before.
+//!
+//! This is what a restore always does, by the catalogs and by counting rows. [`super::check`] compares every statement, by a
+//! dump of the result, or the rows themselves; it takes longer, and is asked for.
+//!
+//! - [`catalogs`]: objects, owners, tablespaces, identity, partitions, constraints, large objects.
+//! - [`rows`]: as many rows as were copied.
+
+mod catalogs;
+mod rows;
+
+use super::journal::Done;
+use super::{tell, Job};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
+use crate::report::words::count;
+use crate::report::Event;
+
+/// Differences that are shown; more are counted.
+const SHOWN: usize = 100;
+
+/// Compare. An error of kind `Verify` if anything differs; the journal then stays.
+pub fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
+    let missing = tell::real_steps(&job.plan)
+        .filter(|step| recorded.steps.binary_search(step).is_err())
+        .count();
+    if missing > 0 {
+        let message = format!("{missing} steps of the restore are not in its journal");
+        return Err(
+            Error::new(ErrorKind::Verify, message).hint("Restore again into an empty database.")
+        );
+    }
+    job.watch.event(&Event::Phase("comparing with the catalogs"));
+    let (objects, mut differences) = catalogs::compare(job, connection)?;
+    let toc = job.archive.toc();
+    let twice = recorded
+        .twice
+        .iter()
+        .map(|s| format!("{}: it was done twice", tell::name(&job.plan, toc, *s)));
+    differences.extend(twice);
+    let mut counted = rows::Counted::default();
+    if job.options.count_rows && job.terms.filter.wants_data() {
+        job.watch.event(&Event::Phase("counting rows"));
+        counted = rows::compare(job, connection, recorded)?;
+        differences.append(&mut counted.differences);
+    }
+    for difference in differences.iter().take(SHOWN) {
+        job.watch.event(&Event::Note(difference));
+    }
+    let more = differences.len().saturating_sub(SHOWN) as u64;
+    if more > 0 {
+        job.watch.event(&Event::Note(&format!("and {} more", count(more))));
+    }
+    if !differences.is_empty() {
+        let message = match differences.len() {
+            1 => "the database differs from what was restored in 1 place".to_string(),
+            n => format!("the database differs from what was restored in {n} places"),
+        };
+        return Err(Error::new(ErrorKind::Verify, message).hint(
+            "If others have worked in the database meanwhile, that may be why. --resume compares again.",
+        ));
+    }
+    let mut value = format!("{} objects by the catalogs", count(objects as u64));
+    if counted.tables > 0 {
+        let (tables, rows) = (count(counted.tables as u64), count(counted.rows));
+        value += &format!(", {tables} tables with {rows} rows by counting");
+    }
+    job.watch.event(&Event::Fact { name: "checked", value: &value });
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Rows, counted: at least as many as the journal says were copied.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::{quote_ident, Connection};
+use crate::plan::build::copies_via_root;
+use crate::plan::text::qualified;
+use crate::plan::Work;
+use crate::report::words::count;
+use crate::report::{Costs, Did, Event, Kind};
+use crate::restore::data::table_of_copy;
+use crate::restore::journal::Done;
+use crate::restore::Job;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// What came of it.
+#[derive(Default)]
+pub struct Counted {
+    pub tables: usize,
+    pub rows: u64,
+    pub differences: Vec<String>,
+}
+
+/// A table that this restore has made, and the rows that it has copied into it.
+#[derive(Debug, PartialEq, Eq)]
+struct Table {
+    name: Vec<u8>,
+    /// Rows came through the table to its partitions.
+    root: bool,
+    rows: u64,
+}
+
+/// Tables with rows. Those that were there before had rows before, so nobody knows how many there should be.
+fn tables(job: &Job, recorded: &Done) -> Vec<Table> {
+    let toc = job.archive.toc();
+    let mut tables = BTreeMap::<Vec<u8>, (bool, u64)>::new();
+    let mut unknown = Vec::new();
+    for (number, step) in job.plan.steps.iter().enumerate() {
+        let Work::Data(..) = step.work else { continue };
+        let Some(&place) = job.plan.entries(number).first() else { continue };
+        let entry = toc.entry(place as usize);
+        let own = [&quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
+        let root = copies_via_root(&entry);
+        let target = match table_of_copy(entry.copy_stmt) {
+            Some(table) if root => qualified(entry.namespace, table),
+            _ => own,
+        };
+        let made = entry.dependencies.iter().filter_map(|d| toc.place(*d)).any(|p| {
+            let table = toc.entry(p);
+            table.desc == b"TABLE" && job.terms.makes(toc, p) && table.defn.starts_with(b"CREATE ")
+        });
+        let rows = recorded.rows.get(&(number as u32)).copied();
+        match rows {
+            Some(rows) if made => {
+                let found = tables.entry(target).or_default();
+                found.0 |= root;
+                found.1 += rows;
+            }
+            // What was copied is not known for each part.
+            _ => unknown.push(target),
+        }
+    }
+    for target in unknown {
+        tables.remove(&target);
+    }
+    let tables = tables.into_iter().map(|(name, (root, rows))| Table { name, root, rows });
+    // Of tables without rows there may be 100,000.
+    tables.filter(|table| table.rows > 0).collect()
+}
+
+/// Count the rows of all tables that got some, on all connections.
+pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Counted> {
+    let mut tables = tables(job, recorded);
+    tables.sort_by_key(|table| table.rows);
+    let cost = |table: &Table| Costs::of(Kind::Verify, 300 + table.rows / 5);
+    let mut total = Costs::default();
+    tables.iter().for_each(|table| total.add_all(&cost(table)));
+    job.watch.event(&Event::Work { steps: tables.len(), cost: total });
+    let all = Mutex::new(Counted::default());
+    let failed = Mutex::new(None);
+    let tables = Mutex::new(tables);
+    let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let count_all = |worker: usize, connection: &Connection| -> Result<()> {
+        while let Some(table) = next() {
+            if job.stop.is_set() {
+                return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
+                    .hint("All is restored, but not compared: --resume does that."));
+            }
+            let what = format!("counting {}", String::from_utf8_lossy(&table.name));
+            let cost = cost(&table);
+            job.watch.event(&Event::Begin { worker, what: &what, steps: 1, cost });
+            let difference = one(job, connection, &table);
+            let ok = matches!(difference, Ok(None));
+            let did = Did { steps: 1, cost, statements: 1, ok, ..Did::default() };
+            job.watch.event(&Event::End { worker, did });
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.tables += 1;
+            all.rows += table.rows;
+            all.differences.extend(difference?);
+        }
+        Ok(())
+    };
+    let jobs = job.options.jobs.min(all_len(&tables));
+    std::thread::scope(|scope| {
+        for worker in 1..jobs {
+            let (count_all, failed) = (&count_all, &failed);
+            scope.spawn(move || {
+                let result = job.connect().and_then(|own| count_all(worker, &own));
+                if let Err(e) = result {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                }
+            });
+        }
+        if let Err(e) = count_all(0, connection) {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(e) => Err(e),
+        None => Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+fn all_len(tables: &Mutex<Vec<Table>>) -> usize {
+    tables.lock().unwrap_or_else(PoisonError::into_inner).len()
+}
+
+/// Count one table; what is wrong with it, if anything is.
+fn one(job: &Job, connection: &Connection, table: &Table) -> Result<Option<String>> {
+    let only: &[u8] = if table.root { b"" } else { b"ONLY " };
+    let sql = [b"SELECT pg_catalog.count(*) FROM ", only, &table.name].concat();
+    let name = String::from_utf8_lossy(&table.name).into_owned();
+    match connection.query(&sql) {
+        Ok(found) => {
+            let found: u64 = found.number(0, 0).unwrap_or(0);
+            let (there, copied) = (count(found), count(table.rows));
+            let text = format!("TABLE {name}: it has {there} rows, {copied} were copied");
+            // What this program copies it records in the same transaction, so that rows that are too many are somebody
+            // else's: a row that was missing for a foreign key, before --resume.
+            if found > table.rows {
+                job.watch.event(&Event::Note(&text));
+            }
+            Ok((found < table.rows).then_some(text))
+        }
+        // The table's new owner lets us write, but not read, or forces row-level security on us.
+        Err(e) if e.sqlstate.as_deref() == Some("42501") => {
+            job.watch
+                .event(&Event::Note(&format!("rows of {name} were not counted: {}", e.message)));
+            Ok(None)
+        }
+        Err(e) if e.kind == ErrorKind::Statement => {
+            Ok(Some(format!("TABLE {name}: {}", e.message)))
+        }
+        Err(e) => Err(e),
+    }
+}
