@@ -354,9 +354,25 @@ def build_beside_toast_reindex(cluster):
         c.execute("DROP TABLE r; DROP FUNCTION pausing_hash CASCADE")
 
 
+def counts_without_storage(cluster):
+    """What has no rows of its own is counted by PostgreSQL: a partitioned table without partitions, and foreign tables."""
+    with cluster.connect() as c:
+        c.execute("CREATE TABLE alone (id int) PARTITION BY RANGE (id)")
+        assert one(c, "SELECT count(*) FROM alone") == 0
+        c.execute("CREATE TABLE first PARTITION OF alone DEFAULT; INSERT INTO alone SELECT generate_series(1, 9)")
+        assert one(c, "SELECT count(*) FROM alone") == 9
+        c.execute("ALTER TABLE alone DETACH PARTITION first")
+        assert one(c, "SELECT count(*) FROM alone") == 0
+        c.execute("CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw")
+        c.execute("CREATE FOREIGN TABLE lines (id int) SERVER files OPTIONS (program 'seq 1 5')")
+        assert one(c, "SELECT count(*) FROM lines") == 5
+        c.execute("ALTER TABLE alone ATTACH PARTITION lines DEFAULT")
+        assert one(c, "SELECT count(*) FROM alone") == 5
+
+
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
-    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex)}
+    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage)}
 
 
 def run(tally, pattern):

@@ -109,8 +109,10 @@ unsafe fn tables(
     if !(*rte).tablesample.is_null() {
         return None;
     }
+    let has_rows = |rte: *mut pg_sys::RangeTblEntry| matches!((*rte).relkind as u8, b'r' | b'm');
     if !(*rte).inh {
-        return Some(vec![input]);
+        // A partitioned table without partitions has no storage, nor has a foreign table.
+        return has_rows(rte).then(|| vec![input]);
     }
     let mut list = Vec::new();
     for i in 1..(*root).simple_rel_array_size {
@@ -123,7 +125,7 @@ unsafe fn tables(
             continue;
         }
         match (*rte).relkind as u8 {
-            b'r' | b'm' if !(*rte).inh => list.push(rel),
+            _ if has_rows(rte) && !(*rte).inh => list.push(rel),
             // Partitioned tables hold no rows themselves.
             b'p' => (),
             _ => return None,
