@@ -2,7 +2,7 @@
 //! transactions.
 
 use super::toast::raw_tid;
-use super::{attempt, guc, Rel};
+use super::{attempt, guc, xact, Rel};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::time::Duration;
@@ -58,6 +58,9 @@ pub fn relation_within(oid: u32, mode: i32, wait: Duration) -> bool {
         guc::with_lock_timeout(wait, || {
             // SAFETY: plain call; raises when it takes longer.
             unsafe { pg_sys::LockRelationOid(oid.into(), mode) }
+            // The time may be over just as the lock is granted. Then the timeout is still to be raised, and is no error of what
+            // is done under the lock.
+            xact::check_for_interrupts();
         })
     });
     match taken {
