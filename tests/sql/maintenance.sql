@@ -125,6 +125,11 @@ BEGIN; CREATE TABLE e2 (id int PRIMARY KEY); SAVEPOINT s; REINDEX TABLE e2; INSE
 INSERT INTO e2 SELECT i FROM generate_series(11, 30) i; SELECT count(*), min(id) FROM e2; COMMIT; REINDEX TABLE e2; SELECT count(*), min(id) FROM e2;
 BEGIN; TRUNCATE e2; INSERT INTO e2 SELECT i FROM generate_series(1, 20) i; SAVEPOINT s; REINDEX TABLE e2; SELECT id FROM e2 WHERE id > 18 FOR UPDATE; ROLLBACK TO s;
 SELECT id FROM e2 WHERE id > 18 FOR UPDATE; COMMIT; REINDEX TABLE e2; DROP TABLE e2;
+-- A lock that is the transaction's own, as the TOAST relation's index is newer, and a deletion under it that is undone: read afterwards.
+CREATE TABLE e2 (id int PRIMARY KEY);
+BEGIN; REINDEX TABLE e2; INSERT INTO e2 SELECT i FROM generate_series(1, 20) i; SELECT id FROM e2 WHERE id > 17 FOR NO KEY UPDATE;
+SAVEPOINT s; DELETE FROM e2 WHERE id > 12; SELECT count(*), max(id) FROM e2; ROLLBACK TO s; SELECT count(*), max(id) FROM e2; COMMIT;
+SELECT count(*), max(id) FROM e2; DELETE FROM e2 WHERE id = 18; SELECT count(*), max(id) FROM e2 WHERE id < 19; DROP TABLE e2;
 -- The same where the indexes are of before the savepoint, and the TOAST relation's is newer.
 CREATE TABLE e2 (id int, v text);
 BEGIN; CREATE INDEX e2_id ON e2 (id); SAVEPOINT s; DO $$BEGIN EXECUTE (SELECT 'REINDEX TABLE ' || reltoastrelid::regclass FROM pg_class WHERE relname = 'e2'); END$$;

@@ -1,6 +1,7 @@
 //! A row of a TOAST relation while its page is pinned.
 
 use super::toast::{tid_of, ChunkKey, ChunkRow, FROZEN_XID};
+use super::xact;
 use firn_format::Tid;
 use pgrx::pg_sys;
 
@@ -81,14 +82,19 @@ impl RowView {
     }
     /// Command that inserted it, meaningful for our own transaction only.
     pub fn cmin(&self) -> u32 {
-        // SAFETY: as user_data; raw xmin is ours when the caller asks.
-        unsafe {
+        // SAFETY: as user_data.
+        let (combined, plain) = unsafe {
             let header = (*self.tuple).t_data;
-            if (*header).t_infomask as u32 & pg_sys::HEAP_COMBOCID != 0 {
-                pg_sys::HeapTupleHeaderGetCmin(header)
-            } else {
-                (*header).t_choice.t_heap.t_field3.t_cid
-            }
+            let combined = (*header).t_infomask as u32 & pg_sys::HEAP_COMBOCID != 0;
+            (combined, (*header).t_choice.t_heap.t_field3.t_cid)
+        };
+        match combined {
+            false => plain,
+            // A transaction that has inserted the row and changed it in a subtransaction that was undone leaves a number that
+            // nobody can resolve when it is over.
+            true if !xact::is_ours(self.xmin()) => 0,
+            // SAFETY: the inserter is this transaction, which knows the number.
+            true => unsafe { pg_sys::HeapTupleHeaderGetCmin((*self.tuple).t_data) },
         }
     }
     pub fn to_row(&self) -> ChunkRow {
