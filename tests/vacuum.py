@@ -487,6 +487,23 @@ def databases_owner(cluster):
         c.execute("DROP ROLE keeper; DROP ROLE writer")
 
 
+def others_temporary_tables(cluster):
+    """Temporary tables of other sessions are passed over, large ones, too, and those whose session ended with the server."""
+    def rows():
+        with cluster.connect() as c:
+            c.execute("VACUUM")
+            return c.execute("SELECT count(*) FROM firn.tables WHERE relation::text LIKE '%passing'").fetchone()[0]
+    other = cluster.connect()
+    other.execute("SET firn.bulk_threshold = 0; CREATE TEMPORARY TABLE passing (id int, v text) USING firn")
+    other.execute("INSERT INTO passing SELECT i, (SELECT string_agg(md5((i * 99 + g)::text), '') FROM generate_series(1, 60) g) "
+                  "FROM generate_series(1, 2000) i")
+    assert other.execute("SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 'passing'::regclass").fetchone()[0] > 64 * 8192
+    assert rows() == 0
+    cluster.crash()
+    cluster.start()
+    assert rows() == 0
+
+
 def snapshots_beside_tidying(cluster):
     """Whoever takes a snapshot while VACUUM gives pages back and tidies up sees each row once: nothing of that is done by a
     transaction that he has been told to ignore."""
@@ -535,7 +552,8 @@ def snapshots_beside_tidying(cluster):
 
 CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
          forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on,
-         held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults, snapshots_beside_tidying, databases_owner]
+         held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults, snapshots_beside_tidying, databases_owner,
+         others_temporary_tables]
 
 
 def run(tally, pattern):

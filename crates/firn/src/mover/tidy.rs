@@ -89,6 +89,10 @@ fn noted(directory: &Directory) -> u8 {
 /// when VACUUM can shrink it then. Nothing is done while somebody else vacuums or moves.
 pub fn shrink(oid: u32) -> Option<u32> {
     let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
+    // VACUUM has passed over it, and its file may be gone, when that session ended with the server.
+    if opened.rel().is_of_other_session() {
+        return None;
+    }
     let directory = Directory::open(opened.rel(), LockMode::RowExclusive)?;
     if u64::from(directory.toast.rel().heap_blocks()) < SMALL {
         return None;

@@ -289,12 +289,14 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
 }
 
 /// `firn.table_info(regclass, boolean)`. With the second argument true a relation that is gone, or no firn
-/// table any more, has no row: whoever lists tables has found it a moment ago.
+/// table any more, has no row: whoever lists tables has found it a moment ago. Nor has another session's temporary table,
+/// which only that can read.
 pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let oid = relation(args);
     // Kept open, so that it is there to the end if it is there now.
     let seen = OpenRel::if_there(oid, LockMode::AccessShare);
-    if args.bool(1) == Some(true) && !seen.as_ref().is_some_and(|r| r.rel().is_firn()) {
+    let has_row = |r: &OpenRel| r.is_firn() && !r.is_of_other_session();
+    if args.bool(1) == Some(true) && !seen.as_ref().is_some_and(has_row) {
         return;
     }
     let opened = readable(oid);
