@@ -70,7 +70,7 @@ assert-server: build
 	@install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql "$$($(ASSERT)/bin/pg_config --sharedir)/extension/"
 	@chmod -R a+rX "$(ASSERT)"
 
-SUITES ?= sql walk sessions nesting reading rewrites vacuum frames contention pairs differential crash cold trouble analyze matrix replica isolation regress docs
+SUITES ?= sql walk sessions nesting reading rewrites vacuum frames contention pairs differential transactions crash cold trouble analyze matrix replica isolation regress docs
 test-assert: install program assert-server
 	@bad=0; for suite in $(SUITES); do \
 		PG_CONFIG="$(ASSERT)/bin/pg_config" "$(FIRN_VENV)/bin/python" tests/run.py $$suite || bad=1; done; exit $$bad

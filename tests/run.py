@@ -29,6 +29,7 @@ import restore  # noqa: E402
 import rewrites  # noqa: E402
 import settings  # noqa: E402
 import torture  # noqa: E402
+import transactions  # noqa: E402
 import trouble  # noqa: E402
 import vacuum  # noqa: E402
 import walk  # noqa: E402
@@ -69,6 +70,7 @@ SUITES = {
     "cold": cold.run,
     "replica": replica.run,
     "torture": torture.run,
+    "transactions": transactions.run,
     "trouble": trouble.run,
     "vacuum": vacuum.run,
     "rebuild": rebuild.run,
