@@ -322,6 +322,30 @@ LEFT_OVER = """SELECT x.relname FROM pg_class c JOIN pg_index i ON i.indrelid = 
     WHERE c.relname = 'x' AND i.indisready AND NOT i.indisvalid"""
 
 
+def other_tablespace(cluster):
+    """SET TABLESPACE gives table and TOAST relation other files, and the table's indexes none: what a rollback would take back of
+    the one and leave of the other goes to the row store. (What a rollback leaves of that is heap's: it gives the rows' places out again, and
+    keys lead to others or nowhere until a REINDEX.)"""
+    def stripes():
+        return c.execute("SELECT coalesce(sum(rows), 0) FROM firn.stripes('ts')").fetchone()[0]
+    with cluster.connect() as c:
+        c.execute("SET allow_in_place_tablespaces = on; SET firn.bulk_threshold = 0")
+        c.execute("CREATE TABLESPACE other LOCATION ''")
+        c.execute("CREATE TABLE ts (id int PRIMARY KEY, v text) USING firn; INSERT INTO ts SELECT i, 'v' FROM generate_series(1, 20) i")
+        for reindex, inside in (("", 20), ("REINDEX TABLE ts", 40)):
+            c.execute(f"BEGIN; SAVEPOINT a; ALTER TABLE ts SET TABLESPACE other; {reindex}")
+            c.execute("INSERT INTO ts SELECT i, 'v' FROM generate_series(101, 120) i")
+            assert c.execute("SELECT count(*) FROM ts").fetchone() == (40,) and stripes() == inside, (reindex, stripes())
+            c.execute("ROLLBACK TO a; COMMIT; REINDEX TABLE ts")
+            assert not c.execute("SELECT * FROM firn.check('ts')").fetchall()
+        c.execute("ALTER TABLE ts SET TABLESPACE other")
+        c.execute("INSERT INTO ts SELECT i, 'v' FROM generate_series(201, 220) i")
+        c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+        assert c.execute("SELECT count(*), sum(id) FROM ts WHERE id > 0").fetchone() == (40, 210 + 4210) and stripes() == 40
+        c.execute("DROP TABLE ts")
+        c.execute("DROP TABLESPACE other")
+
+
 def left_over_indexes(cluster):
     """What a REINDEX CONCURRENTLY leaves that is interrupted takes entries, but is not built anew: it goes with the
     rows that it knows."""
@@ -427,6 +451,7 @@ def run(tally, pattern):
         "tables of earlier versions": lambda: tables_of_old(cluster),
         "left-over indexes": lambda: left_over_indexes(cluster),
         "swapped files": lambda: swapped_files(cluster),
+        "other tablespace": lambda: other_tablespace(cluster),
     }
     try:
         with cluster.connect() as c:

@@ -110,9 +110,9 @@ class Program:
                 f"ORDER BY indexrelid OFFSET {self.rng.randint(0, 2)} LIMIT 1); BEGIN IF i IS NOT NULL THEN EXECUTE '{command} ' || i; END IF; END $$")
 
     def toast(self, table):
-        command = self.rng.choice(["REINDEX TABLE %s", "REINDEX TABLE %s", "REINDEX INDEX %s_index"])
-        return (f"DO $$ BEGIN EXECUTE (SELECT format('{command}', replace(reltoastrelid::regclass::text, '\"', '')) FROM pg_class "
-                f"WHERE oid = '{table}'::regclass); END $$")
+        command = self.rng.choice(["REINDEX TABLE pg_toast.%1$s", "REINDEX TABLE pg_toast.%1$s", "REINDEX INDEX pg_toast.%1$s_index"])
+        return (f"DO $$ BEGIN EXECUTE (SELECT format('{command}', t.relname) FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid "
+                f"WHERE c.oid = '{table}'::regclass); END $$")
 
     def cluster(self, table):
         return (f"DO $$ DECLARE i text := (SELECT relname FROM pg_index JOIN pg_class c ON c.oid = indexrelid "

@@ -6,7 +6,7 @@ use super::{chunks, keys, Directory};
 use crate::pg::lock::AllocationLock;
 use crate::pg::report::Report;
 use crate::pg::tableam_ddl::index_oids;
-use crate::pg::{error, xact, ChunkKey, Kind, LockMode, OpenRel, Snap, Toast};
+use crate::pg::{error, xact, ChunkKey, Kind, LockMode, OpenRel, Rel, Snap, Toast};
 use firn_format::{blocks_for, Slot, Tid};
 
 const KEY: ChunkKey = ChunkKey { id: keys::ALLOCATION, seq: 0 };
@@ -66,27 +66,36 @@ fn damaged(toast: &Toast, bytes: usize) -> Report {
         .hint("Restore the table from a backup or standby.")
 }
 
-/// The first slot of a table is given out where a rollback would forget that, and the table's indexes would not.
+/// A slot is given out where a rollback would forget that, and the table's indexes would not.
 fn refuse_to_be_forgotten(directory: &Directory) {
     if would_be_forgotten(directory) {
-        error(Kind::Unsupported, "cannot write the first stripe of a table in this transaction")
-            .detail("The transaction has reindexed the table's TOAST relation, and not all of the table's indexes since the same savepoint.")
+        error(Kind::Unsupported, "cannot write stripes of a table in this transaction")
+            .detail("The transaction has reindexed or moved the table's TOAST relation, and not all of the table's indexes since the same savepoint.")
             .hint("Commit first.")
             .raise()
     }
 }
 
-/// After a REINDEX of the TOAST relation in the same transaction, the note that the table's first slot is given out goes
-/// with a rollback. The slot would be given out again, and entries of the rows that are undone would lead to others, unless
-/// the same rollbacks take the files of all the table's indexes away.
+/// A rollback of this transaction, or to a savepoint, would forget that a slot is given out now, and would leave an index of the
+/// table as it is. The slot would be given out again, and entries of the rows that are undone would lead to others.
 pub fn would_be_forgotten(directory: &Directory) -> bool {
     let toast = &directory.toast;
+    let any_index = |outlives: &dyn Fn(Rel) -> bool| {
+        let opened = |oid| OpenRel::any_kind(oid, LockMode::AccessShare);
+        index_oids(directory.table).into_iter().any(|oid| outlives(opened(oid).rel()))
+    };
+    // The note goes with a file that is younger than an index: ALTER TABLE SET TABLESPACE gives the TOAST relation one, and
+    // CLUSTER of the TOAST relation alone, but not the table's indexes.
+    let (_, given) = toast.rel().storage_is_of();
+    if given != 0 && any_index(&|index| index.storage_is_of().0 < given) {
+        return true;
+    }
+    // After a REINDEX of the TOAST relation, the first note goes with a rollback though the file does not.
     if !toast.index_alone_is_undone() || toast.find(KEY, Snap::self_snap()).is_some() {
         return false;
     }
-    let goes = |oid| OpenRel::any_kind(oid, LockMode::AccessShare).has_storage_of_savepoint();
     !toast.valid_index().has_storage_of_savepoint()
-        || !index_oids(directory.table).into_iter().all(goes)
+        || any_index(&|index| !index.has_storage_of_savepoint())
 }
 
 /// The next virtual block to be given out; None when there is no allocation row that can be read.
