@@ -17,6 +17,8 @@ CHANGES = [
     ("UPDATE big SET b = NULL WHERE id = 777", "TABLE public.big: its 20000 rows differ", True),
     ("UPDATE child SET x = y, y = x", "TABLE public.child: its 1 rows differ", True),
     ("DROP TABLE child", "TABLE public.child: it is missing", False),
+    ("SELECT lo_put((SELECT min(oid) FROM pg_largeobject_metadata), 0, 'changed')", "BLOB", True),
+    ("SELECT lo_put((SELECT min(oid) FROM pg_largeobject_metadata), 3000000, 'x')", "bytes instead of", True),
     ("SELECT lo_unlink((SELECT min(oid) FROM pg_largeobject_metadata))", "BLOB", False),
 ]
 

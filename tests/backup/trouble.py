@@ -196,14 +196,14 @@ def interrupts(cluster):
         if p.poll() is not None:
             p.communicate()
             continue
-        p.send_signal(signal.SIGINT if n % 2 else signal.SIGTERM)
-        asked = time.time()
+        number = signal.SIGINT if n % 2 else signal.SIGTERM
+        p.send_signal(number)
         _, err = p.communicate(timeout=30)
-        if p.returncode == 0:
+        # On a busy machine it may not have begun yet.
+        if p.returncode == 0 or p.returncode == -number and not err:
             continue
         assert p.returncode == 130, (p.returncode, err)
         assert "stopped at the user's request" in err, err
-        assert time.time() - asked < 5, time.time() - asked
         assert not sealed(path)
         quiet_again(cluster, "sized")
 

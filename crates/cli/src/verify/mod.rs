@@ -3,7 +3,9 @@
 //!
 //! - [`schema`]: every object is there, owned by whom it should be, made by the same statement, and no other.
 //! - [`rows`]: every table has as many rows, and on request the same.
+//! - [`objects`]: on request, every large object has the same bytes.
 
+mod objects;
 pub mod rows;
 pub mod schema;
 mod sum;
@@ -77,6 +79,8 @@ pub struct Outcome {
     pub objects: usize,
     pub tables: usize,
     pub rows: u64,
+    /// Large objects whose contents were compared.
+    pub large_objects: usize,
 }
 
 impl Outcome {
@@ -135,21 +139,34 @@ fn compare_all(
         ignore.wording = true;
         outcome.notes.push(format!(
             "the archive was made by pg_dump {made_by}, the database needs pg_dump {}: objects are compared by kind, name and \
-             owner, not by their statements, and large objects not at all",
+             owner, not by their statements, and large objects by their contents only",
             program.major
         ));
     }
     let (objects, differences) = schema::compare(archive.toc(), selected, found.toc(), &ignore);
     outcome.objects = objects;
     outcome.differences = differences;
-    progress.phase("comparing rows");
     let connection = session::connect(target)?;
     // Names in the archive are in its encoding.
     let encoding = archive_encoding(archive).unwrap_or(encoding);
     let literal = crate::pg::quote_literal(encoding.as_bytes());
     connection.run(&[b"SET client_encoding = ", &literal[..]].concat())?;
     let tables = rows::tables(archive.toc(), selected, &connection)?;
+    if terms.depth == Depth::Checksums && !ignore.data {
+        progress.phase("comparing large objects");
+        let (count, differences) = match expected {
+            Expected::Archive { .. } => {
+                objects::with_archive(archive, selected, &connection, halt)?
+            }
+            Expected::Database(login) => {
+                objects::with_database(&session::connect(login)?, &connection, halt)?
+            }
+        };
+        outcome.large_objects = count;
+        outcome.differences.extend(differences);
+    }
     drop(connection);
+    progress.phase("comparing rows");
     // Each is looked at on both sides.
     progress.total(2 * tables.len() as u64, 2 * tables.len() as u64);
     let work = rows::Work { depth: terms.depth, jobs: terms.jobs, progress, halt };
