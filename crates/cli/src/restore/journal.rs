@@ -73,14 +73,6 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Nothing is recorded yet.
-pub fn is_empty(connection: &Connection) -> Result<bool> {
-    let sql = format!(
-        "SELECT NOT EXISTS (SELECT 1 FROM {SCHEMA}.journal) AND NOT EXISTS (SELECT 1 FROM {SCHEMA}.entries)"
-    );
-    Ok(connection.query(sql.as_bytes())?.flag(0, 0))
-}
-
 /// Whether there is a journal of an unfinished restore, made by this role. Reads catalogs only.
 pub fn is_there(connection: &Connection) -> Result<bool> {
     owned::check(connection)
@@ -133,7 +125,12 @@ pub fn done(connection: &Connection, count: usize) -> Result<Done> {
     Ok(done)
 }
 
-/// Begin a journal.
+/// Event triggers are for what is restored, not for the journal: one that refuses DROP, from the archive perhaps, would keep it
+/// there for ever. Without the right to it, which superusers have, they fire.
+const UNSEEN: &str = "SELECT pg_catalog.set_config('session_replication_role', 'replica', true) \
+     WHERE pg_catalog.has_parameter_privilege('session_replication_role', 'SET');";
+
+/// Begin a journal. A publication of all tables has its tables, too, and lets only such with a replica identity change.
 pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Result<()> {
     let text = |value: serde_json::Result<String>| -> Result<Vec<u8>> {
         let text = value.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
@@ -141,13 +138,15 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
     };
     let mut sql = format!(
         "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL default_table_access_method = heap;\n\
-         CREATE SCHEMA {SCHEMA};\n\
+         {UNSEEN} CREATE SCHEMA {SCHEMA};\n\
          COMMENT ON SCHEMA {SCHEMA} IS 'journal of an unfinished firn restore; gone when it is finished';\n\
          CREATE TABLE {SCHEMA}.run (identity text NOT NULL, terms text NOT NULL, epoch integer NOT NULL, \
          phase text NOT NULL, begun timestamptz NOT NULL);\n\
          CREATE TABLE {SCHEMA}.sessions (session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL, rows bigint, session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL, session integer NOT NULL);\n\
+         ALTER TABLE {SCHEMA}.run REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.sessions REPLICA IDENTITY FULL;\n\
+         ALTER TABLE {SCHEMA}.journal REPLICA IDENTITY FULL;\n\
          INSERT INTO {SCHEMA}.run VALUES ("
     )
     .into_bytes();
@@ -231,7 +230,7 @@ pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
     let mut sql = format!(
         "UPDATE {SCHEMA}.journal SET steps = ARRAY(SELECT s FROM pg_catalog.unnest(steps) s \
          WHERE s OPERATOR(pg_catalog.<>) ALL ({list})), session = {} \
-         WHERE steps OPERATOR(pg_catalog.&&) {list};\n",
+         WHERE EXISTS (SELECT FROM pg_catalog.unnest(steps) s WHERE s OPERATOR(pg_catalog.=) ANY ({list}));\n",
         own(session)
     );
     sql += &format!("DELETE FROM {SCHEMA}.journal WHERE steps OPERATOR(pg_catalog.=) '{{}}';\n");
@@ -277,13 +276,34 @@ pub fn all_done(connection: &Connection) -> Result<()> {
 
 /// Remove the journal, durably.
 pub fn end(connection: &Connection) -> Result<()> {
-    transaction(
-        connection,
-        &format!(
-            "SET LOCAL client_min_messages = error; \
-             DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA};"
-        ),
+    transaction(connection, &removal())
+}
+
+fn removal() -> String {
+    format!(
+        "SET LOCAL client_min_messages = error; {UNSEEN} \
+         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA};"
     )
+}
+
+/// Remove the journal if nothing is recorded. A session that was lost may still commit something: the lock waits for it,
+/// though not for long, and what comes later finds no journal.
+pub fn end_if_empty(connection: &Connection) -> Result<bool> {
+    let look = format!(
+        "BEGIN; SET LOCAL lock_timeout = '3s'; LOCK TABLE {SCHEMA}.journal, {SCHEMA}.entries IN ACCESS EXCLUSIVE MODE; \
+         SELECT NOT EXISTS (SELECT 1 FROM {SCHEMA}.journal) AND NOT EXISTS (SELECT 1 FROM {SCHEMA}.entries)"
+    );
+    let empty = connection.query(look.as_bytes()).map(|rows| rows.flag(0, 0));
+    if !*empty.as_ref().unwrap_or(&false) {
+        let _ = connection.run(b"ROLLBACK");
+        return empty;
+    }
+    let sql = format!("SET LOCAL synchronous_commit = on; {} COMMIT;", removal());
+    connection.run(sql.as_bytes()).map_err(|failure| {
+        let _ = connection.run(b"ROLLBACK");
+        failure.error
+    })?;
+    Ok(true)
 }
 
 fn transaction(connection: &Connection, sql: &str) -> Result<()> {

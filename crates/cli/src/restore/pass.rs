@@ -191,8 +191,7 @@ fn one(
     let connection = keeper.into_connection();
     // What has done nothing leaves nothing behind; dropping is something.
     let failed = ended.as_ref().map_or(true, |e| !e.failures.is_empty());
-    if !job.terms.clean && failed && journal::is_empty(&connection).unwrap_or(false) {
-        journal::end(&connection)?;
+    if !job.terms.clean && failed && journal::end_if_empty(&connection).unwrap_or(false) {
         job.watch.event(&Event::Unchanged);
         let ended = ended?;
         total.add(ended);

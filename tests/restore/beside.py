@@ -1,0 +1,179 @@
+"""The journal, and comparing at the end, beside what databases have: publications, event triggers, policies, tables that are not logged."""
+import os
+import shutil
+import signal
+import threading
+
+from harness import proxy as px
+from harness.proxy import Proxy
+from restore import faults, toc
+from restore.common import firn
+
+PLAIN = "CREATE TABLE t (i int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 10);"
+ALL_TABLES = PLAIN + "CREATE PUBLICATION everything FOR ALL TABLES;"
+NO_DROPS = PLAIN + """
+CREATE FUNCTION no_drops() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'nothing is dropped here'; END$$;
+CREATE EVENT TRIGGER no_drops ON sql_drop EXECUTE FUNCTION no_drops();"""
+# The numbers of an enum's values are others in each database, and with them the partition that a hash gives.
+HASHED = "CREATE TYPE e AS ENUM (" + ", ".join(f"'v{i}'" for i in range(40)) + "); CREATE TABLE h (k e, v int) PARTITION BY HASH (k);" + "".join(
+    f"CREATE TABLE h{i} PARTITION OF h FOR VALUES WITH (MODULUS 8, REMAINDER {i});" for i in range(8)) + (
+    "INSERT INTO h SELECT ('v' || i % 40)::e, i FROM generate_series(1, 400) i;")
+HIDDEN = PLAIN + "ALTER TABLE t ENABLE ROW LEVEL SECURITY; ALTER TABLE t FORCE ROW LEVEL SECURITY; CREATE POLICY p ON t USING (i > 5);"
+TWO_VIEWS = PLAIN + "CREATE VIEW seen AS SELECT i FROM t;"
+UNLOGGED = """
+CREATE UNLOGGED TABLE a (id int PRIMARY KEY, next int);
+CREATE UNLOGGED TABLE b (id serial PRIMARY KEY, seen int DEFAULT 0);
+ALTER TABLE a ADD FOREIGN KEY (next) REFERENCES b;
+CREATE TABLE noted (id int);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.noted VALUES (NEW.id); NEW.seen := 1; RETURN NEW; END$$;
+INSERT INTO b (id) SELECT nextval('b_id_seq') FROM generate_series(1, 20);
+INSERT INTO a SELECT i, i FROM generate_series(1, 20) i;
+CREATE TRIGGER note BEFORE INSERT ON b FOR EACH ROW EXECUTE FUNCTION note();"""
+CHECKS = ("SELECT count(*), sum(seen) FROM b", "SELECT count(*) FROM a", "SELECT count(*) FROM noted", "SELECT last_value, is_called FROM b_id_seq")
+
+
+def archive(server, world, name, sql, form="c", extra=()):
+    def make(path):
+        db = server.fresh("beside")
+        with server.connect(db) as c:
+            c.execute(sql)
+        server.archive(db, path, form, "0", extra=extra)
+        # Its publication or trigger is in the way of nobody else.
+        server.fresh(db)
+        return path
+    return world.archive(f"beside-{name}", make)
+
+
+def complete(server, run):
+    assert "restore complete" in run.ok().out, run.out
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'firn_restore'").fetchone() == (0,), "the journal is there"
+
+
+def simple(world, name, sql, args=(), extra=(), before=None):
+    server = world.server()
+    path = archive(server, world, name, sql, extra=extra)
+    with server.connect(server.fresh("target")) as c:
+        if before:
+            c.execute(before)
+    complete(server, firn(server, "target", path, "-j", "2", *args))
+
+
+def published(world):
+    """Also where the publication is there already, and sessions are lost or shut out."""
+    simple(world, "published", ALL_TABLES)
+    server = world.server()
+    path = archive(server, world, "plain", PLAIN)
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE PUBLICATION everything FOR ALL TABLES; CREATE TABLE t ()")
+    firn(server, "target", path, "-j", "1", "--on-error=continue").fails("already exists")
+    with server.connect("target") as c:
+        c.execute("DROP TABLE t")
+    complete(server, firn(server, "target", path, "-j", "1", "--resume"))
+
+
+def role(world, server):
+    with server.connect() as c:
+        c.execute("DO $$BEGIN CREATE ROLE beside_role; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+
+
+def hidden(world):
+    role(world, world.server())
+    simple(world, "hidden", HIDDEN, ("-O", "--role=beside_role", "--enable-row-security"),
+           before="GRANT CREATE ON DATABASE target TO beside_role; GRANT CREATE ON SCHEMA public TO beside_role")
+
+
+def old_view(world):
+    """As pg_dump until 9.6 wrote views that need a constraint: a table first, which its rule makes a view."""
+    server = world.server()
+    path = archive(server, world, "view", TWO_VIEWS, "d")
+
+    def change(entries):
+        view = next(e for e in entries if e["desc"] == b"VIEW")
+        rule = dict(view, id=max(e["id"] for e in entries) + 1, desc=b"RULE", tag=b"seen _RETURN", needs=[view["id"], *view["needs"]],
+                    section=4, drop=b"", defn=b'CREATE RULE "_RETURN" AS ON SELECT TO public.seen DO INSTEAD SELECT i FROM public.t;\n')
+        view.update(desc=b"TABLE", defn=b"CREATE TABLE public.seen (i integer);\n", drop=b"DROP TABLE public.seen;\n", needs=[])
+        return [*entries, rule]
+    changed = toc.changed(path, path + "-changed", change)
+    server.fresh("target")
+    complete(server, firn(server, "target", changed, "-j", "1"))
+
+
+def silent(world):
+    """With --role: a session of which the server does not know that it was lost is ended all the same."""
+    server = world.server()
+    role(world, server)
+    path = archive(server, world, "plain", PLAIN)
+    with server.connect(server.fresh("target")) as c:
+        c.execute("GRANT CREATE ON DATABASE target TO beside_role; GRANT CREATE ON SCHEMA public TO beside_role")
+    ended = threading.Event()
+
+    def hold(m):
+        # The server waits for the next message, for as long as this does not return.
+        m.connection.forward(m)
+        m.connection.settle()
+        m.connection.cut_client()
+        ended.wait(px.PATIENCE * 2)
+    with Proxy(os.path.join(server.root, "silent"), server.root) as proxy:
+        proxy.arm(lambda m: hold if b"COPY" in m.sql else None)
+        try:
+            run = firn(server, "target", path, *proxy.where("target"), "-j", "1", "-O", "--role=beside_role", where=False, patience=px.PATIENCE)
+        finally:
+            ended.set()
+        assert proxy.fired.is_set()
+    shutil.rmtree(os.path.join(server.root, "silent"), ignore_errors=True)
+    complete(server, run)
+
+
+def crashed(world, at):
+    """The server crashes when all is done, or all is compared: what is not logged comes again, as it was."""
+    server = faults.server(world, "on")
+    path = archive(server, world, "unlogged", UNLOGGED)
+    found = []
+    for fault in (False, True):
+        server.fresh("target")
+        with Proxy(os.path.join(server.root, "crashed"), server.root) as proxy:
+            def crash(m):
+                server.stop("immediate")
+                server.start()
+            proxy.arm(px.matching(at, px.call(crash)) if fault else None)
+            # ANALYZE has connections of its own, which would notice.
+            run = firn(server, "target", path, *proxy.where("target"), "-j", "1", "--no-analyze", where=False, patience=faults.LIMIT)
+            assert proxy.fired.is_set() == fault
+        shutil.rmtree(os.path.join(server.root, "crashed"), ignore_errors=True)
+        complete(server, run)
+        with server.connect("target") as c:
+            found.append([c.execute(sql).fetchone() for sql in CHECKS])
+    assert found[0] == found[1], f"undisturbed {found[0]}, crashed {found[1]}"
+
+
+def canceled(world):
+    """Ctrl-C ends the counting of rows that takes long, and that is done by --resume."""
+    server = world.server()
+    path = archive(server, world, "plain", PLAIN)
+    server.fresh("target")
+    other = server.connect("target", autocommit=False)
+
+    def lock(m):
+        other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+    with Proxy(os.path.join(server.root, "canceled"), server.root) as proxy:
+        proxy.arm(px.matching(rb"count\(\*\) FROM ONLY", px.call(lock)))
+        child = firn(server, "target", path, *proxy.where("target"), "-j", "1", where=False, wait=False)
+        with server.connect() as c:
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock'"
+            while c.execute(waiting).fetchone() == (0,):
+                assert child.poll() is None, child.read()
+        child.process.send_signal(signal.SIGINT)
+        try:
+            run = child.wait(px.PATIENCE)
+        finally:
+            other.rollback()
+            other.close()
+    shutil.rmtree(os.path.join(server.root, "canceled"), ignore_errors=True)
+    assert run.code == 130, f"exit code {run.code}:\n{run.out}"
+    complete(server, firn(server, "target", path, "-j", "1", "--resume"))
+
+
+def cases(world):
+    yield "beside publication of all tables", lambda: published(world)
+    yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
