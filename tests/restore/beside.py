@@ -177,3 +177,4 @@ def canceled(world):
 def cases(world):
     yield "beside publication of all tables", lambda: published(world)
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
+    yield "beside silent session", lambda: silent(world)

@@ -88,9 +88,13 @@ fn holders(condition: &str) -> String {
     )
 }
 
-/// End the sessions that hold such locks. Without the right to do so one waits until they end.
+/// End the sessions that hold such locks. Without the right to do so one waits until they end. It is asked for as who has
+/// logged in, as they have: a role of `--role` is no member of that one. Both statements are one transaction.
 fn end_holders(connection: &Connection, condition: &str) {
-    let sql = format!("SELECT pg_catalog.pg_terminate_backend(pid) {}", holders(condition));
+    let sql = format!(
+        "SET LOCAL ROLE NONE; SELECT pg_catalog.pg_terminate_backend(pid) {}",
+        holders(condition)
+    );
     let _ = connection.query(sql.as_bytes());
 }
 
