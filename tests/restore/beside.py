@@ -178,3 +178,6 @@ def cases(world):
     yield "beside publication of all tables", lambda: published(world)
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
     yield "beside silent session", lambda: silent(world)
+    # The first is what the end begins with when all is recorded, the second what it begins with when all is compared.
+    yield "beside crash comparing", lambda: crashed(world, rb"^SELECT n, wrong FROM")
+    yield "beside crash compared", lambda: crashed(world, rb"^SELECT 1$")

@@ -42,7 +42,7 @@ use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
 use crate::store::StoreSettings;
-use journal::Identity;
+use journal::{Done, Identity};
 use session::Target;
 use std::sync::{Arc, OnceLock};
 use work::{Ended, Stop};
@@ -362,26 +362,30 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
             return Err(e.clone());
         }
     }
-    end(job, connection)?;
+    end(job, connection, &recorded)?;
     compared.unwrap_or(Ok(()))
 }
 
-/// Remove the journal. When the answer to that was lost, it is looked for.
-fn end(job: &Job, connection: Connection) -> Result<()> {
-    // The connection may be gone since it was used last.
-    let connection = match connection.query(b"SELECT 1").is_ok() {
-        true => connection,
-        false => job.connect()?,
-    };
+/// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may
+/// have been lost since.
+fn end(job: &Job, mut connection: Connection, recorded: &Done) -> Result<()> {
+    // The connection may be gone since it was used last. If that was a crash, unlogged tables are empty again.
+    if let Err(lost) = connection.query(b"SELECT 1") {
+        connection = pass::again(job, &lost, connection.backend_pid())?;
+        if !unlogged::lost(job, &connection, recorded)?.is_empty() {
+            return Err(lost);
+        }
+    }
+    let before = connection.backend_pid();
     let error = match journal::end(&connection) {
         Err(e) if e.kind == ErrorKind::Connection => e,
         other => return other,
     };
     drop(connection);
     let connection = pass::connect_again(job, &error)?;
-    journal::fence::be_alone(&connection, None, &|| job.stop.is_set())?;
+    journal::fence::be_alone(&connection, Some(before), &|| job.stop.is_set())?;
     match journal::is_there(&connection)? {
-        true => journal::end(&connection),
+        true => Err(error),
         false => Ok(()),
     }
 }

@@ -14,6 +14,7 @@ use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied
 use crate::restore::journal::{self, fence, fence::Session};
 use crate::restore::session::prepare;
 use crate::restore::tell::statement_at;
+use crate::restore::unlogged;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
@@ -272,13 +273,13 @@ impl Worker<'_, '_> {
             };
             (0..plan.steps.len() as u32).filter(covers).collect()
         };
-        let steps_of_rows = others(|work| matches!(work, Work::Data(..)));
         let (undo, steps) = match &plan.steps[step as usize].work {
             // As in pg_restore a table has all of its rows or none. Only tables that this restore has made are loaded
             // in parts. The lock waits for parts that are being committed; later ones see that one has failed.
             Work::Data(_, 2..) => {
                 let Some(table) = table_of_copy(entry.copy_stmt) else { return };
                 let table = qualified(entry.namespace, table);
+                let steps_of_rows = others(|work| matches!(work, Work::Data(..)));
                 let undo = [
                     &b"LOCK TABLE ONLY "[..],
                     &table,
@@ -430,6 +431,10 @@ impl Worker<'_, '_> {
             if let Some(table) = silent {
                 sql.extend([&b"ALTER TABLE "[..], table, b" DISABLE TRIGGER ALL;\n"].concat());
             }
+            let again = site.again.contains(&(place as u32)) && self.table_made(place).is_some();
+            if again {
+                sql.extend_from_slice(unlogged::BEFORE_ROWS);
+            }
             copied.statements += self.send(connection, &mut sql)?;
             let result = match part {
                 Some(part) => {
@@ -457,6 +462,9 @@ impl Worker<'_, '_> {
             })?;
             if let Some(table) = silent {
                 sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
+            }
+            if again {
+                sql.extend_from_slice(unlogged::AFTER_ROWS);
             }
             if found.rows < found.sent && self.table_made(place).is_some() {
                 let (rows, sent) = (found.rows, found.sent);
