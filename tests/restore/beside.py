@@ -177,6 +177,9 @@ def canceled(world):
 def cases(world):
     yield "beside publication of all tables", lambda: published(world)
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
+    yield "beside inserts astray", lambda: simple(world, "hashed", HASHED, extra=("--load-via-partition-root", "--inserts"))
+    yield "beside hidden rows", lambda: hidden(world)
+    yield "beside old view", lambda: old_view(world)
     yield "beside silent session", lambda: silent(world)
     # The first is what the end begins with when all is recorded, the second what it begins with when all is compared.
     yield "beside crash comparing", lambda: crashed(world, rb"^SELECT n, wrong FROM")

@@ -6,6 +6,7 @@ use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
 use crate::restore::Job;
+use std::collections::HashSet;
 
 /// Questions in one statement.
 const CHUNK: usize = 5000;
@@ -110,6 +111,10 @@ fn questions(job: &Job) -> Vec<Questions> {
          WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = pg_catalog.to_regclass(name) \
          AND d.refclassid = d.classid AND d.deptype = 'i' AND a.attidentity <> '')",
     );
+    // Until 9.6 a view that a constraint of what it reads depends on is a table first, which a rule makes a view.
+    let returns = |e: &Entry| e.desc == b"RULE" && e.tag.ends_with(b"_RETURN");
+    let views = toc.entries().filter(returns).flat_map(|e| e.dependencies.to_vec());
+    let views: HashSet<i32> = views.collect();
     let mut populated = one("pg_class WHERE oid = pg_catalog.to_regclass(name) AND relispopulated");
     for place in job.selection.places() {
         let entry = toc.entry(place as usize);
@@ -120,6 +125,7 @@ fn questions(job: &Job) -> Vec<Questions> {
             relations.ask(place, &[&own, kinds, owner, space]);
         };
         match entry.desc {
+            b"TABLE" if views.contains(&entry.dump_id) => relation(b"rpv", owner, space),
             b"TABLE" => relation(b"rp", owner, space),
             b"VIEW" => relation(b"v", owner, b"-"),
             b"MATERIALIZED VIEW" => relation(b"m", owner, space),
