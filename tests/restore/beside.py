@@ -181,6 +181,7 @@ def cases(world):
     yield "beside hidden rows", lambda: hidden(world)
     yield "beside old view", lambda: old_view(world)
     yield "beside silent session", lambda: silent(world)
+    yield "beside canceled counting", lambda: canceled(world)
     # The first is what the end begins with when all is recorded, the second what it begins with when all is compared.
     yield "beside crash comparing", lambda: crashed(world, rb"^SELECT n, wrong FROM")
     yield "beside crash compared", lambda: crashed(world, rb"^SELECT 1$")

@@ -70,6 +70,7 @@ pub fn analyze(
                 let work = || -> Result<()> {
                     let connection = options.target.connect(dbname)?;
                     session::prepare(&connection, toc, &options.target, None)?;
+                    stop.cancels(&connection);
                     let pid = connection.backend_pid();
                     watch.event(&Event::Connected { worker, pid });
                     while let Some((table, cost)) = next() {
@@ -104,6 +105,7 @@ pub fn analyze(
             });
         }
     });
+    stop.cancels_no_more();
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(e) => Err(e),
         None => Ok(()),

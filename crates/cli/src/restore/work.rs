@@ -51,6 +51,15 @@ impl Stop {
         lock(&self.cancellers).iter().flatten().for_each(Canceller::cancel);
     }
 
+    /// Cancel what this connection does, too, until [`Stop::cancels_no_more`].
+    pub fn cancels(&self, connection: &Connection) {
+        lock(&self.cancellers).push(Some(connection.canceller()));
+    }
+
+    pub fn cancels_no_more(&self) {
+        lock(&self.cancellers).clear();
+    }
+
     /// The flag that says so.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
@@ -82,11 +91,6 @@ impl Keeper {
     /// The connection has entered the epoch's session 0.
     pub fn new(connection: Connection, epoch: i32) -> Keeper {
         Keeper { connection: Mutex::new(connection), epoch, sessions: AtomicI32::new(1) }
-    }
-
-    /// Whether the connection, and so the server since it was made, has lived.
-    pub fn lives(&self) -> bool {
-        lock(&self.connection).query(b"SELECT 1").is_ok()
     }
 
     /// Do something on the connection.

@@ -88,6 +88,7 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
     let count_all = |worker: usize, connection: &Connection| -> Result<()> {
         // Rows that a policy hides are not missing: counting fails then, and says so.
         connection.run(b"SET row_security = off")?;
+        job.stop.cancels(connection);
         while let Some(table) = next() {
             if job.stop.is_set() {
                 return Err(cancelled());
@@ -124,6 +125,7 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
         }
     });
+    job.stop.cancels_no_more();
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(e) => Err(e),
         None => Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner)),
