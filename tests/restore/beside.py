@@ -19,6 +19,11 @@ HASHED = "CREATE TYPE e AS ENUM (" + ", ".join(f"'v{i}'" for i in range(40)) + "
     f"CREATE TABLE h{i} PARTITION OF h FOR VALUES WITH (MODULUS 8, REMAINDER {i});" for i in range(8)) + (
     "INSERT INTO h SELECT ('v' || i % 40)::e, i FROM generate_series(1, 400) i;")
 HIDDEN = PLAIN + "ALTER TABLE t ENABLE ROW LEVEL SECURITY; ALTER TABLE t FORCE ROW LEVEL SECURITY; CREATE POLICY p ON t USING (i > 5);"
+# The tags of the keys are "t b fk" and "x b fk", and they depend on two tables each.
+SPACES = """
+CREATE TABLE "t b" (i int PRIMARY KEY); CREATE TABLE t (i int UNIQUE); ALTER TABLE t ADD CONSTRAINT "b fk" FOREIGN KEY (i) REFERENCES "t b";
+CREATE TABLE x (i int UNIQUE); CREATE TABLE "x b" (i int PRIMARY KEY); ALTER TABLE x ADD CONSTRAINT "b fk" FOREIGN KEY (i) REFERENCES "x b";
+CREATE VIEW v AS SELECT i FROM "t b" GROUP BY i;"""
 TWO_VIEWS = PLAIN + "CREATE VIEW seen AS SELECT i FROM t;"
 UNLOGGED = """
 CREATE UNLOGGED TABLE a (id int PRIMARY KEY, next int);
@@ -179,6 +184,7 @@ def cases(world):
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
     yield "beside inserts astray", lambda: simple(world, "hashed", HASHED, extra=("--load-via-partition-root", "--inserts"))
     yield "beside hidden rows", lambda: hidden(world)
+    yield "beside names with spaces", lambda: simple(world, "spaces", SPACES)
     yield "beside old view", lambda: old_view(world)
     yield "beside silent session", lambda: silent(world)
     yield "beside canceled counting", lambda: canceled(world)

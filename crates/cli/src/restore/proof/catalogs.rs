@@ -41,18 +41,21 @@ fn name(schema: &[u8], object: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A part of a table that an entry is tagged with: "table part".
+/// A part of a table that an entry is tagged with: "table part". With names that have spaces that may be read in several ways, as a
+/// foreign key depends on two tables: then it is not looked for.
 fn part<'a>(job: &Job, entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
     let toc = job.archive.toc();
     let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d)).map(|p| toc.entry(p));
-    let mut own = tables.filter(|t| {
+    let own = tables.filter(|t| {
         matches!(t.desc, b"TABLE" | b"FOREIGN TABLE" | b"VIEW" | b"MATERIALIZED VIEW")
             && t.namespace == entry.namespace
     });
-    own.find_map(|table| {
+    let mut found = own.filter_map(|table| {
         let rest = entry.tag.strip_prefix(table.tag)?.strip_prefix(b" ")?;
         Some((name(table.namespace, table.tag), rest))
-    })
+    });
+    let first = found.next()?;
+    found.all(|other| other == first).then_some(first)
 }
 
 const RELATIONS: &str = "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' \
