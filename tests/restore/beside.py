@@ -179,7 +179,29 @@ def canceled(world):
     complete(server, firn(server, "target", path, "-j", "1", "--resume"))
 
 
+def swapped(world):
+    """Somebody has put a view in a table's place when it is counted: its functions do not run as the role that restores."""
+    server = world.server()
+    path = archive(server, world, "plain", PLAIN)
+    server.fresh("target")
+
+    def swap(m):
+        with server.connect("target") as c:
+            c.execute("ALTER TABLE t RENAME TO away; CREATE TABLE ran (who text);"
+                      "CREATE FUNCTION trap() RETURNS int LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.ran VALUES (current_user); RETURN 1; END$$;"
+                      "CREATE VIEW t AS SELECT public.trap() AS i FROM generate_series(1, 10)")
+    with Proxy(os.path.join(server.root, "swapped"), server.root) as proxy:
+        proxy.arm(px.matching(rb"count\(\*\) FROM ONLY", px.call(swap)))
+        run = firn(server, "target", path, *proxy.where("target"), "-j", "1", where=False, patience=px.PATIENCE)
+        assert proxy.fired.is_set()
+    shutil.rmtree(os.path.join(server.root, "swapped"), ignore_errors=True)
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM ran").fetchone() == (0,), "the view's function ran"
+    assert run.code == 3 and "is restricted" in run.out, f"exit code {run.code}:\n{run.out}"
+
+
 def cases(world):
+    yield "beside swapped table", lambda: swapped(world)
     yield "beside publication of all tables", lambda: published(world)
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
     yield "beside inserts astray", lambda: simple(world, "hashed", HASHED, extra=("--load-via-partition-root", "--inserts"))

@@ -196,6 +196,7 @@ impl Job<'_> {
     fn connect(&self) -> Result<Connection> {
         let connection = self.options.target.connect(self.dbname)?;
         session::prepare(&connection, self.archive.toc(), &self.options.target, None)?;
+        session::refuse_views(&connection);
         Ok(connection)
     }
 
@@ -226,6 +227,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let dbname = created.as_deref();
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
+    session::refuse_views(&connection);
     journal::fence::be_alone(&connection, None, &|| stop.is_set())?;
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });

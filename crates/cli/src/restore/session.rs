@@ -118,6 +118,13 @@ pub fn prepare(
     Ok(())
 }
 
+/// For connections on which only our own queries run: they are about tables. Whoever owns one by then may have put a view in its
+/// place, whose functions would run as the role that restores. As `pg_dump` has it views are refused, by servers that know
+/// the setting (from the minor releases of August 2024 on).
+pub fn refuse_views(connection: &Connection) {
+    let _ = connection.run(b"SET restrict_nonsystem_relation_kind = 'view'");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
