@@ -200,7 +200,76 @@ def swapped(world):
     assert run.code == 3 and "is restricted" in run.out, f"exit code {run.code}:\n{run.out}"
 
 
+def warned(world):
+    """What the server warns of is shown, as pg_restore shows it with -v."""
+    server = world.server()
+    path = archive(server, world, "warned", "REVOKE ALL ON SCHEMA public FROM PUBLIC;" + PLAIN)
+    role(world, server)
+    for db in ("oracle", "target"):
+        with server.connect(server.fresh(db)) as c:
+            c.execute(f"GRANT CREATE ON DATABASE {db} TO beside_role; GRANT CREATE, USAGE ON SCHEMA public TO beside_role")
+    oracle = server.pg_restore("oracle", path, "-v", "-O", "--role=beside_role", check=False).stderr.decode()
+    run = firn(server, "target", path, "-j", "1", "-O", "--role=beside_role", "--on-error=continue")
+    warning = "WARNING:  no privileges could be revoked for \"public\""
+    assert warning in oracle, oracle
+    assert warning in run.out, run.out
+
+
+def strings(world):
+    """Large objects, and names with backslashes, of a database whose plain strings have escapes."""
+    server = world.server()
+    db = server.fresh("beside")
+    with server.connect() as c:
+        c.execute(f"ALTER DATABASE {db} SET standard_conforming_strings = off; ALTER DATABASE {db} SET escape_string_warning = off")
+    with server.connect(db) as c:
+        c.execute("SELECT lo_from_bytea(4711, E'Hello, \\\\\\\\x41, this is a text'::bytea)")
+        c.execute('CREATE TABLE "back\\slash" (i int PRIMARY KEY); INSERT INTO "back\\slash" VALUES (1)')
+        wanted = c.execute("SELECT lo_get(4711)").fetchone()
+    path = world.archive("beside-strings", lambda p: server.archive(db, p, "c"))
+    server.fresh(db)
+    server.fresh("target")
+    complete(server, firn(server, "target", path, "-j", "2"))
+    with server.connect("target") as c:
+        assert c.execute("SELECT lo_get(4711)").fetchone() == wanted
+        assert c.execute('SELECT i FROM "back\\slash"').fetchone() == (1,)
+    with server.connect() as c:
+        c.execute(f"ALTER DATABASE {db} RESET ALL")
+
+
+def idle(world):
+    """The program's own connection, which waits for the others, is not ended for being idle."""
+    server = world.server()
+    path = archive(server, world, "idle", PLAIN + "CREATE FUNCTION slow(int) RETURNS bool LANGUAGE sql STABLE AS 'SELECT pg_sleep(1.5) IS NOT NULL';"
+                   "ALTER TABLE t ADD CHECK (i < 9 OR slow(i))")
+    server.fresh("target")
+    with server.connect() as c:
+        c.execute("ALTER DATABASE target SET idle_session_timeout = '200ms'")
+    run = firn(server, "target", path, "-j", "1")
+    complete(server, run)
+    assert "was lost" not in run.out, run.out
+
+
+def other_options(world):
+    """--resume with other options than the restore was begun with is refused, with their names; with the same it goes on."""
+    server = world.server()
+    path = archive(server, world, "options", PLAIN + "CREATE TABLE u (i int); INSERT INTO u VALUES (1), (1)")
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE TABLE u (i int)")
+    run = firn(server, "target", path, "-j", "1").fails("--resume")
+    for flags, name in (("-O",), "no_owner"), (("--no-tablespaces",), "no_tablespaces"), (("-s",), "schema_only"), (("-t", "t"), "tables"), (
+            ("--disable-rule=all",), "partition_of"):
+        run = firn(server, "target", path, "-j", "1", "--resume", *flags).fails("begun with other options", name)
+        assert run.code == 2, run.out
+    with server.connect("target") as c:
+        c.execute("DROP TABLE u")
+    complete(server, firn(server, "target", path, "-j", "2", "--on-error=continue", "--no-analyze", "--resume"))
+
+
 def cases(world):
+    yield "beside warnings", lambda: warned(world)
+    yield "beside strings with escapes", lambda: strings(world)
+    yield "beside idle sessions", lambda: idle(world)
+    yield "beside other options", lambda: other_options(world)
     yield "beside swapped table", lambda: swapped(world)
     yield "beside publication of all tables", lambda: published(world)
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)

@@ -84,7 +84,8 @@ def flipped(world):
         failed += run.code != 0
         server.fresh("target")
         run = firn(server, "target", path, "--jobs", "2", "--on-error", "continue", patience=AT_MOST)
-        assert run.code in (0, 1, 2) and not PANIC.search(run.out), f"byte {place} of {SEED}: {run.code}\n{run.out[-2000:]}"
+        # 3: a bit of a tag, for example, is another object than the statement makes, and comparing at the end says so.
+        assert run.code in (0, 1, 2, 3) and not PANIC.search(run.out), f"byte {place} of {SEED}: {run.code}\n{run.out[-2000:]}"
     assert failed > FLIPS // 10, f"only {failed} of {FLIPS} were noticed"
 
 
