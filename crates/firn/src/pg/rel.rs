@@ -116,6 +116,10 @@ impl Rel {
         (used && !index.indisexclusion).then_some(kind)
     }
     pub fn is_permanent(self) -> bool {
+    /// Not a materialized view that waits to be filled.
+    pub fn is_populated(self) -> bool {
+        self.form().relispopulated
+    }
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
     }
     pub fn storage(self) -> StorageId {

@@ -241,9 +241,32 @@ unsafe extern "C-unwind" fn create_state(scan: *mut pg_sys::CustomScan) -> *mut 
 unsafe extern "C-unwind" fn begin(
     node: *mut pg_sys::CustomScanState,
     _estate: *mut pg_sys::EState,
-    _flags: i32,
+    flags: i32,
 ) {
-    callback(|| (*(node as *mut State)).run = slot_for_state())
+    callback(|| {
+        (*(node as *mut State)).run = slot_for_state();
+        let only_planned = pg_sys::EXEC_FLAG_EXPLAIN_ONLY | pg_sys::EXEC_FLAG_WITH_NO_DATA;
+        if flags as u32 & only_planned == 0 {
+            oids(node).for_each(expect_populated);
+        }
+    })
+}
+
+/// The tables that the node counts.
+unsafe fn oids(node: *mut pg_sys::CustomScanState) -> impl Iterator<Item = u32> {
+    let list = (*((*node).ss.ps.plan as *mut pg_sys::CustomScan)).custom_private;
+    (0..(*list).length as usize).map(move |i| (*(*list).elements.add(i)).oid_value.to_u32())
+}
+
+/// What the executor asks of each relation that is scanned by its plan, which this one's are not.
+fn expect_populated(oid: u32) {
+    let table = OpenRel::open(oid, LockMode::AccessShare);
+    if !table.is_populated() {
+        let name = table.name();
+        error(Kind::NotInState, format!("materialized view \"{name}\" has not been populated"))
+            .hint("Use the REFRESH MATERIALIZED VIEW command.")
+            .raise()
+    }
 }
 
 unsafe extern "C-unwind" fn exec(
@@ -255,11 +278,8 @@ unsafe extern "C-unwind" fn exec(
         if std::mem::replace(&mut run.done, true) {
             return false;
         }
-        let plan = (*node).ss.ps.plan as *mut pg_sys::CustomScan;
-        let list = (*plan).custom_private;
         run.counted = Counted::default();
-        for i in 0..(*list).length as usize {
-            let oid = (*(*list).elements.add(i)).oid_value;
+        for oid in oids(node) {
             count(oid, (*(*node).ss.ps.state).es_snapshot, &mut run.counted);
         }
         let total = run.counted.row_store + run.counted.stripe_rows;
@@ -271,8 +291,8 @@ unsafe extern "C-unwind" fn exec(
 }
 
 /// Count the rows of a table that the snapshot sees.
-unsafe fn count(oid: pg_sys::Oid, snapshot: pg_sys::Snapshot, counted: &mut Counted) {
-    let table = OpenRel::open(oid.to_u32(), LockMode::AccessShare);
+unsafe fn count(oid: u32, snapshot: pg_sys::Snapshot, counted: &mut Counted) {
+    let table = OpenRel::open(oid, LockMode::AccessShare);
     if table.kind() != b'r' && table.kind() != b'm' {
         error(Kind::Internal, "a count of something that is no table").raise()
     }
