@@ -151,33 +151,70 @@ def left_overs_are_not_attached(cluster):
 
 
 def altered_while_it_is_made(cluster):
-    """ALTER TABLE comes when the copy of an index is being made, and beside a reader, so that it cannot be dropped: nothing is left."""
-    with cluster.connect() as c, cluster.connect() as catalog, cluster.connect() as reader:
-        fresh(c, ["random"], 15000)
-        compact(c)
-        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+    """A statement comes when the copy of an index is being made, and beside a reader, so that it cannot be dropped: nothing is left, of
+    a partition neither."""
+    for statement in ("ALTER TABLE f ALTER r TYPE bigint", "ALTER TABLE over ALTER r TYPE bigint", "CREATE INDEX over_r ON over (r)"):
+        with cluster.connect() as c, cluster.connect() as catalog, cluster.connect() as reader:
+            fresh(c, ["random"], 15000)
+            if "over" in statement:
+                c.execute("CREATE TABLE over (LIKE f) PARTITION BY RANGE (id); ALTER TABLE over ATTACH PARTITION f DEFAULT")
+            compact(c)
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
 
-        def run(sql):
-            with cluster.connect() as other:
-                other.execute(sql)
+            def run(sql):
+                with cluster.connect() as other:
+                    other.execute("SET firn.rebuild_indexes = on")
+                    other.execute(sql)
 
-        catalog.execute("BEGIN; LOCK TABLE pg_depend IN SHARE MODE")
-        threads = []
-        for sql, waited_for in (("VACUUM f", "pg_depend"), ("ALTER TABLE f ALTER r TYPE bigint", "f")):
-            threads.append(threading.Thread(target=run, args=(sql,)))
-            threads[-1].start()
-            if waited_for == "pg_depend":
-                wait_until(sql, lambda: c.execute(waits, ("pg_depend",)).fetchone()[0] == 1)
-                reader.execute("BEGIN; SELECT count(*) FROM f")
-            else:
-                wait_until(sql, lambda: c.execute(waits, ("f",)).fetchone()[0] == 1)
-        catalog.execute("ROLLBACK")
-        # VACUUM gives way, and leaves the copy as the reader uses it.
-        threads[0].join()
-        assert c.execute(INVALID).fetchall() == [("f_random_ccnew",)], c.execute(INVALID).fetchall()
-        reader.execute("ROLLBACK")
-        threads[1].join()
-        found = c.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'f'::regclass").fetchall()
-        assert found == [("f_random",)], found
-        c.execute("ALTER TABLE h ALTER r TYPE bigint")
-        clean(c)
+            # The process that does what the command has put off would make another copy.
+            c.execute("ALTER DATABASE postgres SET firn.rebuild_indexes = off")
+            catalog.execute("BEGIN; LOCK TABLE pg_depend IN SHARE MODE")
+            threads = []
+            for sql, waited_for in (("VACUUM f", "pg_depend"), (statement, "f")):
+                threads.append(threading.Thread(target=run, args=(sql,)))
+                threads[-1].start()
+                wait_until(sql, lambda: c.execute(waits, (waited_for,)).fetchone()[0] == 1)
+                if waited_for == "pg_depend":
+                    reader.execute("BEGIN; SELECT count(*) FROM f")
+            catalog.execute("ROLLBACK")
+            # VACUUM gives way, and leaves the copy as the reader uses it.
+            threads[0].join()
+            assert c.execute(INVALID).fetchall() == [("f_random_ccnew",)], c.execute(INVALID).fetchall()
+            reader.execute("ROLLBACK")
+            threads[1].join()
+            if "CREATE" in statement:
+                attached = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'over_r'::regclass"
+                assert c.execute(attached).fetchall() == [("f_random",)]
+                assert c.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = 'over_r'::regclass").fetchone() == (True,)
+            found = c.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'f'::regclass").fetchall()
+            assert found == [("f_random",)], (statement, found)
+            c.execute("ALTER TABLE h ALTER r TYPE bigint; ALTER DATABASE postgres RESET firn.rebuild_indexes")
+            clean(c)
+            c.execute("DROP TABLE IF EXISTS over CASCADE")
+
+
+def who_is_at_work_elsewhere_is_not_waited_for(cluster):
+    """Partitions that a statement leaves alone may be locked, others as the statement locks them: it waits for nobody."""
+    with cluster.connect() as c, cluster.connect() as other:
+        c.execute("DROP TABLE IF EXISTS p; CREATE TABLE p (id int NOT NULL, n int) PARTITION BY RANGE (id)")
+        for i in range(2):
+            c.execute(f"CREATE TABLE p{i} PARTITION OF p FOR VALUES FROM ({i}) TO ({i + 1}) USING firn")
+        c.execute("SET lock_timeout = '10s'")
+        for lock, statement in (
+                ("SHARE", "CREATE INDEX ON p (n)"), ("SHARE", "ALTER TABLE p ADD UNIQUE (id)"), ("ACCESS SHARE", "ALTER TABLE p ADD UNIQUE (id, n)"),
+                ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p DETACH PARTITION p0"),
+                ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p ATTACH PARTITION p0 FOR VALUES FROM (0) TO (1)"),
+                ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p OWNER TO CURRENT_USER"),
+                ("SHARE", "ALTER TABLE ONLY p ALTER n SET DEFAULT 7")):
+            other.execute(f"BEGIN; LOCK TABLE p1 IN {lock} MODE")
+            c.execute(statement)
+            other.execute("ROLLBACK")
+        # Both go on beside each other, and readers beside them.
+        c.execute("BEGIN; LOCK TABLE p0 IN SHARE MODE")
+        other.execute("BEGIN; SET LOCAL lock_timeout = '10s'; LOCK TABLE p0 IN SHARE MODE; CREATE INDEX ON p (n)")
+        c.execute("CREATE INDEX ON p (n); COMMIT")
+        with cluster.connect() as reader:
+            reader.execute("SET lock_timeout = '10s'")
+            assert reader.execute("SELECT count(*) FROM p0").fetchone() == (0,)
+        other.execute("COMMIT")
+        c.execute("DROP TABLE p")

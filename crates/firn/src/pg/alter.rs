@@ -79,34 +79,77 @@ pub(super) unsafe fn drop_left_overs(node: *mut pg_sys::Node) {
 unsafe fn before_alter(statement: *mut pg_sys::AlterTableStmt) {
     let Some(first) = owned((*statement).relation) else { return };
     let level = pg_sys::AlterTableGetLockLevel((*statement).cmds);
+    let commands: Vec<*mut pg_sys::AlterTableCmd> = (0..(*(*statement).cmds).length as usize)
+        .map(|i| (*(*(*statement).cmds).elements.add(i)).ptr_value.cast())
+        .collect();
     if level == STRONGEST {
-        drop_below(first, level, first, (*(*statement).relation).inh);
+        drop_of(first, level, || vec![first], LockMode::AccessExclusive);
     }
-    for i in 0..(*(*statement).cmds).length as usize {
-        let command =
-            (*(*(*statement).cmds).elements.add(i)).ptr_value as *mut pg_sys::AlterTableCmd;
+    if (*(*statement).relation).inh {
+        if let Some(lock) = lock_of_children(first, &commands) {
+            drop_of(first, level, || tree(first), lock);
+        }
+    }
+    for command in commands {
         if (*command).subtype == pg_sys::AlterTableType::AT_AttachPartition {
             let partition = (*command).def as *mut pg_sys::PartitionCmd;
             if let Some(root) = owned((*partition).name) {
-                drop_below(first, level, root, true);
+                drop_of(first, level, || tree(root), LockMode::AccessExclusive);
             }
         }
     }
 }
 
+/// How ALTER TABLE locks the children of a table, when it may build or look through their indexes. All else leaves these as
+/// they are, and most leave the children unlocked: whoever is at work on one of them is not waited for.
+unsafe fn lock_of_children(
+    table: u32,
+    commands: &[*mut pg_sys::AlterTableCmd],
+) -> Option<LockMode> {
+    let is_partitioned = is_partitioned(table);
+    let lock_for = |command: &*mut pg_sys::AlterTableCmd| match (**command).subtype {
+        pg_sys::AlterTableType::AT_AddColumn | pg_sys::AlterTableType::AT_AlterColumnType => {
+            Some(LockMode::AccessExclusive)
+        }
+        pg_sys::AlterTableType::AT_AddConstraint if is_partitioned => {
+            let constraint = (**command).def as *mut pg_sys::Constraint;
+            match (*constraint).contype {
+                // Its columns are made NOT NULL first.
+                pg_sys::ConstrType::CONSTR_PRIMARY => Some(LockMode::AccessExclusive),
+                pg_sys::ConstrType::CONSTR_UNIQUE | pg_sys::ConstrType::CONSTR_EXCLUSION => {
+                    Some(LockMode::Share)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    let locks: Vec<Option<LockMode>> = commands.iter().map(lock_for).collect();
+    match locks.iter().all(|lock| *lock == Some(LockMode::Share)) {
+        true => Some(LockMode::Share),
+        // What else the statement does may take the strongest, and locks must not be strengthened.
+        false => locks.iter().any(Option::is_some).then_some(LockMode::AccessExclusive),
+    }
+}
+
 unsafe fn before_create_index(statement: *mut pg_sys::IndexStmt) {
     let relation = (*statement).relation;
-    if relation.is_null() || !(*relation).inh {
+    // Concurrently it is refused.
+    if relation.is_null() || !(*relation).inh || (*statement).concurrent {
         return;
     }
     let Some(root) = owned(relation) else { return };
-    let kind = pg_sys::get_rel_relkind(root.into()) as u8;
-    if kind == pg_sys::RELKIND_PARTITIONED_TABLE {
-        drop_below(root, pg_sys::ShareLock as i32, root, true);
+    if is_partitioned(root) {
+        drop_of(root, LockMode::Share as i32, || tree(root), LockMode::Share);
     }
 }
 
 const STRONGEST: i32 = pg_sys::AccessExclusiveLock as i32;
+
+fn is_partitioned(table: u32) -> bool {
+    // SAFETY: plain look-up.
+    unsafe { pg_sys::get_rel_relkind(table.into()) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE }
+}
 
 /// The relation of that name, if it is there and the current role's.
 unsafe fn owned(name: *mut pg_sys::RangeVar) -> Option<u32> {
@@ -116,29 +159,29 @@ unsafe fn owned(name: *mut pg_sys::RangeVar) -> Option<u32> {
     (oid != 0 && catalog::is_owner(oid)).then_some(oid)
 }
 
-/// Drop what is left of `root` and, if asked, its children, for a statement that names `first` and locks it like that.
-unsafe fn drop_below(first: u32, level: i32, root: u32, with_children: bool) {
+fn tree(root: u32) -> Vec<u32> {
+    catalog::inheritance_tree(root, LockMode::None)
+}
+
+/// Drop what is left of `tables`, for a statement that locks `first` by `level`, then these by `lock`. That is done here, as
+/// a rebuild might begin, and leave something, before the statement does it. A stronger lock is taken where something is left only.
+unsafe fn drop_of(first: u32, level: i32, tables: impl Fn() -> Vec<u32>, lock: LockMode) {
     let Some(ours) = catalog::access_method() else { return };
-    let tree = match with_children {
-        true => catalog::inheritance_tree(root, LockMode::None),
-        false => vec![root],
-    };
-    let mut locked = false;
-    for oid in tree {
-        // A rebuild may have begun, and leave something, before the statement has its lock.
-        let is_locked_anyway = oid == first && level == STRONGEST;
-        if catalog::access_method_of(oid) != Some(ours)
-            || !(is_locked_anyway || rebuild::may_leave(oid))
-        {
-            continue;
+    let is_ours = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
+    if !tables().iter().any(is_ours) {
+        return;
+    }
+    pg_sys::LockRelationOid(first.into(), level);
+    let is_left = |oid: u32| is_ours(&oid) && !rebuild::left_overs(oid).is_empty();
+    for oid in tables() {
+        // The stronger one at once, where it is known to be needed: two who hold the weaker one would wait for each other.
+        let at_once = if is_left(oid) { STRONGEST } else { lock as i32 };
+        pg_sys::LockRelationOid(oid.into(), at_once);
+        if is_left(oid) {
+            pg_sys::LockRelationOid(oid.into(), STRONGEST);
+            rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
+            super::xact::next_command();
         }
-        // As the statement locks them: the named one first.
-        if !std::mem::replace(&mut locked, true) {
-            pg_sys::LockRelationOid(first.into(), level);
-        }
-        pg_sys::LockRelationOid(oid.into(), STRONGEST);
-        rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
-        super::xact::next_command();
     }
 }
 

@@ -31,6 +31,7 @@ pub enum LockMode {
     AccessShare = 1,
     RowExclusive = 3,
     ShareUpdateExclusive = 4,
+    Share = 5,
     AccessExclusive = 8,
 }
 
@@ -115,11 +116,11 @@ impl Rel {
         };
         (used && !index.indisexclusion).then_some(kind)
     }
-    pub fn is_permanent(self) -> bool {
     /// Not a materialized view that waits to be filled.
     pub fn is_populated(self) -> bool {
         self.form().relispopulated
     }
+    pub fn is_permanent(self) -> bool {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
     }
     pub fn storage(self) -> StorageId {

@@ -13,7 +13,7 @@ use super::{catalog, guc, lock, wal, xact, LockMode, OpenRel, Snap};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use wait::{lockers, snapshot_holders, tag, wait_for_ends, wait_for_snapshots, wait_for_standbys};
-use wait::{Held, ANYBODY, REBUILDS, WRITERS};
+use wait::{Held, ANYBODY, WRITERS};
 
 /// An index and where it belongs.
 #[derive(Clone, Copy, Debug)]
@@ -266,11 +266,6 @@ pub fn left_overs(table: u32) -> Vec<u32> {
     let mut list = catalog::indexes_of(table);
     list.retain(|index| catalog::depends_on_access_method(*index, ours));
     list
-}
-
-/// There are such, or somebody is at work on the table who may leave one.
-pub fn may_leave(table: u32) -> bool {
-    !left_overs(table).is_empty() || !lockers(&tag(table), REBUILDS).is_empty()
 }
 
 /// For pg_stat_progress_create_index.

@@ -10,8 +10,6 @@ const SHARE_UPDATE_EXCLUSIVE: i32 = pg_sys::ShareUpdateExclusiveLock as i32;
 /// Who holds a lock that conflicts with this writes; with the other, uses the table at all.
 pub const WRITERS: i32 = pg_sys::ShareLock as i32;
 pub const ANYBODY: i32 = pg_sys::AccessExclusiveLock as i32;
-/// Who holds one that conflicts with this may rebuild.
-pub const REBUILDS: i32 = SHARE_UPDATE_EXCLUSIVE;
 
 /// Locks of the session, which last through its transactions, until [`Held::release`] or an error.
 pub struct Held {
