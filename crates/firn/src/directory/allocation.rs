@@ -84,8 +84,8 @@ pub fn would_be_forgotten(directory: &Directory) -> bool {
         let opened = |oid| OpenRel::any_kind(oid, LockMode::AccessShare);
         index_oids(directory.table).into_iter().any(|oid| outlives(opened(oid).rel()))
     };
-    // The note goes with a file that is younger than an index: ALTER TABLE SET TABLESPACE gives the TOAST relation one, and
-    // CLUSTER of the TOAST relation alone, but not the table's indexes.
+    // The note goes with a file that is younger than an index: ALTER TABLE SET TABLESPACE gives the TOAST relation one, but not
+    // the table's indexes.
     let (_, given) = toast.rel().storage_is_of();
     if given != 0 && any_index(&|index| index.storage_is_of().0 < given) {
         return true;
