@@ -114,11 +114,13 @@ unsafe fn lock_of_children(
         pg_sys::AlterTableType::AT_AddConstraint if is_partitioned => {
             let constraint = (**command).def as *mut pg_sys::Constraint;
             match (*constraint).contype {
-                // Its columns are made NOT NULL first.
-                pg_sys::ConstrType::CONSTR_PRIMARY => Some(LockMode::AccessExclusive),
-                pg_sys::ConstrType::CONSTR_UNIQUE | pg_sys::ConstrType::CONSTR_EXCLUSION => {
-                    Some(LockMode::Share)
+                // The columns are made NOT NULL first.
+                pg_sys::ConstrType::CONSTR_PRIMARY if !has_no_nulls(table, (*constraint).keys) => {
+                    Some(LockMode::AccessExclusive)
                 }
+                pg_sys::ConstrType::CONSTR_PRIMARY
+                | pg_sys::ConstrType::CONSTR_UNIQUE
+                | pg_sys::ConstrType::CONSTR_EXCLUSION => Some(LockMode::Share),
                 _ => None,
             }
         }
@@ -149,6 +151,22 @@ const STRONGEST: i32 = pg_sys::AccessExclusiveLock as i32;
 fn is_partitioned(table: u32) -> bool {
     // SAFETY: plain look-up.
     unsafe { pg_sys::get_rel_relkind(table.into()) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE }
+}
+
+/// The columns of these names are NOT NULL.
+unsafe fn has_no_nulls(table: u32, columns: *mut pg_sys::List) -> bool {
+    let count = if columns.is_null() { 0 } else { (*columns).length as usize };
+    (0..count).all(|i| {
+        let name = (*(*columns).elements.add(i)).ptr_value as *mut pg_sys::String;
+        let tuple = pg_sys::SearchSysCacheAttName(table.into(), (*name).sval);
+        if tuple.is_null() {
+            return false;
+        }
+        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_attribute;
+        let not_null = (*form).attnotnull;
+        pg_sys::ReleaseSysCache(tuple);
+        not_null
+    })
 }
 
 /// The relation of that name, if it is there and the current role's.
