@@ -27,10 +27,12 @@ pub struct Cleaned {
     pub settled: u32,
     /// The same since indexes of other kinds were built anew. All three are counted up to 2^32 - 1.
     pub settled_others: u32,
-    /// VACUUM could not tidy up, and a transaction of its own is to do it: another number than the last time. 0 when that
-    /// is done.
+    /// Whether VACUUM could not tidy up, so that a transaction of its own is to do it ([`ASKED`]), and how often that was so, as
+    /// far as there is room for the number.
     pub untidied: u8,
 }
+
+const ASKED: u8 = 0x80;
 
 impl Cleaned {
     fn encode(self) -> [u8; LEN] {
@@ -63,6 +65,23 @@ impl Cleaned {
             settled_others,
             untidied: bytes[28],
         })
+    }
+
+    /// VACUUM has left something to tidy up. That is told from what it has left another time: whoever says late that he has done
+    /// that has not done this.
+    fn leave(self) -> Cleaned {
+        Cleaned { untidied: ASKED | self.untidied.wrapping_add(1), ..self }
+    }
+
+    /// What had been left as [`Cleaned::left`] has told is tidied up.
+    fn tidied(self, left: u8) -> Cleaned {
+        let is_it = self.left() == Some(left);
+        Cleaned { untidied: if is_it { left & !ASKED } else { self.untidied }, ..self }
+    }
+
+    /// What has been left to tidy up, if anything has.
+    pub fn left(self) -> Option<u8> {
+        (self.untidied & ASKED != 0).then_some(self.untidied)
     }
 
     /// What of the note holds when these directory rows are damaged: all, unless others were when it was made. What those
@@ -132,16 +151,14 @@ pub fn settle(toast: &Toast, left: u64) {
 
 /// Tidying up is left to a transaction of its own.
 pub fn leave_tidying(toast: &Toast) {
-    let note = read(toast);
-    let untidied = note.untidied.checked_add(1).unwrap_or(1);
-    write(toast, Cleaned { untidied, ..note });
+    write(toast, read(toast).leave());
 }
 
-/// What had been left under this number has been tidied up, by a transaction that has committed.
+/// What had been left has been tidied up, by a transaction that has committed.
 pub fn is_tidied(toast: &Toast, left: u8) {
     let note = read(toast);
-    if note.untidied == left {
-        write(toast, Cleaned { untidied: 0, ..note });
+    if note != note.tidied(left) {
+        write(toast, note.tidied(left));
     }
 }
 
@@ -190,6 +207,28 @@ mod tests {
         }
         assert_eq!(Cleaned::decode(&[0; LEN]), None);
         assert_eq!(Cleaned::decode(&[1; LEN - 1]), None);
+    }
+
+    #[test]
+    fn what_is_left_again_is_not_tidied() {
+        let mut note = Cleaned::default();
+        assert_eq!(note.left(), None);
+        let mut earlier = Vec::new();
+        for _ in 0..100 {
+            note = note.leave();
+            let left = note.left().unwrap();
+            assert!(!earlier.contains(&left));
+            for other in &earlier {
+                assert_eq!(note.tidied(*other), note);
+            }
+            earlier.push(left);
+            // By the next VACUUM, too, before somebody has done it.
+            if left % 3 > 0 {
+                note = note.tidied(left);
+                assert_eq!(note.left(), None);
+                assert_eq!(note.tidied(left), note);
+            }
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn tidy_or_leave(table: Rel, leave: bool) -> bool {
     if leave && !directory.toast.is_empty() {
         cleaned::leave_tidying(&directory.toast);
     }
-    noted(&directory) != 0
+    noted(&directory).is_some()
 }
 
 /// Tidy up what VACUUM has left, in transactions of their own: called in one in which nothing is going on, and leaves one.
@@ -67,21 +67,21 @@ pub fn is_left(oid: u32) -> bool {
     on_what_is_left(oid, |_, _| Some(())).is_some()
 }
 
-/// Do something to a table that VACUUM has left, under which number it is told, while nobody else vacuums or moves.
+/// Do something to a table that VACUUM has left, told what has been, while nobody else vacuums or moves.
 fn on_what_is_left<T>(oid: u32, body: impl FnOnce(Rel, u8) -> Option<T>) -> Option<T> {
     let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
     if opened.rel().is_of_other_session() {
         return None;
     }
-    let left = Directory::open(opened.rel(), LockMode::RowExclusive).map_or(0, |d| noted(&d));
-    (left != 0).then(|| body(opened.rel(), left)).flatten()
+    let left = noted(&Directory::open(opened.rel(), LockMode::RowExclusive)?)?;
+    body(opened.rel(), left)
 }
 
-/// Under which number tidying up was left; 0 when it was not.
-fn noted(directory: &Directory) -> u8 {
+/// What VACUUM has left, if anything.
+fn noted(directory: &Directory) -> Option<u8> {
     match directory.toast.is_empty() {
-        true => 0,
-        false => cleaned::read(&directory.toast).untidied,
+        true => None,
+        false => cleaned::read(&directory.toast).left(),
     }
 }
 
