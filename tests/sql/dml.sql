@@ -82,3 +82,26 @@ INSERT INTO sys SELECT generate_series(1, 40);
 SELECT settle('sys');
 SELECT cmin, cmax, xmax, count(*), count(DISTINCT ctid) FROM sys GROUP BY 1, 2, 3;
 SELECT cmin, cmax, xmax FROM sys WHERE id = 33;
+-- xmax of a new version: not 0 where its transaction had locked the old one, as an upsert does
+CREATE TABLE up (id int PRIMARY KEY, v int);
+INSERT INTO up SELECT i, i FROM generate_series(1, 40) i;
+SELECT settle('up');
+INSERT INTO up VALUES (5, 1), (100, 2), (33, 3) ON CONFLICT (id) DO UPDATE SET v = excluded.v
+    RETURNING id, xmax = 0 AS new, xmax = pg_current_xact_id()::xid AS own;
+SELECT id, xmax = 0 AS free FROM up WHERE id IN (5, 100, 33) ORDER BY id;
+UPDATE up SET v = 0 WHERE id IN (7, 34) RETURNING id, xmax = 0 AS free;
+BEGIN;
+SELECT id FROM up WHERE id IN (8, 35) ORDER BY id FOR NO KEY UPDATE;
+UPDATE up SET v = 0 WHERE id IN (8, 35) RETURNING id, xmax = pg_current_xact_id()::xid AS own;
+SELECT id, xmax = pg_current_xact_id()::xid AS own FROM up WHERE id IN (8, 35) ORDER BY id;
+UPDATE up SET v = 1 WHERE id IN (8, 35);
+COMMIT;
+BEGIN;
+SAVEPOINT s;
+SELECT id FROM up WHERE id IN (9, 36) ORDER BY id FOR UPDATE;
+ROLLBACK TO s;
+UPDATE up SET v = 0 WHERE id IN (9, 36) RETURNING id, xmax = 0 AS free;
+DELETE FROM up WHERE id = 9;
+COMMIT;
+SELECT settle('up');
+SELECT count(*), sum(v) FROM up;

@@ -18,8 +18,9 @@ pub enum Locked {
     /// The anchor at this place was made just now: the short row lock is held instead of a lock on
     /// it, the caller turns it into a tombstone and releases the short lock.
     Fresh(Tid),
-    /// The anchor at this place is locked by this transaction.
-    Anchor(Tid),
+    /// The anchor at this place is locked by this transaction, which had locked it before as these
+    /// (sub)transactions.
+    Anchor(Tid, Vec<u32>),
     /// The row's key is held through its newer versions.
     Through,
     /// Not locked, and why.
@@ -107,6 +108,7 @@ pub fn lock_row(
         // VACUUM may remove the anchor from here on, but leaves it where it is.
         let pin = Pin::take(toast.rel(), place);
         lock::unlock_row(table, tid);
+        let before = rowlock::own_lockers(toast.rel(), place);
         let (outcome, failure) =
             heap::lock_tuple(toast.rel(), place, cid, mode, quietly(wait), false);
         // It may have done so while we waited for the last holder: heapam does not look again then whether the
@@ -117,7 +119,7 @@ pub fn lock_row(
         match outcome {
             _ if removed => continue,
             Outcome::Ok if mode == RowLock::KeyShare => {}
-            Outcome::Ok => return Locked::Anchor(place),
+            Outcome::Ok => return Locked::Anchor(place, before),
             Outcome::WouldBlock => return would_block(table, wait),
             // It became a tombstone meanwhile.
             Outcome::Updated | Outcome::Deleted => continue,
@@ -128,12 +130,12 @@ pub fn lock_row(
         // An update that leaves the key alone does not stop us. It may be over or be over soon: the
         // version it made has to be held, too.
         let Some((next, updater)) = rowlock::update_of(toast.rel(), place) else {
-            return Locked::Anchor(place);
+            return Locked::Anchor(place, before);
         };
         let made = tombstones::made_by(toast, tid, next, updater);
         if let Some(successor) = made.filter(|t| t.same_key).and_then(|t| t.successor) {
             return hold_key(directory, successor, updater, cid, wait)
-                .unwrap_or(Locked::Anchor(place));
+                .unwrap_or(Locked::Anchor(place, before));
         }
         if !lock::wait_for(updater, table, tid, wait == Wait::Block) {
             return would_block(table, wait);
@@ -225,15 +227,17 @@ pub fn moved_to_other_partition() -> ! {
 }
 
 /// Write the tombstone of a row that [`lock_row`] has locked. After an update, those who hold the
-/// row's key hold the new version's.
+/// row's key hold the new version's, and so does this transaction if it had locked the row before: as
+/// on heap, where an upsert's `RETURNING xmax = 0` tells new rows from changed ones.
 pub fn bury(directory: &Directory, tid: Tid, locked: &Locked, tombstone: Tombstone, cid: u32) {
     let toast = &directory.toast;
     let key = tombstones::key_of(tid);
     match locked {
-        Locked::Anchor(place) | Locked::Fresh(place) => {
+        Locked::Anchor(place, _) | Locked::Fresh(place) => {
             let made = toast.update(*place, key, &tombstone.encode(), cid);
-            if let (Locked::Anchor(_), Some(successor)) = (locked, tombstone.successor) {
-                let sharers = rowlock::key_sharers(toast.rel(), made);
+            if let (Locked::Anchor(_, own), Some(successor)) = (locked, tombstone.successor) {
+                let mut sharers = rowlock::key_sharers(toast.rel(), made);
+                sharers.extend(own);
                 if !sharers.is_empty() {
                     rowlock::share_key(directory.table, successor, xact::xid(), &sharers);
                 }

@@ -110,13 +110,17 @@ pub fn update(
     }
     // Who has locked the row FOR UPDATE has announced to change the key: as heapam sees it, the update
     // does, and those who wait to share the key go on to the new version.
-    let announced = match locked {
-        Locked::Anchor(place) => rowlock::is_locked_for_update(directory.toast.rel(), place),
+    let announced = match &locked {
+        Locked::Anchor(place, _) => rowlock::is_locked_for_update(directory.toast.rel(), *place),
         _ => false,
     };
     heap::insert(table, slot, cid);
     let stone = Tombstone::updated(slot.tid(), same_key && !announced);
     bury(&directory, tid, &locked, stone, cid);
+    if matches!(&locked, Locked::Anchor(_, own) if !own.is_empty()) {
+        // RETURNING shows the slot's row.
+        rowlock::copy_xmax(table, slot);
+    }
     table.count_update_not_insert();
     (Outcome::Ok, Failure::default(), mode)
 }

@@ -277,6 +277,26 @@ pub fn key_sharers(rel: Rel, place: Tid) -> Vec<u32> {
     members.iter().map(|m| m.xid).filter(|x| !xact::is_ours(*x)).collect()
 }
 
+/// As which (sub)transactions this one holds the tuple at `place`.
+pub fn own_lockers(rel: Rel, place: Tid) -> Vec<u32> {
+    let Some(held) = Held::take(rel, place, SHARED) else { return Vec::new() };
+    let own = held.members().into_iter().filter(|m| !m.is_update() && xact::is_ours(m.xid));
+    own.map(|m| m.xid).collect()
+}
+
+/// Give the row in the slot the xmax that it has where it is stored, in the row store.
+pub fn copy_xmax(rel: Rel, slot: super::slot::Slot) {
+    let Some(held) = Held::take(rel, slot.tid(), SHARED) else { return };
+    // SAFETY: a tuple under the page's lock, and the slot's copy of it, which heapam inserted.
+    unsafe {
+        let Some(copy) = slot.heap_tuple() else { return };
+        let stored = &*held.header;
+        (*copy).t_choice.t_heap.t_xmax = stored.t_choice.t_heap.t_xmax;
+        (*copy).t_infomask =
+            (*copy).t_infomask & !(XMAX_MASK as u16) | stored.t_infomask & XMAX_MASK as u16;
+    }
+}
+
 /// The transaction, running or committed, that has updated the tuple at `place`, and where the new
 /// version is.
 pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {

@@ -81,15 +81,23 @@ impl Slot {
         unsafe { tid_of(&(*self.0).tts_tid) }
     }
 
-    /// The transaction that inserted the stored heap tuple (2 when frozen); None for other slots.
-    pub fn xmin(self) -> Option<u32> {
+    /// The stored heap tuple; None for other slots.
+    pub(super) fn heap_tuple(self) -> Option<pg_sys::HeapTupleHeader> {
         // SAFETY: a buffer heap slot holds a tuple while it is not empty.
         unsafe {
             if !std::ptr::eq((*self.0).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
                 return None;
             }
             let tuple = (*(self.0 as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
-            let header = tuple.as_ref()?.t_data;
+            Some(tuple.as_ref()?.t_data)
+        }
+    }
+
+    /// The transaction that inserted the stored heap tuple (2 when frozen); None for other slots.
+    pub fn xmin(self) -> Option<u32> {
+        let header = self.heap_tuple()?;
+        // SAFETY: as there.
+        unsafe {
             if u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN
                 == pg_sys::HEAP_XMIN_FROZEN
             {
