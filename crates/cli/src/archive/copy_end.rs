@@ -10,41 +10,38 @@ use std::io::{self, Read};
 /// Bytes held back: the marker, the line end before it, and some empty lines.
 const HELD: usize = 16;
 
+/// Bytes of the buffer.
+const SIZE: usize = 64 << 10;
+
 /// The rows of a COPY's text, without the end-of-data marker; an error at the end if it is missing.
 pub(super) struct Rows<R> {
     inner: R,
-    /// What was read and not given out yet. At the input's end, what is in it has passed the check.
-    buffer: Vec<u8>,
+    /// What was read and not given out yet is what lies between `used` and `filled`. At the input's end, it has passed the
+    /// check. The buffer is not cleared for what is read next: uncompressed archives come in chunks of a row each.
+    buffer: Box<[u8]>,
     used: usize,
+    filled: usize,
     ended: bool,
 }
 
 impl<R: Read> Rows<R> {
     pub fn new(inner: R) -> Self {
-        Rows { inner, buffer: Vec::new(), used: 0, ended: false }
+        Rows { inner, buffer: vec![0; SIZE].into(), used: 0, filled: 0, ended: false }
     }
 
-    /// Reads on until more than what is held back lies in the buffer, or the input ends.
+    /// Reads on until the buffer is half full at least, or the input ends.
     fn fill(&mut self) -> io::Result<()> {
-        const STEP: usize = 64 << 10;
-        let held = self.buffer.len() - self.used;
-        // At the start nothing was held back yet; a line begins there.
-        self.buffer.copy_within(self.used.., 0);
-        self.buffer.truncate(held);
+        self.buffer.copy_within(self.used..self.filled, 0);
+        self.filled -= self.used;
         self.used = 0;
-        while self.buffer.len() <= HELD {
-            let start = self.buffer.len();
-            self.buffer.resize(start + STEP, 0);
-            let read = self.inner.read(&mut self.buffer[start..]);
-            self.buffer.truncate(start + *read.as_ref().unwrap_or(&0));
-            if read? == 0 {
+        while self.filled < SIZE / 2 {
+            let read = self.inner.read(&mut self.buffer[self.filled..])?;
+            self.filled += read;
+            if read == 0 {
                 self.ended = true;
-                let rows = rows_before_marker(&self.buffer).ok_or_else(|| {
-                    self.buffer.clear();
-                    damaged("unexpected end of file")
-                })?;
-                self.buffer.truncate(rows);
-                break;
+                let rows = rows_before_marker(&self.buffer[..self.filled]);
+                self.filled = rows.unwrap_or(0);
+                return rows.map(|_| ()).ok_or_else(|| damaged("unexpected end of file"));
             }
         }
         Ok(())
@@ -69,10 +66,10 @@ impl<R: Read> Read for Rows<R> {
             return Ok(0);
         }
         let held = |ended| if ended { 0 } else { HELD };
-        if !self.ended && self.buffer.len() - self.used <= HELD {
+        if !self.ended && self.filled - self.used <= HELD {
             self.fill()?;
         }
-        let ready = (self.buffer.len() - self.used).saturating_sub(held(self.ended));
+        let ready = (self.filled - self.used).saturating_sub(held(self.ended));
         let n = ready.min(out.len());
         out[..n].copy_from_slice(&self.buffer[self.used..self.used + n]);
         self.used += n;

@@ -137,11 +137,9 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
     let mut ended = false;
     let mut copied = Copied::default();
     while !ended {
-        let begin = buffer.len();
-        buffer.resize(begin + BLOCK, 0);
-        let read = source.read(&mut buffer[begin..]).map_err(read_error);
-        buffer.truncate(begin + *read.as_ref().unwrap_or(&0));
-        ended = read? == 0;
+        // In one go: uncompressed archives give a row at a time.
+        let read = source.take(BLOCK as u64).read_to_end(&mut buffer).map_err(read_error)?;
+        ended = read == 0;
         if flow.stop.is_set() {
             return Err(stopped());
         }
