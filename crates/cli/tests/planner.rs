@@ -4,6 +4,7 @@
 use firn_cli::archive::{Entry, Section, Toc};
 use firn_cli::plan::build::{build, Input};
 use firn_cli::plan::family::{IndexMode, Sizes};
+use firn_cli::plan::locks::Lock;
 use firn_cli::plan::render::{Renderer, Settings, Style};
 use firn_cli::plan::schedule::{Batch, Limits, Outcome, Scheduler};
 use firn_cli::plan::select::{select, Filter};
@@ -298,6 +299,50 @@ fn without_rules_all_statements_are_the_archives() {
             assert!(matches!(step.work, Work::Data(0, 1) | Work::Milestone), "{:?}", step.work);
         }
     }
+}
+
+/// Until rows of a partition are committed their parent is locked: what changes the parent comes before, or at another time.
+#[test]
+fn defaults_of_parents_do_not_wait_for_rows() {
+    let mut maker = Maker::default();
+    let path = "SELECT pg_catalog.set_config('search_path', '', false);\n";
+    maker.add("SEARCHPATH", "SEARCHPATH", Section::PreData, path, &[]);
+    maker.root("r", 40, 3, 0, 0, 0);
+    let root = maker.toc.entries().find(|e| e.tag == b"r").unwrap().dump_id;
+    let statement = "ALTER TABLE ONLY s.r ALTER COLUMN v SET DEFAULT 'x';\n";
+    let default = maker.add("DEFAULT", "r v", Section::PreData, statement, &[root]);
+    let policy = "CREATE POLICY q ON s.r;\n";
+    let policy = maker.add("POLICY", "r q", Section::PreData, policy, &[root]);
+    let toc = maker.toc;
+    for rules in [Rules::all(true), Rules::all(false)] {
+        let plan = planned(&toc, &facts(true, 6400), rules, 100);
+        let step_of = |id: i32| {
+            let place = toc.place(id).unwrap() as u32;
+            (0..plan.steps.len()).find(|s| plan.entries(*s).contains(&place)).unwrap()
+        };
+        let waits_for = |after: usize, before: usize| {
+            let mut seen = vec![before as u32];
+            let mut at = 0;
+            while at < seen.len() {
+                let more = plan.followers(seen[at] as usize).iter();
+                let more: Vec<u32> = more.filter(|f| !seen.contains(f)).copied().collect();
+                seen.extend(more);
+                at += 1;
+            }
+            seen.contains(&(after as u32))
+        };
+        let of_policy = plan.locks(step_of(policy));
+        for data in toc.entries().filter(|e| e.desc == b"TABLE DATA") {
+            let data = step_of(data.dump_id);
+            assert!(waits_for(data, step_of(default)));
+            let conflict = |l: &&_| of_policy.iter().any(|o| conflicts(o, l));
+            assert!(plan.locks(data).iter().any(|l| conflict(&l)));
+        }
+    }
+}
+
+fn conflicts(a: &Lock, b: &Lock) -> bool {
+    a.resource == b.resource && a.mode.conflicts(b.mode)
 }
 
 #[test]

@@ -72,8 +72,8 @@ impl Tree {
         all
     }
 
-    /// The number of partitions below a table, on all levels.
-    fn size(&self, table: u32) -> usize {
+    /// The partitions below a table, on all levels.
+    fn below(&self, table: u32) -> HashSet<u32> {
         let mut seen = HashSet::new();
         let mut stack = vec![table];
         while let Some(t) = stack.pop() {
@@ -83,7 +83,11 @@ impl Tree {
                 }
             }
         }
-        seen.len()
+        seen
+    }
+
+    fn size(&self, table: u32) -> usize {
+        self.below(table).len()
     }
 }
 
@@ -420,6 +424,15 @@ impl Builder<'_> {
                 locks.push(Lock { resource: Resource::tree(at), mode: Mode::Whole });
                 // Each partition with two of its indexes or so.
                 count += 3 * self.tree.size(at) as u64;
+            }
+        }
+        // Rows are compared with the bounds of all that their table is attached to.
+        if entry.desc == b"TABLE DATA" {
+            let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+            for above in tables.flat_map(|at| self.tree.ancestors(at as u32)) {
+                let resource = Resource::relation(above);
+                locks.push(Lock { resource, mode: Mode::AccessShare });
+                count += 1;
             }
         }
         // Rows that go through a parent go to any partition of the tree that this one is of.

@@ -143,7 +143,8 @@ impl Builder<'_> {
     /// would lock all partitions at once.
     ///
     /// What it must not inherit comes after it: defaults that statements of their own set. Those of partitions have
-    /// statements, too.
+    /// statements, too. They come before rows of partitions, as in `pg_restore`: until these are committed the parent is locked,
+    /// since the server reads its bounds, and such a statement would wait.
     ///
     /// Partitions are attached before they have rows, which the server would read in search of such that do not belong
     /// there; the default partition is attached last, as it would read its rows for each further one.
@@ -183,6 +184,7 @@ impl Builder<'_> {
         }
         let families: HashMap<u32, &Family> =
             self.plan.families.iter().map(|family| (family.parent, family)).collect();
+        let mut defaults = std::collections::BTreeMap::<u32, Vec<u32>>::new();
         for place in self.input.selection.places() {
             let entry = toc.entry(place as usize);
             if entry.desc != b"DEFAULT" {
@@ -192,6 +194,17 @@ impl Builder<'_> {
                 let members = families.get(&(table as u32)).map_or(&[][..], |f| &f.members);
                 let after = self.step_of[place as usize];
                 edges.extend(members.iter().map(|m| (self.step_of[m.attach as usize], after)));
+                if self.tree.children.contains_key(&(table as u32)) {
+                    defaults.entry(table as u32).or_default().push(after);
+                }
+            }
+        }
+        for (parent, steps) in defaults {
+            let all = self.add_step(Work::Milestone, &[]);
+            edges.extend(steps.into_iter().map(|step| (step, all)));
+            for below in self.tree.below(parent) {
+                let data = self.input.selection.data_of(toc.entry(below as usize).dump_id);
+                edges.extend(data.map(|data| (all, self.step_of[data as usize])));
             }
         }
         edges.into_iter().for_each(|(before, after)| self.edge(before, after));
