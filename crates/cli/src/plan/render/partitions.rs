@@ -155,7 +155,10 @@ impl Renderer<'_> {
     ) {
         let Some(index) = text::index(self.entry(entries[0]).defn) else { return };
         self.set_storage(out, &self.entry(entries[0]), settings);
+        // All of the partitions are small: for each the server would think about workers, a tenth of what its index takes.
+        sql!(out, "SET LOCAL max_parallel_maintenance_workers = 0;\n");
         self.index(out, &index, index.name, index.table);
+        sql!(out, "SET LOCAL max_parallel_maintenance_workers TO DEFAULT;\n");
         let family = &self.plan.families[family as usize];
         let own = || entries[1..].iter().step_by(2);
         for (member, own) in family.members.iter().zip(own()) {
