@@ -7,9 +7,10 @@ use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
 use crate::restore::Job;
 use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 
 /// Questions in one statement.
-const CHUNK: usize = 5000;
+const CHUNK: usize = 2000;
 
 /// A kind of question: rows of values, and the query that answers the first value of those that are not as they should
 /// be, with what is wrong.
@@ -77,9 +78,11 @@ fn questions(job: &Job) -> Vec<Questions> {
     let mut relations = Questions::new("n, name, kinds, owner, space", RELATIONS);
     let mut attached = Questions::new(
         "n, parent, child",
-        "SELECT n, 'it is not attached to ' || parent AS wrong FROM asked WHERE NOT EXISTS \
-         (SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = pg_catalog.to_regclass(child) \
-         AND inhparent = pg_catalog.to_regclass(parent))",
+        // By the child alone: with both to choose from the planner, which knows nothing of the new rows, may take the index by
+        // parents, and read all of a parent's partitions for each of them.
+        "SELECT n, 'it is not attached to ' || parent AS wrong FROM asked WHERE (SELECT \
+         pg_catalog.bool_or(inhparent = pg_catalog.to_regclass(parent)) IS NOT TRUE \
+         FROM pg_catalog.pg_inherits WHERE inhrelid = pg_catalog.to_regclass(child))",
     );
     let mut constraints = Questions::new(
         "n, name, part, valid",
@@ -226,39 +229,46 @@ const INHERITED: &[u8] =
      JOIN pg_catalog.pg_attribute a ON a.attrelid = c.inhrelid AND a.attname = p.attname \
      WHERE p.attnum > 0 AND NOT p.attisdropped AND a.attidentity <> p.attidentity";
 
-/// Look all of them up. Returns how many were looked for, and what is not as it should be.
+/// Look all of them up, on all connections. Returns how many were looked for, and what is not as it should be.
 pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>)> {
-    let toc = job.archive.toc();
-    let (mut asked, mut wrong) = (0, Vec::new());
-    // The catalogs have just grown, and the planner knows nothing of it: look-ups by index are right for sure.
-    let settings = ["seqscan", "hashjoin", "mergejoin"];
-    for setting in settings {
-        connection.run(format!("SET enable_{setting} = off").as_bytes())?;
-    }
-    for questions in questions(job) {
-        for chunk in questions.rows.chunks(CHUNK) {
-            let rows: Vec<&[u8]> = chunk.iter().map(|(_, row)| &row[..]).collect();
-            let sql = [
-                b"SELECT n, wrong FROM (WITH asked(",
-                questions.columns.as_bytes(),
-                b") AS (VALUES ",
-                &rows.join(&b", "[..]),
-                b") ",
-                questions.query.as_bytes(),
-                b") answers WHERE wrong IS NOT NULL ORDER BY n",
-            ]
-            .concat();
-            let found = connection.query(&sql)?;
-            asked += chunk.len();
-            for row in 0..found.len() {
-                let place: usize = found.number(row, 0).unwrap_or(0);
-                wrong.push(format!("{}: {}", describe(&toc.entry(place)), found.text(row, 1)));
-            }
+    let questions = questions(job);
+    let chunks = || questions.iter().flat_map(|q| q.rows.chunks(CHUNK).map(move |rows| (q, rows)));
+    let asked = chunks().map(|(_, rows)| rows.len()).sum();
+    let waiting: Vec<_> = chunks().collect();
+    let jobs = job.options.jobs.min(waiting.len());
+    let waiting = Mutex::new(waiting);
+    let wrong = Mutex::new(Vec::new());
+    let failed = Mutex::new(None);
+    let work = |connection: &Connection| -> Result<()> {
+        look_up_by_index(connection, true)?;
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some((questions, rows)) = next else { break };
+            let found = look_up(job, connection, questions, rows)?;
+            wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         }
+        look_up_by_index(connection, false)
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..jobs {
+            let (work, failed) = (&work, &failed);
+            scope.spawn(move || {
+                if let Err(e) = job.connect().and_then(|own| work(&own)) {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                }
+            });
+        }
+        if let Err(e) = work(connection) {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+        }
+    });
+    if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(e);
     }
-    for setting in settings {
-        connection.run(format!("RESET enable_{setting}").as_bytes())?;
-    }
+    // As the archive has them, whoever was first.
+    let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+    wrong.sort();
+    let mut wrong: Vec<String> = wrong.into_iter().map(|(_, text)| text).collect();
     if connection.server_version() >= 170_000 {
         let found = connection.query(INHERITED)?;
         for row in 0..found.len() {
@@ -269,4 +279,43 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
         }
     }
     Ok((asked, wrong))
+}
+
+/// The catalogs have just grown, and the planner knows nothing of it: look-ups by index are right for sure.
+fn look_up_by_index(connection: &Connection, on: bool) -> Result<()> {
+    for setting in ["seqscan", "hashjoin", "mergejoin"] {
+        let sql = match on {
+            true => format!("SET enable_{setting} = off"),
+            false => format!("RESET enable_{setting}"),
+        };
+        connection.run(sql.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Some questions of a kind; the places of entries that are not as they should be, with what is wrong.
+fn look_up(
+    job: &Job,
+    connection: &Connection,
+    questions: &Questions,
+    rows: &[(u32, Vec<u8>)],
+) -> Result<Vec<(usize, String)>> {
+    let toc = job.archive.toc();
+    let rows: Vec<&[u8]> = rows.iter().map(|(_, row)| &row[..]).collect();
+    let sql = [
+        b"SELECT n, wrong FROM (WITH asked(",
+        questions.columns.as_bytes(),
+        b") AS (VALUES ",
+        &rows.join(&b", "[..]),
+        b") ",
+        questions.query.as_bytes(),
+        b") answers WHERE wrong IS NOT NULL ORDER BY n",
+    ]
+    .concat();
+    let found = connection.query(&sql)?;
+    let wrong = (0..found.len()).map(|row| {
+        let place: usize = found.number(row, 0).unwrap_or(0);
+        (place, format!("{}: {}", describe(&toc.entry(place)), found.text(row, 1)))
+    });
+    Ok(wrong.collect())
 }
