@@ -1,8 +1,8 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way."""
-from restore import beside, catalogs, common, damage, errors, existing, faults, flags, hostile, inorder, kills, likeness, memory, old, \
+from restore import beside, catalogs, common, damage, dumpsuite, errors, existing, faults, flags, hostile, inorder, kills, likeness, memory, old, \
     parts, probing, regression, roundtrip, secrets, shapes, verified, versions
 
-PARTS = (roundtrip, catalogs, shapes, flags, likeness, inorder, secrets, verified, versions, old, probing, errors, damage, kills,
+PARTS = (roundtrip, catalogs, dumpsuite, shapes, flags, likeness, inorder, secrets, verified, versions, old, probing, errors, damage, kills,
          faults, existing, hostile, beside, memory, parts, regression)
 
 

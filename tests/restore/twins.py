@@ -15,7 +15,7 @@ VOLATILE = {
 # Counted by ANALYZE, whoever runs it when; and the definitions' own texts stand beside these trees.
 LEFT_OUT = {"pg_statistic", "pg_statistic_ext_data"}
 # What shared catalogs hold of one database.
-SHARED = {"pg_shdepend": "dbid", "pg_db_role_setting": "setdatabase"}
+SHARED = {"pg_shdepend": "dbid", "pg_db_role_setting": "setdatabase", "pg_subscription": "subdbid"}
 # Expression trees as text.
 TREES = {
     ("pg_attrdef", "adbin"): "pg_get_expr(t.adbin, t.adrelid)",
@@ -44,6 +44,8 @@ INSTEAD = {
     # Fields of large objects keep their numbers.
     ("pg_largeobject", "loid"): "t.loid",
     ("pg_largeobject_metadata", "oid"): "t.oid",
+    # Labels of enums are no objects of their own; their order has a column.
+    ("pg_enum", "oid"): "NULL",
 }
 # Names that the server makes of oids: of TOAST tables and of triggers of foreign keys.
 NAMES = "regexp_replace({}::text, '[0-9]{{5,}}', 'N', 'g')"

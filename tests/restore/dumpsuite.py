@@ -1,0 +1,261 @@
+"""The objects of PostgreSQL's own test of pg_dump (src/bin/pg_dump/t/002_pg_dump.pl), one of each kind and form there is:
+restored by firn and by pg_restore into twins, all catalogs and rows compared; and the runs of that file.
+
+The statements are read from the server's sources when the test runs. Some of the runs; all with FIRN_CATALOGS=all.
+"""
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+
+import regress
+from restore import likeness, twins
+from restore.catalogs import RULES
+from restore.common import NEW, OLD, Missing, Server, firn, same_blocks
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FILE = "src/bin/pg_dump/t/002_pg_dump.pl"
+MODULE = "src/test/modules/test_pg_dump"
+OFF = "--disable-rule=all"
+# Jobs and flags: each count of jobs with all rules and with none, each rule off once.
+RUNS = [(jobs, flags) for jobs in range(1, 9) for flags in ((), (OFF,))] + [
+    (n % 8 + 1, (f"--disable-rule={rule}",)) for n, rule in enumerate(RULES) if rule != "all"]
+# What pg_dump is told of files, formats and connections, with how many words follow.
+PLACES = re.compile(r"^(?:--file|--format|--jobs|--compress|--dbname|-[fFjZd])(=.*|(?<=^-.).+)?$")
+# These go to what restores as well: pg_dump leaves them out of an archive.
+LATE = {"-c": "-c", "--clean": "-c", "--if-exists": "--if-exists", "-O": "-O", "--no-owner": "-O", "--disable-triggers": "--disable-triggers",
+        "--no-table-access-method": "--no-table-access-method", "-C": "-C", "--create": "-C"}
+# Flags of pg_restore for the whole archive, with what pg_restore makes of it before.
+# What must be there before, as pg_restore makes it of the whole archive, by what pg_dump was told.
+PRE, DATA = ["--section=pre-data"], ["--section=data"]
+BEFORE = {"--section=data": [PRE], "--section=post-data": [PRE, DATA], "(^| )(-a|--data-only|--statistics-only|--no-schema)( |$)": [["-s"]],
+          "(^| )(-c|--clean)( |$)": [[]]}
+FLAGS = [
+    (["--section=pre-data"], []), (["--section=data"], [PRE]), (["--section=post-data"], [PRE, DATA]),
+    (["--section=pre-data", "--section=data"], []), (["-s"], []), (["-a", "--disable-triggers"], [["-s"]]), (["-n", "dump_test"], []), (["-N", "dump_test"], []),
+    (["-n", "dump_test_second_schema", "--role", "regress_dump_test_role"], []), (["-t", "test_table"], []), (["-t", "measurement", "-t", "test_table"], []),
+    (["-a", "-t", "test_table"], [["-s"]]), (["-x"], []), (["-O"], []), (["-O", "-x"], []), (["--no-comments"], []), (["--no-publications"], []),
+    (["--no-subscriptions"], []), (["--no-security-labels"], []), (["--no-tablespaces"], []), (["--no-table-access-method"], []),
+    (["-c", "--if-exists"], [[]]), (["-c"], [[]]), (["--use-set-session-authorization"], []), (["--enable-row-security"], []), (["-T", "test_trigger"], []),
+    (["-I", "measurement_city_id_logdate_idx"], []), (["-P", "trigger_func()"], []), (["--strict-names", "-n", "dump_test"], []),
+]
+# Of the newer one only.
+NEWER = [(["--no-policies"], []), (["--statistics"], []), (["--no-statistics"], []), (["--no-data"], []), (["--no-schema"], [["-s"]]),
+         (["--statistics-only"], [["-s"]]), (["--transaction-size=10"], [])]
+
+
+def folder(version):
+    """The sources of a version: its test of pg_dump, and the extension made for it."""
+    if version == OLD:
+        return os.path.join(os.path.dirname(regress.prepare()), "..", "..")
+    kept = os.path.join(os.environ["FIRN_TOOLS"], "pg_dump-suite", version)
+    if not os.path.exists(os.path.join(kept, FILE)):
+        source = kept + "-source"
+        subprocess.run([os.path.join(os.path.dirname(HERE), "regress", "source.sh"), source, version, "sid"], check=True)
+        shutil.rmtree(kept, ignore_errors=True)
+        for part in (os.path.dirname(FILE), MODULE):
+            shutil.copytree(os.path.join(source, f"postgresql-{version}", part), os.path.join(kept, part))
+        shutil.rmtree(source)
+    return kept
+
+
+def read(path, without=""):
+    """Objects and runs of such a file."""
+    try:
+        r = subprocess.run(["perl", os.path.join(HERE, "dumpsuite.pl"), path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           env=dict(os.environ, FIRN_WITHOUT=without or "nothing"), text=True)
+    except FileNotFoundError as e:
+        raise Missing("perl is not there") from e
+    if "Can't locate JSON/PP" in r.stderr:
+        raise Missing("perl's JSON::PP is not there")
+    assert r.returncode == 0, r.stderr
+    return json.loads(r.stdout)
+
+
+class Suite:
+    """A server with the objects, and their archives."""
+
+    def __init__(self, world, version):
+        self.world, self.version = world, version
+        source = folder(version)
+        found = read(os.path.join(source, FILE))
+        self.runs = found["runs"]
+        self.server = Server(version, name="dumpsuite")
+        world.servers[f"dumpsuite {version}"] = self.server
+        if version == NEW:
+            # An extension of SQL only; 15 finds extensions in its own folder alone, which is not ours to write to.
+            place = os.path.join(self.server.root, "pg", "share", "extension")
+            place = place if os.path.isdir(place) else os.path.join(self.server.root, "pg", "share", "postgresql", "extension")
+            for name in os.listdir(os.path.join(source, MODULE)):
+                if name.endswith((".control", ".sql")):
+                    shutil.copy(os.path.join(source, MODULE, name), place)
+        self.server.create()
+        config = self.server.program("pg_config", "--configure").stdout.decode()
+        self.made, self.left, self.roles = 0, {}, set()
+        self.databases = {}
+        for name in ("regress_pg_dump_test", "regress_public_owner"):
+            self.server.fresh(name)
+        self.make("postgres", found["objects"], config)
+        if version == NEW:
+            self.server.fresh("module")
+            self.make("module", read(os.path.join(source, MODULE, "t", "001_base.pl"))["objects"], config)
+        with self.server.connect("postgres") as c:
+            count = c.execute("SELECT count(*) FROM pg_class WHERE oid >= 16384").fetchone()[0]
+        left = ", ".join(f"{count} without {why}" for why, count in self.left.items()) or "none"
+        print(f"     pg_dump's objects {version}: {self.made} statements, {count} relations; left out: {left}", flush=True)
+
+    def make(self, main, objects, config):
+        """Run the statements in their order; those of no order come last, by name."""
+        texts = {}
+        for name, one in sorted(objects.items(), key=lambda o: (float(o[1].get("create_order", "inf")), o[0])):
+            lacking = [what for what in ("icu", "lz4") if what in one and f"--with-{what}" not in config]
+            if lacking:
+                self.left[lacking[0]] = self.left.get(lacking[0], 0) + 1
+                continue
+            role = re.match(r"CREATE ROLE (\w+)", one["create_sql"])
+            if role and role[1] in self.roles:
+                continue
+            self.roles.add(role[1] if role else None)
+            self.made += 1
+            texts.setdefault(one.get("database", main), []).append(one["create_sql"].rstrip().rstrip(";") + ";\n\n")
+        for db, statements in texts.items():
+            path = os.path.join(self.world.folder, "dumpsuite.sql")
+            with open(path, "w", encoding="utf-8") as f:
+                f.writelines(statements)
+            self.server.program("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", *self.server.where(db), "-f", path)
+            self.databases[db] = True
+
+    def archive(self, db, form, extra=()):
+        name = "-".join(["dumpsuite", self.version, db, form, *extra]).replace("/", "_").replace("*", "_")
+        return self.world.archive(name, lambda p: self.server.archive(db, p, form, extra=extra))
+
+    def empty(self, db):
+        """A database with subscriptions cannot be dropped."""
+        if self.server.exists(db):
+            with self.server.connect(db) as c:
+                for name, in c.execute("SELECT quote_ident(subname) FROM pg_subscription "
+                                       "WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())").fetchall():
+                    c.execute(f"ALTER SUBSCRIPTION {name} DISABLE")
+                    c.execute(f"ALTER SUBSCRIPTION {name} SET (slot_name = NONE)")
+                    c.execute(f"DROP SUBSCRIPTION {name}")
+        return self.server.fresh(db)
+
+    def before(self, db, base, steps):
+        self.empty(db)
+        for step in steps:
+            self.server.pg_restore(db, base, *step, check=False)
+
+    def right(self, path, flags, base, steps):
+        """What pg_restore makes, and how it ends."""
+        def make():
+            self.before("oracle", base, steps)
+            r = self.server.pg_restore("oracle", path, *flags, check=False)
+            return twins.catalogs(self.server, "oracle"), self.server.dump("oracle"), r.returncode, r.stderr.decode(errors="replace")
+        return self.world.once(("dumpsuite", self.version, path, tuple(flags), repr(steps)), make)
+
+    def twins(self, path, jobs, rules=(), flags=(), base=None, steps=()):
+        """Restore an archive by both programs, into what pg_restore has made of `base` in some steps, and compare."""
+        what = f"{os.path.basename(path)} {' '.join([*flags, *rules])} {jobs} jobs"
+        expected, dump, code, told = self.right(path, flags, base or path, steps)
+        self.before("target", base or path, steps)
+        go_on = ["--on-error=continue"] if code else []
+        run = firn(self.server, "target", path, "--jobs", str(jobs), "--no-analyze", *rules, *flags, *go_on)
+        assert "a rewrite failed" not in run.out, f"{what}: {run.out[-3000:]}"
+        assert run.code == code, f"{what}: exit code {run.code}, pg_restore's {code}:\n{run.out[-3000:]}\n{told[-2000:]}"
+        ignored = [likeness.messages(text, "warning: errors ignored on restore") for text in (told, run.out)]
+        assert ignored[0] == ignored[1], f"{what}: {ignored} {run.out[-2000:]} {told[-2000:]}"
+        with self.server.connect("target") as c:
+            c.execute("SET client_min_messages = error; DROP SCHEMA IF EXISTS firn_restore CASCADE")
+        got = twins.catalogs(self.server, "target")
+        twins.compare(expected, got, what)
+        same_blocks(dump, self.server.dump("target"), what)
+        return got
+
+
+def suite(world, version):
+    return world.once(("dumpsuite", version), lambda: Suite(world, version))
+
+
+def all_kinds(world, version, form, runs):
+    """Every database of the file, with counts of jobs and rules."""
+    s = suite(world, version)
+    for jobs, rules in runs:
+        for db in s.databases:
+            got = s.twins(s.archive(db, form), jobs, rules)
+            if db == "postgres":
+                size = twins.size(got)
+    print(f"     pg_dump's objects {version} {form}: {len(runs)} runs of {len(s.databases)} databases; {size[0]} catalogs, {size[1]} columns, "
+          f"{size[2]} rows", flush=True)
+
+
+def words(command):
+    """What a run tells pg_dump, without files, formats, connections; and its database."""
+    found, rest, db = [], list(command[1:]), "postgres"
+    while rest:
+        word = rest.pop(0)
+        place = PLACES.match(word)
+        if place:
+            value = place[1] if place[1] else rest.pop(0)
+            if word in ("-d", "--dbname"):
+                db = value
+        elif word.startswith("-"):
+            if word not in ("-w", "-v", "--verbose", "--no-sync"):
+                found.append(word)
+                # In newer files a flag's value is a word of its own.
+                if rest and not rest[0].startswith("-") and rest[0] not in ("postgres", "regress_pg_dump_test", "regress_public_owner"):
+                    found.append(rest.pop(0))
+        else:
+            db = word
+    return found, db
+
+
+def dumped(world, version, chosen):
+    """The file's runs: what pg_dump is told there, into an archive, restored with what pg_restore is told there."""
+    s = suite(world, version)
+    skipped = {}
+    for number, name in enumerate(chosen):
+        run = s.runs[name]
+        told, db = words(run["dump"])
+        if run["dump"][0] != "pg_dump" or {"--binary-upgrade", "--filter"} & set(told):
+            why = "pg_dumpall" if run["dump"][0] != "pg_dump" else "files or servers of their own"
+            skipped[why] = skipped.get(why, 0) + 1
+            continue
+        early, late = [word for word in told if word not in LATE], [LATE[word] for word in told if word in LATE]
+        form = "d" if "dir" in name or "parallel" in name else "t" if "tar" in name else "c"
+        path = s.archive(db, form, tuple(early))
+        flags = late + (words(run["restore"])[0] if run["restore"] else [])
+        likeness.alike(world.server(NEW), ["-f", "-", likeness.KEY, *flags, path])
+        given = " ".join(told).replace("--section ", "--section=")
+        steps = next((before for sign, before in BEFORE.items() if re.search(sign, given)), [])
+        s.twins(path, number % 8 + 1, (), [flag for flag in flags if flag != "-C"], s.archive(db, "c"), steps)
+    for why, count in skipped.items():
+        print(f"     {count} runs of pg_dump's test not made: {why}", flush=True)
+
+
+def flagged(world, version, chosen):
+    """Flags of pg_restore, on the whole archive."""
+    s = suite(world, version)
+    for number, (flags, steps) in enumerate(chosen):
+        path = s.archive("postgres", "cd"[number % 2])
+        s.twins(path, number % 8 + 1, (OFF,) if number % 3 == 2 else (), flags, path, steps)
+
+
+def cases(world):
+    seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
+    few = random.Random(seed)
+    whole = os.environ.get("FIRN_CATALOGS") == "all"
+    for version in (OLD, NEW):
+        for form in ("c", "d"):
+            runs = RUNS if whole else few.sample(RUNS, 2)
+            yield f"pg_dump's objects {version} {form}", lambda v=version, f=form, r=runs: all_kinds(world, v, f, r)
+        part = seed if not whole else None
+        yield f"pg_dump's runs {version}", lambda v=version, p=part: dumped(world, v, drawn(sorted(suite(world, v).runs), p))
+        flags = FLAGS + (NEWER if version == NEW else [])
+        yield f"pg_dump's objects and flags {version}", lambda v=version, f=flags, p=part: flagged(world, v, drawn(f, p))
+
+
+def drawn(everything, seed):
+    """Some of them, if there is a seed."""
+    return everything if seed is None else random.Random(seed).sample(everything, 4)
