@@ -107,7 +107,9 @@ fn questions(job: &Job) -> Vec<Questions> {
         named("pg_proc WHERE pronamespace = pg_catalog.to_regnamespace(name) AND proname = part");
     let one = |found: &str| Questions::new("n, name", missing(found));
     let mut schemas = one("pg_namespace WHERE oid = pg_catalog.to_regnamespace(name)");
-    let mut types = one("pg_type WHERE oid = pg_catalog.to_regtype(name)");
+    // By name, not to_regtype(): it raises an error for a type that is only a shell, or says that there is none.
+    let mut types =
+        named("pg_type WHERE typnamespace = pg_catalog.to_regnamespace(name) AND typname = part");
     let mut objects = one("pg_largeobject_metadata WHERE oid = name::pg_catalog.oid");
     let mut extensions = one("pg_extension WHERE extname = name");
     let mut identities = Questions::new(
@@ -189,7 +191,9 @@ fn questions(job: &Job) -> Vec<Questions> {
                 }
             }
             b"SCHEMA" => schemas.ask(place, &[&quote_ident(entry.tag)]),
-            b"TYPE" | b"DOMAIN" => types.ask(place, &[&own]),
+            b"TYPE" | b"DOMAIN" | b"SHELL TYPE" => {
+                types.ask(place, &[&quote_ident(entry.namespace), entry.tag])
+            }
             b"EXTENSION" => extensions.ask(place, &[entry.tag]),
             b"BLOB" => objects.ask(place, &[entry.tag]),
             b"BLOB METADATA" => {
