@@ -31,10 +31,14 @@ def kill(kind, server, child, dice):
             pids = c.execute("SELECT pid FROM pg_stat_activity WHERE datname = 'target' AND backend_type = 'client backend' "
                              "ORDER BY pid").fetchall()
             return bool(pids) and c.execute("SELECT pg_terminate_backend(%s)", dice.choice(pids)).fetchone()[0]
-    elif dice.random() < 0.5:
-        server.stop("immediate")
     else:
-        server.crash()
+        if dice.random() < 0.5:
+            server.stop("immediate")
+        else:
+            server.crash()
+        # It may come back while the restore waits for it, or when that has given up.
+        if dice.random() < 0.6:
+            come_back(server)
     return True
 
 

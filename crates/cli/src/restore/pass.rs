@@ -19,8 +19,9 @@ const FRUITLESS: u32 = 8;
 /// connections for a moment more before it notices.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
-/// How long a server may be silent before one gives up. One that answers that it is starting is waited for.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How long a server may be silent before one gives up: a restart, on a busy machine, too. One that answers that it is
+/// starting is waited for.
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// Work until all steps are recorded, or some have failed. Returns a connection that is the only one to restore, and how
 /// it ended. `resumed`: steps that were done before.
