@@ -71,9 +71,12 @@ def left_overs_go(cluster):
     """Whatever has become of a left-over since: nobody is refused for it, and the next VACUUM takes it away."""
     for what in ("REINDEX TABLE f", "VACUUM FULL f", "ALTER TABLE f ALTER n TYPE bigint; ALTER TABLE h ALTER n TYPE bigint", "DROP INDEX f_ascending",
                  "ALTER TABLE f ALTER id TYPE bigint; ALTER TABLE h ALTER id TYPE bigint", "ALTER TABLE f SET ACCESS METHOD heap",
-                 "CREATE TABLE over (LIKE f) PARTITION BY RANGE (id); ALTER TABLE over ATTACH PARTITION f DEFAULT", "SELECT * FROM firn.repair('f', false)"):
+                 "CREATE TABLE over (LIKE f) PARTITION BY RANGE (id); ALTER TABLE over ATTACH PARTITION f DEFAULT", "SELECT * FROM firn.repair('f', false)",
+                 "ALTER TYPE shape ALTER ATTRIBUTE id TYPE bigint CASCADE; ALTER TABLE h ALTER id TYPE bigint"):
         with cluster.connect() as c:
             fresh(c, ["ascending"], 15000)
+            if "shape" in what:
+                c.execute("CREATE TYPE shape AS (id int, r int, t text, n int); ALTER TABLE f OF shape")
             compact(c)
             c.execute("SET firn.crash_point = 'rebuild-swapped'")
             try:

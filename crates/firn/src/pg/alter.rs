@@ -90,6 +90,18 @@ unsafe fn before_alter(statement: *mut pg_sys::AlterTableStmt) {
             drop_of(first, level, || tree(first), lock);
         }
     }
+    if (*statement).objtype == pg_sys::ObjectType::OBJECT_TYPE {
+        // ALTER TYPE changes the tables of the type, where it is allowed to.
+        let goes_on = |command: &*mut pg_sys::AlterTableCmd| {
+            (**command).behavior == pg_sys::DropBehavior::DROP_CASCADE
+                && (**command).subtype == pg_sys::AlterTableType::AT_AlterColumnType
+        };
+        if commands.iter().any(goes_on) {
+            let tables = || catalog::tables_of_type_of(first).into_iter().flat_map(tree).collect();
+            drop_of(first, level, tables, LockMode::AccessExclusive);
+        }
+        return;
+    }
     for command in commands {
         if (*command).subtype == pg_sys::AlterTableType::AT_AttachPartition {
             let partition = (*command).def as *mut pg_sys::PartitionCmd;

@@ -42,6 +42,13 @@ pub fn tables_of(method: u32) -> Vec<u32> {
     relations(|form| form.relam.to_u32() == method)
 }
 
+/// OIDs of the tables that are made of the type of this relation.
+pub fn tables_of_type_of(relation: u32) -> Vec<u32> {
+    // SAFETY: plain look-up.
+    let of = unsafe { pg_sys::get_rel_type_id(relation.into()) };
+    relations(|form| of != pg_sys::InvalidOid && form.reloftype == of)
+}
+
 /// OIDs of all relations whose TOAST relations are of an access method.
 pub fn tables_with_toast_of(method: u32) -> Vec<u32> {
     let mut all = relations(|form| form.reltoastrelid != pg_sys::InvalidOid);
