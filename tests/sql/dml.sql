@@ -105,3 +105,16 @@ DELETE FROM up WHERE id = 9;
 COMMIT;
 SELECT settle('up');
 SELECT count(*), sum(v) FROM up;
+-- system columns of rows just inserted
+CREATE TABLE fresh (id int PRIMARY KEY, v text);
+CREATE TABLE parts (id int, v text) PARTITION BY LIST (id);
+CREATE TABLE part PARTITION OF parts DEFAULT;
+INSERT INTO fresh SELECT i, 'v' FROM generate_series(1, 12) i
+    RETURNING id, xmin = pg_current_xact_id()::xid AS own, xmax, cmin, cmax, tableoid::regclass;
+INSERT INTO part SELECT i, 'v' FROM generate_series(1, 12) i RETURNING part, xmin = pg_current_xact_id()::xid AS own, xmax;
+BEGIN;
+INSERT INTO fresh VALUES (100, 'v');
+WITH new AS (INSERT INTO fresh SELECT i, 'v' FROM generate_series(101, 112) i RETURNING *, xmin, cmin)
+    SELECT count(*), count(*) FILTER (WHERE xmin = pg_current_xact_id()::xid), min(cmin::text), max(cmin::text) FROM new;
+SELECT count(*) FROM fresh WHERE xmin = pg_current_xact_id()::xid;
+COMMIT;

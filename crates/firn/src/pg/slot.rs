@@ -115,6 +115,28 @@ impl Slot {
         }
     }
 
+    /// The slot's row is now at `tid` of a table, inserted by this command. The slot's own copy of it says so, too, as
+    /// after an insertion by heapam: RETURNING shows its system columns.
+    pub fn set_inserted(self, table: u32, tid: Tid, xid: u32, cid: u32) {
+        self.set_tid(table, tid);
+        // SAFETY: live slot. A tuple that is not the slot's own may be on a page.
+        unsafe {
+            if (*self.0).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 == 0 {
+                return;
+            }
+            let Some(header) = self.heap_tuple() else { return };
+            (*header).t_ctid = raw_tid(tid);
+            (*header).t_choice.t_heap = pg_sys::HeapTupleFields {
+                t_xmin: pg_sys::TransactionId::from_inner(xid),
+                t_xmax: pg_sys::InvalidTransactionId,
+                t_field3: pg_sys::HeapTupleFields__bindgen_ty_1 { t_cid: cid },
+            };
+            (*header).t_infomask &= !(pg_sys::HEAP_XACT_MASK as u16);
+            (*header).t_infomask |= pg_sys::HEAP_XMAX_INVALID as u16;
+            (*header).t_infomask2 &= !(pg_sys::HEAP2_XACT_MASK as u16);
+        }
+    }
+
     pub fn clear(self) {
         // SAFETY: live slot.
         unsafe { clear(self.0) }

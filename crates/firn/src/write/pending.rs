@@ -189,7 +189,7 @@ fn append(table: Rel, slots: &[TupleSlot], cid: u32) {
         if let Some(writer) = Arc::get_mut(&mut pending.writer) {
             push_row(writer, &pending.layout, values, nulls);
         }
-        slot.set_tid(table.oid(), Tid::of(pending.slot, row));
+        slot.set_inserted(table.oid(), Tid::of(pending.slot, row), pending.xid, cid);
         if pending.writer.rows() >= pending.capacity || pending.writer.raw_bytes() >= STRIPE_BYTES {
             begin_encoding(table, pending);
         } else {
