@@ -336,6 +336,72 @@ def slots():
         cluster.destroy()
 
 
+def subscription():
+    """A subscription's changes reach rows in stripes that it finds by their values alone, and wait for who inserts or deletes
+    such a row beside it."""
+    cluster = Cluster("subscription", ["wal_level=logical", "autovacuum=off"]).create()
+    rows = "SELECT id, v, n FROM t ORDER BY id, v, n"
+    try:
+        for name in ("source", "target"):
+            with cluster.connect() as c:
+                c.execute(f"CREATE DATABASE {name}")
+        with cluster.connect("source") as source, cluster.connect("target") as target, cluster.connect("target") as other:
+            source.execute("CREATE TABLE t (id int, v text, n numeric); ALTER TABLE t REPLICA IDENTITY FULL")
+            source.execute("INSERT INTO t SELECT i, 'v' || i % 7, i / 4.0 FROM generate_series(1, 200) i")
+            source.execute("CREATE PUBLICATION p FOR TABLE t")
+            source.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+            target.execute("CREATE EXTENSION firn; ALTER DATABASE target SET firn.bulk_threshold = 10; SET firn.bulk_threshold = 10")
+            target.execute("CREATE TABLE t (id int, v text, n numeric) USING firn")
+            target.execute(f"CREATE SUBSCRIPTION s CONNECTION 'host={cluster.root} port={cluster.port} user=postgres dbname=source' "
+                           "PUBLICATION p WITH (create_slot = false, slot_name = s)")
+
+            def until(what, happens):
+                end = time.time() + 60
+                while not happens():
+                    assert time.time() < end, what
+                    time.sleep(0.1)
+
+            def arrived():
+                return source.execute(rows).fetchall() == target.execute(rows).fetchall()
+
+            def waits():
+                return target.execute("SELECT count(*) FROM pg_locks l JOIN pg_stat_subscription s USING (pid) "
+                                      "WHERE NOT l.granted").fetchone() == (1,)
+
+            until("the first copy", arrived)
+            assert target.execute("SELECT stripes FROM firn.tables").fetchone() == (1,)
+            for change in ("UPDATE t SET v = 'same' WHERE id = 5", "UPDATE t SET v = 'same' WHERE id = 5",
+                           "UPDATE t SET id = id * 2 WHERE id < 40", "DELETE FROM t WHERE id BETWEEN 60 AND 90",
+                           "INSERT INTO t SELECT 1000, 'alike', i / 100 FROM generate_series(1, 50) i",
+                           "DELETE FROM t WHERE id = 1000", "UPDATE t SET n = n + 1 WHERE id % 3 = 0"):
+                source.execute(change)
+                until(change, arrived)
+            assert not target.execute("SELECT * FROM firn.check('t')").fetchall()
+            # Somebody deletes the row meanwhile, and takes it back.
+            other.execute("BEGIN; DELETE FROM t WHERE id = 150")
+            source.execute("UPDATE t SET v = 'kept' WHERE id = 150")
+            until("waiting for a deletion", waits)
+            other.execute("ROLLBACK")
+            until("the update of a row that is not deleted", arrived)
+            # Somebody inserts a row like it, and takes it back.
+            source.execute("INSERT INTO t VALUES (5000, 'not there', 1)")
+            until("a row more", arrived)
+            target.execute("DELETE FROM t WHERE id = 5000")
+            other.execute("SET firn.bulk_threshold = 0; BEGIN")
+            other.execute("INSERT INTO t VALUES (5000, 'not there', 1); INSERT INTO t VALUES (5001, 'nor this', 1)")
+            source.execute("UPDATE t SET v = 'never' WHERE id = 5000")
+            until("waiting for an insertion", waits)
+            other.execute("ROLLBACK")
+            source.execute("DELETE FROM t WHERE id = 5000")
+            source.execute("INSERT INTO t VALUES (6000, 'last', 1)")
+            until("a row that was never there", arrived)
+            assert not target.execute("SELECT * FROM firn.check('t')").fetchall()
+            target.execute("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s")
+        assert not cluster.alarms(), cluster.alarms()
+    finally:
+        cluster.destroy()
+
+
 def run(tally, pattern):
     cluster = Cluster("primary").create()
     store = os.path.join(cluster.root, "store")
@@ -345,7 +411,7 @@ def run(tally, pattern):
         cases = {"standby reads and takes over": lambda: standby(cluster, store), "dump and restore": lambda: dump(cluster),
                  "a standby after compactions": after_compaction, "a standby and removed stripes": removed_stripes,
                  "logical decoding beside stripes": logical,
-                 "slots without publications": slots}
+                 "slots without publications": slots, "subscription to rows in stripes": subscription}
         for name, case in cases.items():
             if pattern in name:
                 tally.case(name, case)

@@ -69,6 +69,9 @@ pub fn lock_row(
 ) -> Locked {
     let table = directory.table;
     let toast = &directory.toast;
+    if tid.offset == 0 {
+        error(Kind::Internal, format!("no row of table \"{}\" was named", table.name())).raise()
+    }
     loop {
         // Nobody who holds the short lock waits for a transaction, so that this is no wait either.
         lock::lock_row(table, tid);

@@ -10,6 +10,7 @@ use crate::stripe::{
 };
 use crate::write::{pending_of, PendingRef};
 use firn_format::{DeleteVector, Tid};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Hands out the numbers of stripes to the processes of a parallel scan.
@@ -26,11 +27,19 @@ struct Current {
     rows: u32,
     xmin: u32,
     deleted: Option<DeleteVector>,
+    /// For a dirty snapshot: who inserts the stripe still, and who is deleting rows of it.
+    unsettled: Option<Unsettled>,
     /// The rows asked for.
     within: std::ops::Range<i64>,
     /// Row last returned, or the one before the first asked for, or the one after the last.
     row: i64,
     batch: Option<(Batch, Vec<Datums>)>,
+}
+
+#[derive(Default)]
+struct Unsettled {
+    inserter: u32,
+    deleters: HashMap<u32, u32>,
 }
 
 /// An iteration over stripe rows.
@@ -64,7 +73,12 @@ impl StripeRows {
             lock::predicate_lock_table(table, snap);
         }
         let directory = Directory::open(table, LockMode::AccessShare);
-        let list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
+        let mut list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
+        if snap.kind() == SnapKind::Dirty {
+            // Of a directory row that is being replaced it sees both versions.
+            list.sort_by_key(|found| (found.slot, xact::is_in_progress(found.xmin)));
+            list.dedup_by_key(|found| found.slot);
+        }
         directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         // Parallel workers cannot see what their leader has in memory; the leader reads it.
         let pending =
@@ -105,6 +119,10 @@ impl StripeRows {
                         continue;
                     }
                     let (tid, xmin) = (Tid::of(current.slot, row), current.xmin);
+                    if let Some(who) = &current.unsettled {
+                        let deleter = who.deleters.get(&row).copied().unwrap_or(0);
+                        self.snap.set_dirty(who.inserter, deleter);
+                    }
                     self.load(row);
                     return Some((tid, xmin));
                 }
@@ -139,15 +157,23 @@ impl StripeRows {
                 None => return,
             },
         };
+        let mut unsettled = None;
         let deleted = match self.snap.kind() {
             SnapKind::Any => None,
             _ if self.deleted_too => None,
+            SnapKind::Dirty => {
+                let others = xact::is_in_progress(xmin) && !xact::is_ours(xmin);
+                let (deleted, deleters) = tombstones::dirty(&directory.toast, slot, rows);
+                unsettled = Some(Unsettled { inserter: if others { xmin } else { 0 }, deleters });
+                deleted
+            }
             _ => tombstones::deleted(&directory.toast, slot, rows, self.snap),
         };
         let within = rows_within(self.range, slot, rows);
         let row = if forward { within.start - 1 } else { within.end };
+        let batch = None;
         self.current =
-            Some(Current { source, slot, rows, xmin, deleted, within, row, batch: None });
+            Some(Current { source, slot, rows, xmin, deleted, unsettled, within, row, batch });
     }
 
     fn load(&mut self, row: u32) {

@@ -6,6 +6,7 @@ use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::{seq_of, unsigned_of, RowView};
 use crate::pg::{error, ChunkKey, Kind, Snap, SnapKind, Toast};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
+use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 
 /// A tombstone or anchor row.
@@ -230,4 +231,22 @@ pub fn deleted(toast: &Toast, slot: Slot, rows: u32, snap: Snap) -> Option<Delet
         }
     });
     vector
+}
+
+/// What a dirty snapshot is told of a stripe's rows: those that are surely deleted, and for those that others are
+/// deleting, who does.
+pub fn dirty(toast: &Toast, slot: Slot, rows: u32) -> (Option<DeleteVector>, HashMap<u32, u32>) {
+    let mut own = DirtySnap::new();
+    let snap = own.snap();
+    let (mut deleted, mut deleters) = (None::<DeleteVector>, HashMap::new());
+    each(toast, slot, rows, snap, |row, stone| {
+        if stone.tombstone.state != TombstoneState::Deleted {
+            return;
+        }
+        match snap.dirty_found() {
+            (0, _) => deleted.get_or_insert_with(|| DeleteVector::new(rows)).set(row),
+            (writer, _) => drop(deleters.insert(row, writer)),
+        }
+    });
+    (deleted, deleters)
 }

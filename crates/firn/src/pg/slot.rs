@@ -107,6 +107,23 @@ impl Slot {
         }
     }
 
+    /// The TID of the row in the slot, where a copy has lost it: ExecCopySlot() of a row that is in no buffer leaves the
+    /// slot's own invalid, and the tuple's right.
+    pub(super) fn restore_tid(self) {
+        // SAFETY: a live slot; its HeapTuple is one while it is not empty.
+        unsafe {
+            if (*self.0).tts_tid.ip_posid != 0
+                || !std::ptr::eq((*self.0).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple)
+            {
+                return;
+            }
+            let tuple = (*(self.0 as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+            if let Some(tuple) = tuple.as_ref() {
+                (*self.0).tts_tid = tuple.t_self;
+            }
+        }
+    }
+
     pub fn set_tid(self, table: u32, tid: Tid) {
         // SAFETY: live slot.
         unsafe {

@@ -332,6 +332,10 @@ pub(super) unsafe extern "C-unwind" fn lock(
     flags: u8,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> pg_sys::TM_Result::Type {
+    // A subscription's worker names the row that it has found by a copy of the scan's slot.
+    if (*tid).ip_posid == 0 {
+        callback(|| Slot::of(slot).restore_tid());
+    }
     let find_last = flags & pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8 != 0;
     let mut traversed = false;
     loop {
