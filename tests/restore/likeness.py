@@ -344,6 +344,20 @@ def together(world):
         refused(server, ["-f", "-", *wrong, path])
 
 
+def twice(world):
+    """What is said twice is taken as it was said last; what may be said several times adds up."""
+    server = world.server(NEW)
+    custom, directory = archives(world)[:2]
+    other = os.path.join(world.folder, "list-other")
+    for name, text in ((other, b"; nothing\n"), (other + "-last", pg_restore(server, "-l", custom)[1])):
+        with open(name, "wb") as f:
+            f.write(text)
+    for args in (["-F", "d", "-F", "c"], ["-U", "a", "-U", "b"], ["-j", "2", "-j", "4"], ["-a", "-a"], ["-L", other, "-L", other + "-last"],
+                 ["-n", "a", "-n", "b"], ["--section=data", "--section=pre-data"], ["-w", "-W", "-w"], ["-W", "-w"], ["--role=a", "--role=b"]):
+        alike(server, ["-l", *args, custom])
+    alike(server, ["-f", "nowhere/at/all", "-f", "-", KEY, "--restrict-key=last", "-S", "a", "-S", "b", "-a", "--disable-triggers", directory])
+
+
 def failed_tables(world):
     """--no-data-for-failed-tables: what is there already gets no rows."""
     server = world.server()
@@ -419,5 +433,6 @@ def cases(world):
     yield "like tar", lambda: tar(world)
     yield "like filters", lambda: filters(world)
     yield "like together", lambda: together(world)
+    yield "like twice", lambda: twice(world)
     yield "like failed tables", lambda: failed_tables(world)
     yield "like new flags", lambda: new_flags(world)

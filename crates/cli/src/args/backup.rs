@@ -12,6 +12,7 @@ use std::path::PathBuf;
 #[derive(Group, Clone, Debug)]
 #[command(
     disable_help_flag = true,
+    args_override_self = true,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "firn backup [OPTIONS] DBNAME DEST\n       firn backup [OPTIONS] -d CONNECTION DEST\n       \
@@ -297,7 +298,11 @@ impl Make {
 
 /// Flags of `firn backup verify`.
 #[derive(Group, Clone, Debug)]
-#[command(disable_help_flag = true, override_usage = "firn backup verify [OPTIONS] DEST")]
+#[command(
+    disable_help_flag = true,
+    args_override_self = true,
+    override_usage = "firn backup verify [OPTIONS] DEST"
+)]
 pub struct Verify {
     /// the backup: a directory, file:// or s3:// URL
     pub dest: String,
@@ -366,7 +371,7 @@ impl Verify {
 
 /// Flags of `firn backup list`.
 #[derive(Group, Clone, Debug)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, args_override_self = true)]
 pub struct List {
     /// where to look: a directory, file:// or s3:// URL
     pub parent: String,

@@ -20,10 +20,10 @@ pub struct Connect {
     #[arg(short = 'U', long, value_name = "NAME", value_hint = ValueHint::Username, help_heading = HEADING)]
     pub username: Option<String>,
     /// never prompt for password
-    #[arg(short = 'w', long, conflicts_with = "password", help_heading = HEADING)]
+    #[arg(short = 'w', long, overrides_with = "password", help_heading = HEADING)]
     pub no_password: bool,
     /// prompt for a password before connecting
-    #[arg(short = 'W', long, help_heading = HEADING)]
+    #[arg(short = 'W', long, overrides_with = "no_password", help_heading = HEADING)]
     pub password: bool,
 }
 

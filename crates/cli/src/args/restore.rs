@@ -44,7 +44,11 @@ pub enum VerifyDepth {
 }
 
 #[derive(Group, Clone, Debug)]
-#[command(disable_help_flag = true, override_usage = "firn restore [OPTIONS] [ARCHIVE]")]
+#[command(
+    disable_help_flag = true,
+    args_override_self = true,
+    override_usage = "firn restore [OPTIONS] [ARCHIVE]"
+)]
 pub struct Args {
     /// file or directory written by pg_dump or firn backup; path, file:// or s3:// URL, - or none for standard input
     pub archive: Option<String>,
