@@ -54,9 +54,13 @@ impl Raw {
         let sqlstate = self.field(b'C');
         let kind = match sqlstate.as_deref() {
             None => ErrorKind::Connection,
-            // Connection exceptions, admin shutdown, crash shutdown, cannot connect now, idle timeouts.
+            // Connection exceptions, admin shutdown, crash shutdown, cannot connect now, idle timeouts. As a mere ERROR
+            // they are about another connection, which a statement wanted: a subscription's, a foreign server's.
             Some(s) if s.starts_with("08") || (s.starts_with("57P") && s != "57P04") => {
-                ErrorKind::Connection
+                match self.field(b'V').as_deref() {
+                    Some("ERROR") => ErrorKind::Statement,
+                    _ => ErrorKind::Connection,
+                }
             }
             Some(_) => ErrorKind::Statement,
         };
