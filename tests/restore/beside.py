@@ -7,13 +7,19 @@ import threading
 from harness import proxy as px
 from harness.proxy import Proxy
 from restore import faults, toc
-from restore.common import firn
+from restore.common import NEW, OLD, firn
 
 PLAIN = "CREATE TABLE t (i int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 10);"
 ALL_TABLES = PLAIN + "CREATE PUBLICATION everything FOR ALL TABLES;"
 NO_DROPS = PLAIN + """
 CREATE FUNCTION no_drops() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'nothing is dropped here'; END$$;
 CREATE EVENT TRIGGER no_drops ON sql_drop EXECUTE FUNCTION no_drops();"""
+# Whatever the session's role of replication is, and whatever is done.
+ALWAYS = NO_DROPS + """
+CREATE FUNCTION counts() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN
+    IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() WHERE object_identity ~ 'firn_restore') THEN RAISE 'not this'; END IF; END$$;
+CREATE EVENT TRIGGER counts ON ddl_command_end EXECUTE FUNCTION counts();
+ALTER EVENT TRIGGER no_drops ENABLE ALWAYS; ALTER EVENT TRIGGER counts ENABLE ALWAYS;"""
 # The numbers of an enum's values are others in each database, and with them the partition that a hash gives.
 HASHED = "CREATE TYPE e AS ENUM (" + ", ".join(f"'v{i}'" for i in range(40)) + "); CREATE TABLE h (k e, v int) PARTITION BY HASH (k);" + "".join(
     f"CREATE TABLE h{i} PARTITION OF h FOR VALUES WITH (MODULUS 8, REMAINDER {i});" for i in range(8)) + (
@@ -62,6 +68,24 @@ def simple(world, name, sql, args=(), extra=(), before=None):
         if before:
             c.execute(before)
     complete(server, firn(server, "target", path, "-j", "2", *args))
+
+
+def always(world, version):
+    """Event triggers that are ENABLE ALWAYS, in the archive and in the database before, do not see the journal, and stay as they are."""
+    server = world.server(version)
+    path = archive(server, world, f"always-{version}", ALWAYS)
+    for before in (None, ALWAYS.removeprefix(PLAIN)):
+        with server.connect(server.fresh("target")) as c:
+            if before:
+                c.execute(before)
+        # What is there already fails: then the journal stays, for --resume.
+        run = firn(server, "target", path, "-j", "2", *(["--on-error=continue"] if before else []))
+        assert run.code == (1 if before else 0), run.out[-3000:]
+        with server.connect("target") as c:
+            found = c.execute("SELECT evtname, evtenabled::text FROM pg_event_trigger ORDER BY 1").fetchall()
+            assert found == [("counts", "A"), ("no_drops", "A")], found
+            assert c.execute("SELECT count(*) FROM t").fetchone() == (10,)
+            assert before or c.execute("SELECT to_regnamespace('firn_restore')").fetchone() == (None,)
 
 
 def published(world):
@@ -273,6 +297,8 @@ def cases(world):
     yield "beside swapped table", lambda: swapped(world)
     yield "beside publication of all tables", lambda: published(world)
     yield "beside event trigger", lambda: simple(world, "drops", NO_DROPS)
+    for version in (OLD, NEW):
+        yield f"beside event triggers always {version}", lambda v=version: always(world, v)
     yield "beside inserts astray", lambda: simple(world, "hashed", HASHED, extra=("--load-via-partition-root", "--inserts"))
     yield "beside hidden rows", lambda: hidden(world)
     yield "beside names with spaces", lambda: simple(world, "spaces", SPACES)

@@ -130,15 +130,36 @@ pub fn done(connection: &Connection, count: usize) -> Result<Done> {
 const UNSEEN: &str = "SELECT pg_catalog.set_config('session_replication_role', 'replica', true) \
      WHERE pg_catalog.has_parameter_privilege('session_replication_role', 'SET');";
 
+/// What stands around statements about the journal's tables, in their transaction. Event triggers that are ENABLE ALWAYS
+/// fire under [`UNSEEN`], too: newer servers have a setting against them, elsewhere they are off until the transaction ends,
+/// for nobody else.
+fn unseen(connection: &Connection) -> Result<[String; 2]> {
+    if connection.server_version() >= 170_000 {
+        let off = "SELECT pg_catalog.set_config('event_triggers', 'off', true) \
+                   WHERE pg_catalog.has_parameter_privilege('event_triggers', 'SET');";
+        return Ok([format!("{UNSEEN} {off}"), String::new()]);
+    }
+    let always = connection.query(
+        b"SELECT pg_catalog.quote_ident(evtname) FROM pg_catalog.pg_event_trigger WHERE evtenabled = 'A' \
+          AND (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = CURRENT_USER)",
+    )?;
+    let alter = |how: &str| -> String {
+        let names = (0..always.len()).map(|row| always.text(row, 0));
+        names.map(|name| format!(" ALTER EVENT TRIGGER {name} {how};")).collect()
+    };
+    Ok([format!("{UNSEEN}{}", alter("DISABLE")), alter("ENABLE ALWAYS")])
+}
+
 /// Begin a journal. A publication of all tables has its tables, too, and lets only such with a replica identity change.
 pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Result<()> {
     let text = |value: serde_json::Result<String>| -> Result<Vec<u8>> {
         let text = value.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
         Ok(quote_literal(text.as_bytes()))
     };
+    let [unseen, seen] = unseen(connection)?;
     let mut sql = format!(
         "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL default_table_access_method = heap;\n\
-         {UNSEEN} CREATE SCHEMA {SCHEMA};\n\
+         {unseen} CREATE SCHEMA {SCHEMA};\n\
          COMMENT ON SCHEMA {SCHEMA} IS 'journal of an unfinished firn restore; gone when it is finished';\n\
          CREATE TABLE {SCHEMA}.run (identity text NOT NULL, terms text NOT NULL, epoch integer NOT NULL, \
          phase text NOT NULL, begun timestamptz NOT NULL);\n\
@@ -153,7 +174,7 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
     sql.extend(text(serde_json::to_string(identity))?);
     sql.extend_from_slice(b", ");
     sql.extend(text(serde_json::to_string(terms))?);
-    sql.extend_from_slice(b", 0, 'restoring', pg_catalog.now()); COMMIT;");
+    sql.extend(format!(", 0, 'restoring', pg_catalog.now());{seen} COMMIT;").into_bytes());
     connection.run(&sql).map_err(|failure| {
         let _ = connection.run(b"ROLLBACK");
         failure.error.hint("The restoring role needs CREATE on the database, for the journal.")
@@ -276,19 +297,20 @@ pub fn all_done(connection: &Connection) -> Result<()> {
 
 /// Remove the journal, durably.
 pub fn end(connection: &Connection) -> Result<()> {
-    transaction(connection, &removal())
+    transaction(connection, &removal(&unseen(connection)?))
 }
 
-fn removal() -> String {
+fn removal([unseen, seen]: &[String; 2]) -> String {
     format!(
-        "SET LOCAL client_min_messages = error; {UNSEEN} \
-         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA};"
+        "SET LOCAL client_min_messages = error; {unseen} \
+         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA};{seen}"
     )
 }
 
 /// Remove the journal if nothing is recorded. A session that was lost may still commit something: the lock waits for it,
 /// though not for long, and what comes later finds no journal.
 pub fn end_if_empty(connection: &Connection) -> Result<bool> {
+    let around = unseen(connection)?;
     let look = format!(
         "BEGIN; SET LOCAL lock_timeout = '3s'; LOCK TABLE {SCHEMA}.journal, {SCHEMA}.entries IN ACCESS EXCLUSIVE MODE; \
          SELECT NOT EXISTS (SELECT 1 FROM {SCHEMA}.journal) AND NOT EXISTS (SELECT 1 FROM {SCHEMA}.entries)"
@@ -298,7 +320,7 @@ pub fn end_if_empty(connection: &Connection) -> Result<bool> {
         let _ = connection.run(b"ROLLBACK");
         return empty;
     }
-    let sql = format!("SET LOCAL synchronous_commit = on; {} COMMIT;", removal());
+    let sql = format!("SET LOCAL synchronous_commit = on; {} COMMIT;", removal(&around));
     connection.run(sql.as_bytes()).map_err(|failure| {
         let _ = connection.run(b"ROLLBACK");
         failure.error
