@@ -206,6 +206,24 @@ def table(world):
         assert len(cells) >= 2 and cells[1], f"{flag} says nothing"
 
 
+def warned(world):
+    """Warnings of the server are told, those before an error, too."""
+    server = world.server()
+    with server.connect(server.fresh("inorder_warns")) as c:
+        c.execute("CREATE FUNCTION warns(int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS "
+                  "$$BEGIN RAISE WARNING 'row % is odd', $1; RETURN true; END$$")
+        c.execute("CREATE TABLE t (i int CONSTRAINT warns CHECK (warns(i))); INSERT INTO t VALUES (7); CREATE INDEX late ON t ((i < 9)) WHERE warns(i)")
+    path = world.archive("inorder-warns", lambda p: server.archive("inorder_warns", p, "c"))
+    for more in (["-1"], ["--transaction-size=2"]):
+        run = firn(server, server.fresh("target"), path, *more, "--no-analyze").ok()
+        # Of the row that is loaded, and of the index.
+        assert run.out.count("WARNING:  row 7 is odd") == 2, run.out
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE TABLE late (i int)")
+    run = firn(server, "target", path, "-1").fails("already exists")
+    assert "WARNING:  row 7 is odd" in run.out, run.out
+
+
 def cases(world):
     for name, more, before in CASES:
         yield f"in order {name}", lambda m=more, b=before: one(world, m, b, "c")
@@ -218,5 +236,6 @@ def cases(world):
     yield "in order stopped", lambda: stopped(world)
     yield "in order lost", lambda: lost(world)
     yield "in order verified", lambda: verified(world)
+    yield "in order warnings", lambda: warned(world)
     yield "in order refused", lambda: refused(world)
     yield "flags table", lambda: table(world)

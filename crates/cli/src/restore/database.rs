@@ -1,16 +1,17 @@
 //! The target database: creating it, and dropping what is in the way.
 
 use super::session::Target;
-use super::Options;
+use super::{tell, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::describe;
 use crate::plan::render::search_path;
 use crate::plan::select::Selection;
+use crate::report::Watch;
 
 /// Create the archive's database, as `pg_restore --create` does; returns its name. With `--resume` it may exist.
-pub fn create(archive: &Archive, options: &Options) -> Result<String> {
+pub fn create(archive: &Archive, options: &Options, watch: &dyn Watch) -> Result<String> {
     let toc = archive.toc();
     let entry = toc
         .entries()
@@ -37,17 +38,16 @@ pub fn create(archive: &Archive, options: &Options) -> Result<String> {
         connection.run(&drop)?;
     }
     // CREATE DATABASE is no statement for a transaction; what follows it in the entry is run with it.
+    // Its owner is named in the same statement: a database of the wrong owner is not left behind, to be resumed.
     let mut rest = entry.defn;
-    while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
-        connection.run(statement)?;
-        rest = after;
-    }
+    let mut owner = Vec::new();
     if !options.no_owner && !entry.owner.is_empty() {
-        let mut owner = b"ALTER DATABASE ".to_vec();
-        owner.extend(crate::pg::quote_ident(entry.tag));
-        owner.extend_from_slice(b" OWNER TO ");
-        owner.extend(crate::pg::quote_ident(entry.owner));
-        connection.run(&owner)?;
+        owner = [b" OWNER = ", &crate::pg::quote_ident(entry.owner)[..]].concat();
+    }
+    while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
+        connection.run(&[statement, &std::mem::take(&mut owner)].concat())?;
+        tell::notices(&connection, watch);
+        rest = after;
     }
     Ok(connection_string(&name, &options.target))
 }
@@ -72,6 +72,7 @@ pub fn clean(
     archive: &Archive,
     selection: &Selection,
     options: &Options,
+    watch: &dyn Watch,
 ) -> Result<Vec<String>> {
     let mut ignored = Vec::new();
     let mut places: Vec<u32> = selection.places().collect();
@@ -90,7 +91,9 @@ pub fn clean(
         if selects_schemas && !entry.namespace.is_empty() {
             drop = [search_path(entry.namespace), drop].concat();
         }
-        if let Err(failure) = connection.run(&drop) {
+        let dropped = connection.run(&drop);
+        tell::notices(connection, watch);
+        if let Err(failure) = dropped {
             if failure.error.kind == ErrorKind::Connection {
                 return Err(failure.error);
             }

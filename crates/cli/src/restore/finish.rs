@@ -2,14 +2,16 @@
 //!
 //! `pg_class.reltuples` does not tell whether a table was analyzed: building an index sets it, too.
 
-use super::{session, Options};
+use super::{session, tell, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
 use crate::plan::select::Selection;
 use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::restore::work::Stop;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Analyze tables of the restore on all connections, the largest first. Partitioned parents come after their
 /// partitions.
@@ -34,7 +36,7 @@ pub fn analyze(
     if loaded.is_empty() || has_statistics {
         return Ok(());
     }
-    let connection = options.target.connect(dbname)?;
+    let connection = first(options, dbname)?;
     session::prepare(&connection, toc, &options.target, None)?;
     let rows = connection.query(
         b"SELECT n.nspname, c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname), \
@@ -57,18 +59,26 @@ pub fn analyze(
             }
         }
     }
-    drop(connection);
     watch.event(&Event::Work { steps: tables.len(), cost: total });
     tables.reverse();
     let tables = Mutex::new(tables);
     let failed = Mutex::new(None);
+    let first = Mutex::new(Some(connection));
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
     std::thread::scope(|scope| {
         for worker in 0..options.jobs {
-            let (next, failed) = (&next, &failed);
+            let (next, failed, first) = (&next, &failed, &first);
             scope.spawn(move || {
                 let work = || -> Result<()> {
-                    let connection = options.target.connect(dbname)?;
+                    let own = match worker {
+                        0 => first.lock().unwrap_or_else(PoisonError::into_inner).take(),
+                        _ => None,
+                    };
+                    let connection = match own.map_or_else(|| options.target.connect(dbname), Ok) {
+                        // The server may not have as many as were asked for: the first does it all, if need be.
+                        Err(e) if e.kind == ErrorKind::Connection => return Ok(()),
+                        connection => connection?,
+                    };
                     session::prepare(&connection, toc, &options.target, None)?;
                     stop.cancels(&connection);
                     let pid = connection.backend_pid();
@@ -82,6 +92,7 @@ pub fn analyze(
                         let what = String::from_utf8_lossy(&sql);
                         watch.event(&Event::Begin { worker, what: &what, steps: 1, cost });
                         let result = connection.run(&sql);
+                        tell::notices(&connection, watch);
                         let (steps, ok) = (1, result.is_ok());
                         let (statements, transactions) = (u64::from(ok), u64::from(ok));
                         let did = Did { steps, cost, statements, transactions, rows: 0, ok };
@@ -109,6 +120,19 @@ pub fn analyze(
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(e) => Err(e),
         None => Ok(()),
+    }
+}
+
+/// A connection, if the server takes one soon: it counts a session until its process has ended, and those of the restore
+/// were closed just now.
+fn first(options: &Options, dbname: Option<&str>) -> Result<Connection> {
+    let mut tries = 0;
+    loop {
+        match options.target.connect(dbname) {
+            Err(e) if e.kind == ErrorKind::Connection && tries < 20 => tries += 1,
+            connection => return connection,
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

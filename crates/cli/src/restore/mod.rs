@@ -221,7 +221,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
     let options = &Options { filter, ..options.clone() };
     let created = match options.create {
-        true => Some(database::create(&archive, options)?),
+        true => Some(database::create(&archive, options, watch)?),
         false => None,
     };
     let dbname = created.as_deref();
@@ -314,7 +314,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         }
         if terms.clean {
             watch.event(&Event::Phase("dropping"));
-            report.ignored = database::clean(&connection, &archive, &selection, options)?;
+            report.ignored = database::clean(&connection, &archive, &selection, options, watch)?;
         }
         journal::begin(&connection, &identity, &terms)?;
     }

@@ -1,10 +1,19 @@
 //! Steps in words and by kind of work, and which statement failed, for those who watch.
 
 use crate::archive::Toc;
+use crate::pg::Connection;
 use crate::plan::build::describe;
 use crate::plan::text::split_statement;
 use crate::plan::{Plan, Work};
-use crate::report::{Costs, Kind};
+use crate::report::{Costs, Event, Kind, Watch};
+
+/// What the server has said beside its answers since the last time. Whoever runs statements of an archive, or about its
+/// tables, tells it: a WARNING is about the result.
+pub fn notices(connection: &Connection, watch: &dyn Watch) {
+    for notice in connection.take_notices() {
+        watch.event(&Event::Note(&notice));
+    }
+}
 
 /// The kind of work that a step is.
 pub fn kind(plan: &Plan, toc: &Toc, step: u32) -> Kind {

@@ -140,6 +140,10 @@ pub struct Site<'a> {
     fatal: Mutex<Option<Error>>,
     bytes: AtomicU64,
     rows: AtomicU64,
+    /// Some worker has a connection.
+    connected: AtomicBool,
+    /// It was told that there are fewer connections than were asked for.
+    fewer: AtomicBool,
 }
 
 /// How a run ended.
@@ -201,6 +205,8 @@ impl<'a> Site<'a> {
             fatal: Mutex::default(),
             bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
+            connected: AtomicBool::new(false),
+            fewer: AtomicBool::new(false),
         }
     }
 

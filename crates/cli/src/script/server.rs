@@ -73,7 +73,9 @@ impl Sink for Server<'_> {
             return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
         }
         self.committing = text.starts_with(b"COMMIT");
-        let Err(failure) = self.connection.run(text) else { return Ok(()) };
+        let result = self.connection.run(text);
+        tell::notices(&self.connection, self.watch);
+        let Err(failure) = result else { return Ok(()) };
         let mut error = failure.error;
         let (statement, begin) = tell::statement_at(text, failure.index, error.position);
         error.position = error.position.and_then(|p| p.checked_sub(begin));
@@ -101,7 +103,9 @@ impl Sink for Server<'_> {
     fn rows(&mut self, archive: &Archive, place: usize) -> Result<()> {
         let moved = |bytes| self.watch.event(&Event::Moved { worker: None, rows: 0, bytes });
         let flow = Flow { stop: self.stop, moved: &moved };
-        match copy_rows(&self.connection, archive, place, (0, 1), false, false, &flow) {
+        let copied = copy_rows(&self.connection, archive, place, (0, 1), false, false, &flow);
+        tell::notices(&self.connection, self.watch);
+        match copied {
             Ok(copied) => {
                 self.watch.event(&Event::Moved { worker: None, rows: copied.rows, bytes: 0 });
                 Ok(())

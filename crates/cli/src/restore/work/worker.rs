@@ -13,12 +13,18 @@ use crate::report::{Did, Event, Setback};
 use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
 use crate::restore::journal::{self, fence, fence::Session};
 use crate::restore::session::prepare;
-use crate::restore::tell::statement_at;
+use crate::restore::tell::{notices, statement_at};
 use crate::restore::unlogged;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often a connection that the server has refused is tried again, when others work and when nobody does, and for how
+/// long it is when nobody does.
+const TRY_EVERY: Duration = Duration::from_secs(5);
+const TRY_SOON: Duration = Duration::from_millis(200);
+const TRY_FOR: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker<'s, 'a> {
     site: &'s Site<'a>,
@@ -73,7 +79,9 @@ impl Worker<'_, '_> {
     /// Work until nothing is left.
     pub fn work(mut self) -> Result<()> {
         let site = self.site;
-        self.connect()?;
+        if !self.join()? {
+            return Ok(());
+        }
         loop {
             let batch = {
                 let mut scheduler = lock(&site.scheduler);
@@ -118,6 +126,46 @@ impl Worker<'_, '_> {
                 site.stop.stop();
                 site.wake.notify_all();
                 return Ok(());
+            }
+        }
+    }
+
+    /// Connect, or wait until the server takes another connection: it may not have as many as were asked for, and others
+    /// may do with fewer what there is to do. Tells whether there is a connection; if not, all is done without it.
+    fn join(&mut self) -> Result<bool> {
+        let (site, begin) = (self.site, Instant::now());
+        loop {
+            let error = match self.connect() {
+                Ok(()) => {
+                    site.connected.store(true, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Err(e) if e.kind != ErrorKind::Connection => return Err(e),
+                Err(e) => e,
+            };
+            // With the server gone, or a connection that this pass began with, nothing goes on.
+            if site.keeper.with(|keeper| keeper.query(b"SELECT 1").is_err()) {
+                return Err(error);
+            }
+            // Somebody has to work. The server counts a session until its process has ended, so that those that were
+            // closed just now may be in the way.
+            let others = site.connected.load(Ordering::Relaxed);
+            if !others && begin.elapsed() > TRY_FOR {
+                return Err(error);
+            }
+            if others && !site.fewer.swap(true, Ordering::Relaxed) {
+                let message = format!("warning: working with fewer connections: {}", error.message);
+                site.watch.event(&Event::Note(&message));
+            }
+            let wait = if others { TRY_EVERY } else { TRY_SOON };
+            let waiting = Instant::now();
+            let mut scheduler = lock(&site.scheduler);
+            while waiting.elapsed() < wait {
+                if site.stop.is_set() || scheduler.finished() {
+                    return Ok(false);
+                }
+                let woken = site.wake.wait_timeout(scheduler, wait);
+                scheduler = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
@@ -173,9 +221,7 @@ impl Worker<'_, '_> {
     /// Tell what the server has said beside its answers.
     fn pass_on_notices(&self) {
         let Some((connection, _)) = &self.connection else { return };
-        for notice in connection.take_notices() {
-            self.site.watch.event(&Event::Note(&notice));
-        }
+        notices(connection, self.site.watch);
     }
 
     fn setback(&self, setback: Setback, message: &str) {
