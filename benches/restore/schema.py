@@ -264,6 +264,11 @@ def make_roots(tables, without):
             for n, name in enumerate(FACTS + OTHERS)]
 
 
+def tables_with(leaves):
+    """How many tables there are in all when each root has so many partitions, the DEFAULT partition among them."""
+    return PLAIN + ROOTS * (leaves + 1)
+
+
 def write(folder, tables, without=()):
     """Write the files; the names in the order in which they are to be run, those of one list at the same time."""
     os.makedirs(folder, exist_ok=True)
@@ -309,6 +314,7 @@ def load(folder, steps, conninfo, connections=2, psql="psql"):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=10_000, help=f"partitioned tables, partitions, plain tables (from {LEAST})")
+    parser.add_argument("--leaves", type=int, help="in place of --tables: so many partitions of each root")
     parser.add_argument("--out", required=True, help="the folder for the files")
     parser.add_argument("--without", default="", help=f"comma-separated, of {', '.join(FEATURES)}")
     parser.add_argument("--load", metavar="CONNINFO", help="also run them on this empty database")
@@ -318,6 +324,8 @@ def main():
     without = [w for w in args.without.split(",") if w]
     if unknown := set(without) - set(FEATURES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if args.leaves:
+        args.tables = tables_with(args.leaves)
     steps = write(args.out, args.tables, without)
     if args.load:
         begin = time.time()
