@@ -1,7 +1,7 @@
 //! Objects of the archive, looked up in the catalogs.
 
 use crate::archive::Entry;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
@@ -244,6 +244,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let wrong = Mutex::new(Vec::new());
     let failed = Mutex::new(None);
     let work = |connection: &Connection| -> Result<()> {
+        job.stop.cancels(connection);
         look_up_by_index(connection, true)?;
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -257,7 +258,12 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
         for _ in 1..jobs {
             let (work, failed) = (&work, &failed);
             scope.spawn(move || {
-                if let Err(e) = job.connect().and_then(|own| work(&own)) {
+                let result = match job.connect() {
+                    // The server may not have as many as were asked for: the first asks all, if need be.
+                    Err(e) if e.kind == ErrorKind::Connection => Ok(()),
+                    connection => connection.and_then(|own| work(&own)),
+                };
+                if let Err(e) = result {
                     failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
                 }
             });
@@ -266,6 +272,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
         }
     });
+    job.stop.cancels_no_more();
     if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(e);
     }
