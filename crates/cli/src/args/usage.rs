@@ -240,14 +240,17 @@ mod tests {
     fn together() {
         let help = "\nHINT:  Try \"firn restore --help\" for more information.";
         // Clap names first the option that says what it does not go with, however they were given.
-        for line in ["firn restore a -w -W", "firn restore a -W -w"] {
+        for line in ["firn restore a -q -v", "firn restore a -v -q"] {
             let message = refused(line);
             assert!(message.contains(&format!(" cannot be used together{help}")), "{message}");
-            for part in ["options -", "-w/--no-password", "-W/--password"] {
+            for part in ["options -", "-q/--quiet", "-v/--verbose"] {
                 assert!(message.contains(part), "{message}");
             }
         }
-        check("firn restore a -j 3 -j 4", &format!("option -j/--jobs was given twice{help}"));
+        check(
+            "firn man --dir a --dir b",
+            "option --dir was given twice\nHINT:  Try \"firn man --help\" for more information.",
+        );
         check(
             "firn backup verify b --checksums",
             "option -d/--dbname is missing, which another option needs\n\
