@@ -281,12 +281,8 @@ def cases(world):
         for form in ("c", "d"):
             runs = RUNS if whole else few.sample(RUNS, 2)
             yield f"pg_dump's objects {version} {form}", lambda v=version, f=form, r=runs: all_kinds(world, v, f, r)
-        part = seed if not whole else None
-        yield f"pg_dump's runs {version}", lambda v=version, p=part: dumped(world, v, drawn(sorted(suite(world, v).runs), p))
-        flags = FLAGS + (NEWER if version == NEW else [])
-        yield f"pg_dump's objects and flags {version}", lambda v=version, f=flags, p=part: flagged(world, v, drawn(f, p))
-
-
-def drawn(everything, seed):
-    """Some of them, if there is a seed."""
-    return everything if seed is None else random.Random(seed).sample(everything, 4)
+        # Not all of these are alike yet: docs/internals/hardening-program.md, "Still open".
+        if whole:
+            flags = FLAGS + (NEWER if version == NEW else [])
+            yield f"pg_dump's runs {version}", lambda v=version: dumped(world, v, sorted(suite(world, v).runs))
+            yield f"pg_dump's objects and flags {version}", lambda v=version, f=flags: flagged(world, v, f)
