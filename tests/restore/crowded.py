@@ -25,15 +25,21 @@ def few(world, taken):
     path = flags.archive(world)
     server.fresh("oracle")
     server.pg_restore("oracle", path, "-O", "-x", "--no-tablespaces")
-    server.fresh("target")
-    others = [server.connect() for _ in range(taken)]
-    try:
-        run = firn(server, "target", path, "-j", "8", "-O", "-x", "--no-tablespaces").ok()
-    finally:
-        for other in others:
-            other.close()
-    assert run.out.count(FEWER) == 1 and "connection was lost" not in run.out and "to the server was lost" not in run.out, run.out
-    same_blocks(server.dump("oracle"), server.dump("target"))
+    # Those that there are may have done all before the first that there is not was asked for: then there is nothing to warn of.
+    for _ in range(6):
+        server.fresh("target")
+        others = [server.connect() for _ in range(taken)]
+        try:
+            run = firn(server, "target", path, "-j", "8", "-O", "-x", "--no-tablespaces").ok()
+        finally:
+            for other in others:
+                other.close()
+        warned = run.out.count(FEWER)
+        assert warned <= 1 and "connection was lost" not in run.out and "to the server was lost" not in run.out, run.out
+        same_blocks(server.dump("oracle"), server.dump("target"))
+        if warned:
+            return
+    raise AssertionError(f"nothing is said of the connections that there are not: {run.out}")
 
 
 def owner(world):
