@@ -24,6 +24,7 @@ CASES = {
     "damaged tombstones": damage.damaged_tombstone,
     "repair beside reindex": damage.repair_beside_reindex,
     "check of index entries": damage.index_entries,
+    "check of broken chains": damage.broken_chains,
     "store not mounted": stores.unmounted,
     "store moved": stores.moved,
     "copies of a database and their stores": stores.copies,

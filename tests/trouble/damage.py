@@ -363,6 +363,43 @@ def repair_beside_reindex(cluster):
         c.execute("DROP TABLE f, h")
 
 
+# Heap-only tuples' predecessors, left by updates that were rolled back, whose successor's place another row has.
+BROKEN_CHAINS = """
+WITH items AS (SELECT block, i.* FROM generate_series(0, pg_relation_size('{0}') / 8192 - 1) block,
+    heap_page_items(get_raw_page('{0}', block::int)) i)
+SELECT count(*), min(a.block) FROM items a JOIN items b ON a.block = b.block AND a.lp <> b.lp
+    AND a.t_ctid = format('(%s,%s)', b.block, b.lp)::tid
+WHERE a.t_infomask2 & 16384 <> 0 AND b.t_infomask2 & 32768 = 0"""
+
+
+def broken_chains(cluster):
+    """DELETEs of locked rows are rolled back, what they wrote is cleared away, and its place is taken by the anchors of
+    other rows; then the first anchors are removed, but not yet their index entries: these lead nowhere."""
+    with cluster.connect() as c, cluster.connect() as holder, cluster.connect() as reader:
+        c.execute("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        fresh(c)
+        toast = toast_of(c)
+        holder.execute("BEGIN")
+        broken = 0
+        for first in range(601, 1400, 20):
+            rows = f"WHERE id BETWEEN {first} AND {first + 18}"
+            c.execute(f"BEGIN; SELECT id FROM f {rows} FOR UPDATE; DELETE FROM f {rows}; ROLLBACK")
+            holder.execute(f"SELECT id FROM f WHERE id BETWEEN {first + 900} AND {first + 908} FOR SHARE")
+            broken, page = c.execute(BROKEN_CHAINS.format(toast)).fetchone()
+            if broken:
+                break
+        assert broken
+        reader.execute(f"BEGIN; DECLARE r CURSOR FOR SELECT ctid FROM {toast} WHERE ctid >= '({page},1)'")
+        assert reader.execute("FETCH 1 FROM r").fetchone() is not None
+        c.execute(f"VACUUM {toast}")
+        assert c.execute(BROKEN_CHAINS.format(toast)).fetchone()[0] == broken
+        intact(c)
+        assert not plan(c)
+        reader.execute("ROLLBACK")
+        holder.execute("ROLLBACK")
+        c.execute("DROP TABLE f, h")
+
+
 def repairs(cluster):
     """Each kind of damage that can be mended."""
     with cluster.connect() as c, cluster.connect() as other:

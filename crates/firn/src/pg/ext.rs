@@ -164,6 +164,17 @@ pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::Transaction
     (*header).t_choice.t_heap.t_xmax
 }
 
+/// A tuple has a heap-only successor, of an update that counts (PostgreSQL's HeapTupleHeaderIsHotUpdated).
+///
+/// # Safety
+/// `header` is a live heap tuple header.
+pub unsafe fn is_hot_updated(header: pg_sys::HeapTupleHeader) -> bool {
+    let mask = u32::from((*header).t_infomask);
+    u32::from((*header).t_infomask2) & pg_sys::HEAP_HOT_UPDATED != 0
+        && mask & pg_sys::HEAP_XMAX_INVALID == 0
+        && mask & pg_sys::HEAP_XMIN_FROZEN != pg_sys::HEAP_XMIN_INVALID
+}
+
 /// The copy of the status of backend `number` (from 1) that this transaction has made, or null.
 ///
 /// # Safety

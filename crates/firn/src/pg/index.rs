@@ -213,11 +213,7 @@ impl Builder {
             let header = (*tuple).t_data;
             let xmin = (*header).t_choice.t_heap.t_xmin;
             let xmax = super::ext::update_xid(header);
-            let invalid_xmax = (*header).t_infomask as u32 & pg_sys::HEAP_XMAX_INVALID != 0;
-            let hot_updated = (*header).t_infomask2 as u32 & pg_sys::HEAP_HOT_UPDATED != 0
-                && !invalid_xmax
-                && (*header).t_infomask as u32 & pg_sys::HEAP_XMIN_FROZEN
-                    != pg_sys::HEAP_XMIN_INVALID;
+            let hot_updated = super::ext::is_hot_updated(header);
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
             let unique =
                 (*self.request.info).ii_Unique || !(*self.request.info).ii_ExclusionOps.is_null();

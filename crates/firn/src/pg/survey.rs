@@ -194,32 +194,43 @@ impl Rows<'_> {
         }
     }
 
-    /// What an index entry leads to, through the chain of heap-only tuples if there is one.
+    /// What an index entry leads to, through the chain of heap-only tuples if there is one, followed as
+    /// PostgreSQL's heap_hot_search_buffer does: what has the place of a tuple that an aborted update
+    /// had made, and that is gone, is not the next of the chain.
     pub fn led_to(&self, entry: Entry, snap: Snap) -> Led {
         let block = entry.place.block;
         if block >= self.0.heap_blocks() {
             return Led::Nowhere;
         }
-        // SAFETY: as on_pages; the chain stays on the page, and no link is followed twice.
+        // SAFETY: as on_pages; the chain stays on the page, and no more links are followed than it can have.
         unsafe {
             let page = self.page(block);
             let raw = pg_sys::BufferGetPage(page.buffer);
             let mut offset = entry.place.offset;
             let mut led = Led::Nowhere;
+            let mut redirected = false;
             if offset > 0 && offset <= pg_sys::PageGetMaxOffsetNumber(raw) {
                 let item = pg_sys::PageGetItemId(raw, offset);
                 if (*item).lp_flags() == pg_sys::LP_REDIRECT {
-                    offset = (*item).lp_off() as u16;
+                    (offset, redirected) = ((*item).lp_off() as u16, true);
                 }
             }
-            for _ in 0..firn_format::ROWS_PER_BLOCK {
+            let mut updater = None;
+            for links in 0..firn_format::ROWS_PER_BLOCK {
                 let Some(mut tuple) = self.tuple(&page, block, offset) else { break };
+                let header = tuple.t_data;
+                let xmin = RowView { tuple: &mut tuple }.xmin();
+                let heap_only = (*header).t_infomask2 as u32 & pg_sys::HEAP_ONLY_TUPLE != 0;
+                let foreign = updater.is_some_and(|updater| updater != xmin);
+                if foreign || (heap_only && links == 0 && !redirected) {
+                    break;
+                }
                 if sees(snap, &mut tuple, page.buffer) {
                     let row = RowView { tuple: &mut tuple };
                     led = match row.key() == entry.key {
                         false => Led::Astray,
                         true => Led::Row {
-                            frozen: row.xmin() == super::toast::FROZEN_XID,
+                            frozen: xmin == super::toast::FROZEN_XID,
                             bytes: row.data().len(),
                             place: row.place(),
                             first: row.data().first().copied().unwrap_or(0),
@@ -227,12 +238,14 @@ impl Rows<'_> {
                     };
                     break;
                 }
-                let header = tuple.t_data;
                 let next = tid_of(&(*header).t_ctid);
-                let updated = (*header).t_infomask2 as u32 & pg_sys::HEAP_HOT_UPDATED != 0;
-                if !updated || next.block != block || next.offset == offset {
+                if !super::ext::is_hot_updated(header)
+                    || next.block != block
+                    || next.offset == offset
+                {
                     break;
                 }
+                updater = Some(super::ext::update_xid(header).into_inner());
                 offset = next.offset;
             }
             Rows::release(page);
