@@ -374,8 +374,19 @@ pub fn depends_on_access_method(index: u32, method: u32) -> bool {
     found
 }
 
-/// Indexes of a relation, those which nobody sees any more included.
-pub fn indexes_of(relation: u32) -> Vec<u32> {
+/// What the catalog says of an index.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexState {
+    pub oid: u32,
+    /// Sessions see it, and make entries in it if it is ready.
+    pub live: bool,
+    pub ready: bool,
+    pub valid: bool,
+}
+
+/// Indexes of a relation, those which nobody sees any more included: their states at one moment, as REINDEX
+/// CONCURRENTLY changes those of two at once.
+pub fn indexes_of(relation: u32) -> Vec<IndexState> {
     let mut list = Vec::new();
     // SAFETY: a catalog scan with a key on the stack.
     unsafe {
@@ -398,7 +409,10 @@ pub fn indexes_of(relation: u32) -> Vec<u32> {
                 break;
             }
             let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_index;
-            list.push((*form).indexrelid.to_u32());
+            let pg_sys::FormData_pg_index { indexrelid, indislive, indisready, indisvalid, .. } =
+                *form;
+            let oid = indexrelid.to_u32();
+            list.push(IndexState { oid, live: indislive, ready: indisready, valid: indisvalid });
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, lock);
@@ -480,10 +494,15 @@ pub fn is_valid_index(index: u32) -> bool {
 
 /// A relation's name, quoted; None when it is gone.
 pub fn name_of(oid: u32) -> Option<String> {
+    plain_name_of(oid).map(|name| format!("\"{name}\""))
+}
+
+/// A relation's name, without quotes; None when it is gone.
+pub fn plain_name_of(oid: u32) -> Option<String> {
     // SAFETY: a copy in this transaction's memory.
     unsafe {
         let name = pg_sys::get_rel_name(oid.into());
-        (!name.is_null()).then(|| format!("\"{}\"", CStr::from_ptr(name).to_string_lossy()))
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
     }
 }
 

@@ -275,13 +275,11 @@ pub struct ToastIndex {
 
 /// The indexes of a TOAST relation, whatever their state.
 pub fn indexes_of(toast: Rel) -> Vec<ToastIndex> {
-    let all = super::tableam_ddl::index_oids(toast).into_iter();
-    all.filter_map(|oid| {
-        let index = super::OpenRel::if_there(oid, super::LockMode::AccessShare)?;
-        // SAFETY: an open index.
-        let form = unsafe { &*(*index.rel().raw()).rd_index };
-        let (valid, ready) = (form.indisvalid, form.indisready);
-        Some(ToastIndex { oid, name: index.rel().name(), valid, ready })
+    let all = super::catalog::indexes_of(toast.oid()).into_iter().filter(|index| index.live);
+    all.filter_map(|index| {
+        let super::catalog::IndexState { oid, valid, ready, .. } = index;
+        let name = super::catalog::plain_name_of(oid)?;
+        Some(ToastIndex { oid, name, valid, ready })
     })
     .collect()
 }

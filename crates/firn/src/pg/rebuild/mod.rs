@@ -263,9 +263,8 @@ fn drop_alone(place: Place) -> bool {
 /// or what rewrote it, has made it valid since: PostgreSQL then builds all indexes that there are.
 pub fn left_overs(table: u32) -> Vec<u32> {
     let Some(ours) = catalog::access_method() else { return Vec::new() };
-    let mut list = catalog::indexes_of(table);
-    list.retain(|index| catalog::depends_on_access_method(*index, ours));
-    list
+    let all = catalog::indexes_of(table).into_iter().map(|index| index.oid);
+    all.filter(|index| catalog::depends_on_access_method(*index, ours)).collect()
 }
 
 /// For pg_stat_progress_create_index.
