@@ -4,6 +4,10 @@ from restore import applications, beside, catalogs, common, crowded, damage, dum
 
 PARTS = (roundtrip, catalogs, dumpsuite, applications, shapes, flags, likeness, inorder, secrets, verified, versions, old, probing, errors,
          damage, kills, faults, existing, hostile, beside, crowded, memory, parts, regression)
+from restore import alone, beside, catalogs, common, damage, errors, existing, faults, flags, hostile, inorder, kills, likeness, memory, old, \
+    parts, probing, redirect, regression, roundtrip, secrets, shapes, verified, versions
+PARTS = (roundtrip, catalogs, shapes, flags, likeness, inorder, secrets, verified, versions, old, probing, errors, damage, kills,
+         faults, existing, hostile, beside, memory, parts, alone, redirect, regression)
 
 
 def run(tally, pattern):

@@ -217,7 +217,14 @@ fn planned(toc: &Toc, facts: &Facts, rules: Rules, bytes: u64) -> Plan {
 }
 
 fn facts(superuser: bool, lock_slots: u64) -> Facts {
-    Facts { server_version: 150_000, superuser, no_staging: None, lock_slots, jobs: 2 }
+    Facts {
+        server_version: 150_000,
+        superuser,
+        no_staging: None,
+        lock_slots,
+        jobs: 2,
+        reloads: Vec::new(),
+    }
 }
 
 proptest! {

@@ -229,6 +229,12 @@ impl Archive {
         &self.toc
     }
 
+    /// Use another table of contents in place of the archive's own, with entries in the same places.
+    pub fn change_toc(&mut self, change: impl FnOnce(Toc) -> Result<Toc>) -> Result<()> {
+        self.toc = change(std::mem::take(&mut self.toc))?;
+        Ok(())
+    }
+
     /// The manifest, if this is a backup of `firn backup`. Read anew, as it may be large.
     pub fn manifest(&self) -> Result<Option<Manifest>> {
         match &self.data {

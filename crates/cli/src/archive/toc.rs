@@ -154,6 +154,8 @@ pub struct Toc {
     far_places: HashMap<i32, u32>,
     /// Dump ids below this go to `places`.
     dense: i32,
+    /// What the archive says, if this says something else.
+    written: Option<Box<Toc>>,
 }
 
 /// A place that is none.
@@ -167,6 +169,21 @@ impl Toc {
         // In real archives entries take a hundred bytes and more, and most objects have one.
         let dense = i32::try_from(bytes / 16).unwrap_or(i32::MAX).max(LEAST_DENSE);
         Toc { dense, ..Toc::default() }
+    }
+
+    /// An empty one for entries of the same ids.
+    pub fn alike(&self) -> Toc {
+        Toc { dense: self.dense, ..Toc::default() }
+    }
+
+    /// This is used in place of what the archive says; entries have the same places.
+    pub fn instead_of(self, written: Toc) -> Toc {
+        Toc { written: Some(Box::new(written)), ..self }
+    }
+
+    /// What the archive says: its names are those that users choose by.
+    pub fn as_written(&self) -> &Toc {
+        self.written.as_deref().unwrap_or(self)
     }
 
     pub fn len(&self) -> usize {

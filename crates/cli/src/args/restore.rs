@@ -5,6 +5,7 @@ use super::filter_file;
 use super::output::Output;
 use crate::archive::Format;
 use crate::error::{Error, Result};
+use crate::plan::redirect::{names, Redirects};
 use crate::plan::select::Filter;
 use crate::plan::Rules;
 use crate::restore::check::Check;
@@ -171,6 +172,9 @@ pub struct Args {
     /// with -n, -t and the like: also restore what the chosen objects depend on, and what belongs to chosen tables
     #[arg(long, help_heading = WHAT)]
     pub with_dependencies: bool,
+    /// with -a: put the rows of table OLD into table NEW, which is there; may be repeated
+    #[arg(long, value_name = "OLD:NEW", help_heading = WHAT)]
+    pub redirect_table: Vec<String>,
     /// use table of contents from this file for selecting output
     #[arg(short = 'L', long, value_name = "FILENAME", help_heading = WHAT)]
     pub use_list: Option<String>,
@@ -184,6 +188,9 @@ pub struct Args {
     /// require table and/or schema include patterns to match at least one entity each
     #[arg(long, help_heading = WHAT)]
     pub strict_names: bool,
+    /// with -a: empty the tables, each in the transaction that restores its rows
+    #[arg(long, alias = "truncate-tables")]
+    pub truncate_table: bool,
     /// disable triggers during data-only restore
     #[arg(long)]
     pub disable_triggers: bool,
@@ -364,6 +371,7 @@ impl Args {
         let single = ("-1/--single-transaction", self.single_transaction);
         let size = ("--transaction-size", self.transaction_size.is_some());
         let proceed = ("--on-error=continue", self.on_error == OnError::Continue);
+        let truncate = ("--truncate-table", self.truncate_table);
         let pairs = [
             (schema, data),
             (schema, statistics),
@@ -385,6 +393,10 @@ impl Args {
             (("--verify", self.verify.is_some()), file),
             (proceed, single),
             (proceed, size),
+            (truncate, file),
+            (truncate, single),
+            (truncate, size),
+            (truncate, ("-C/--create", self.create)),
         ];
         for ((one, first), (two, second)) in pairs {
             if first && second {
@@ -468,6 +480,19 @@ impl Args {
         self.check_together()?;
         let filter = self.filter()?;
         let rows_only = !filter.wants_schema();
+        for (option, given) in [
+            ("--truncate-table", self.truncate_table),
+            ("--redirect-table", !self.redirect_table.is_empty()),
+        ] {
+            if given && !(rows_only && filter.wants_data()) {
+                let message = format!("option {option} requires option -a/--data-only");
+                return Err(
+                    Error::usage(message).hint("It is about rows of tables that are there.")
+                );
+            }
+        }
+        let tables = self.redirect_table.iter().map(|pair| names::tables(pair));
+        let redirects = Redirects { redirect_tables: tables.collect::<Result<_>>()? };
         Ok(Options {
             archive: self.archive()?,
             format: self.format()?,
@@ -494,6 +519,8 @@ impl Args {
             analyze: !self.no_analyze,
             strict_names: self.strict_names,
             disable_triggers: self.disable_triggers && rows_only,
+            truncate: self.truncate_table,
+            redirects,
         })
     }
 }

@@ -69,8 +69,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// The archive as a script for psql.
 fn script(args: &Args, options: &Options, file: &str) -> Result<ExitCode> {
-    let archive = options.open(&StoreSettings::default())?;
+    let mut archive = options.open(&StoreSettings::default())?;
     let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    let options = &Options { filter: filter.clone(), ..options.clone() };
+    options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;
     if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
         return Err(Error::usage(missing));
     }
@@ -147,11 +149,17 @@ fn sanitized(name: &[u8]) -> String {
 
 /// The plan, and what numbers of connections would bring.
 fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
-    let archive = options.open(&StoreSettings::default())?;
+    let mut archive = options.open(&StoreSettings::default())?;
     let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
     let options = &Options { filter, ..options.clone() };
+    options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;
     let facts = match &options.target.dbname {
-        Some(_) => facts::of(&options.target.connect(None)?, archive.toc(), options.jobs)?,
+        Some(_) => {
+            let connection = options.target.connect(None)?;
+            let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
+            options.add_reloads(&connection, archive.toc(), &mut facts)?;
+            facts
+        }
         None => facts::assumed(options.jobs),
     };
     let terms = options.terms(facts);

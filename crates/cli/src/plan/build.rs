@@ -283,6 +283,9 @@ impl Builder<'_> {
         let toc = self.input.toc;
         let places = self.input.selection.places();
         let total = places.map(|p| self.input.sizes.data_bytes(p as usize)).sum();
+        for (number, reload) in self.input.facts.reloads.iter().enumerate() {
+            self.add_step(Work::Reload(number as u32), &reload.entries);
+        }
         for place in self.input.selection.places() {
             if self.step_of[place as usize] != NONE {
                 continue;
@@ -365,10 +368,23 @@ impl Builder<'_> {
                     let whole =
                         matches!(work, Work::BulkAttach | Work::BulkIndex(_) | Work::Checks(_));
                     let checks = matches!(work, Work::Checks(_));
+                    let emptied = match work {
+                        Work::Reload(n) => self.input.facts.reloads[*n as usize].emptied.len(),
+                        _ => 0,
+                    };
                     let entries = self.plan.entries(number).to_vec();
                     for (n, place) in entries.iter().enumerate() {
                         let more = self.entry_locks(&mut locks, *place, whole && n == 0);
                         count += if whole && n > 0 { 0 } else { more };
+                    }
+                    if emptied > 0 {
+                        // Each with an index or two, and with what TOAST has of it.
+                        count += 5 * emptied as u64;
+                        locks.iter_mut().for_each(|lock| {
+                            if lock.mode == Mode::RowExclusive {
+                                lock.mode = Mode::AccessExclusive;
+                            }
+                        });
                     }
                     if checks {
                         count += 2 * self.tree.size(entries[0]) as u64;

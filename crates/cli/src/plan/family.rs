@@ -336,6 +336,7 @@ mod tests {
             no_staging: None,
             lock_slots: 6400,
             jobs: 1,
+            reloads: Vec::new(),
         };
         let above = text::create_table(
             b"CREATE TABLE p (\n    a integer NOT NULL\n)\nPARTITION BY RANGE (a);",

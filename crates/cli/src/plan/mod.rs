@@ -7,6 +7,7 @@
 //! - [`build`]: steps and the edges between them.
 //! - [`locks`]: what each kind of statement locks.
 //! - [`schedule`]: who runs what next; shared by the executor and the simulator.
+//! - [`redirect`]: rows and objects that go elsewhere than the archive says.
 //! - [`simulate`]: the same in virtual time, for predictions.
 //! - [`render`]: the SQL of a step.
 //!
@@ -16,6 +17,7 @@ pub mod build;
 pub mod family;
 pub mod locks;
 pub mod names;
+pub mod redirect;
 pub mod render;
 pub mod schedule;
 pub mod select;
@@ -39,6 +41,22 @@ pub struct Facts {
     pub lock_slots: u64,
     /// Connections of the run that made the plan: a large table is cut into as many parts at most.
     pub jobs: usize,
+    /// Tables that are emptied first.
+    #[serde(default)]
+    pub reloads: Vec<Reload>,
+}
+
+/// Tables that are emptied and filled in one transaction: foreign keys tie them together.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Reload {
+    /// The entries of their rows, in an order in which foreign keys hold.
+    pub entries: Vec<u32>,
+    /// What TRUNCATE names: `ONLY schema.table`, or a partitioned table and so all that is below it.
+    pub emptied: Vec<Vec<u8>>,
+    /// What has all of their rows, each once.
+    pub counted: Vec<Vec<u8>>,
+    /// There is no such order.
+    pub in_circle: bool,
 }
 
 /// Rewrites, each of which can be switched off.
@@ -125,6 +143,8 @@ pub enum Work {
     Grants,
     /// Rows of a table: part `.0` of `.1`, in blocks of lines taken in turn.
     Data(u16, u16),
+    /// Tables emptied and filled ([`Facts::reloads`]).
+    Reload(u32),
     LargeObjects,
     /// Nothing: a point that many steps wait for.
     Milestone,

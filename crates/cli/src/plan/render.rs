@@ -50,7 +50,7 @@ impl Renderer<'_> {
         let mut out = Vec::new();
         let entries = self.plan.entries(number as usize);
         match &self.plan.steps[number as usize].work {
-            Work::Milestone | Work::Data(..) | Work::LargeObjects => {}
+            Work::Milestone | Work::Data(..) | Work::Reload(_) | Work::LargeObjects => {}
             Work::Entries => entries.iter().for_each(|p| self.original(&mut out, *p, settings)),
             Work::Group(group) => self.group(&mut out, *group, settings),
             Work::BoundsBegin(family) => self.bounds_begin(&mut out, *family, settings),

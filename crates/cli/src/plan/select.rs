@@ -1,6 +1,7 @@
 //! Which entries the flags ask for, by the rules of `pg_restore` (`_tocEntryRequired` in its sources).
 
 pub mod list;
+mod needed;
 
 use crate::archive::{Absent, Entry, Section, Toc};
 use std::collections::{HashMap, HashSet};
@@ -104,6 +105,8 @@ pub struct Choice {
     pub parts: Vec<Parts>,
     /// The first name asked for that names nothing, with its kind.
     pub missing: Option<(&'static str, String)>,
+    /// Foreign keys to tables that do not come along, with --with-dependencies.
+    pub left_out: Vec<u32>,
 }
 
 /// The entries that are restored.
@@ -169,8 +172,24 @@ pub fn unmatched(toc: &Toc, filter: &Filter) -> Option<String> {
     choose(toc, filter).missing.map(|(kind, name)| format!("{kind} \"{name}\" not found"))
 }
 
+/// Foreign keys that --with-dependencies leaves out, as messages have it.
+pub fn left_out(toc: &Toc, filter: &Filter) -> Vec<String> {
+    let places = match filter.with_dependencies {
+        true => choose(toc, filter).left_out,
+        false => Vec::new(),
+    };
+    let name = |p: u32| crate::plan::build::describe(&toc.as_written().entry(p as usize));
+    places
+        .into_iter()
+        .map(|p| {
+            format!("{} is left out: its table refers to one that does not come along", name(p))
+        })
+        .collect()
+}
+
 /// Choose.
 pub fn choose(toc: &Toc, filter: &Filter) -> Choice {
+    let toc = toc.as_written();
     let places = 0..toc.len() as u32;
     let order: Vec<u32> = match &filter.list {
         None => places.collect(),
@@ -195,16 +214,31 @@ pub fn choose(toc: &Toc, filter: &Filter) -> Choice {
         sections[place] = current;
         parts[place] = chooser.parts(&entry, current, false, &parts);
     }
+    let mut left_out = Vec::new();
     if filter.names_objects() && filter.with_dependencies {
-        add_dependencies(&mut chooser, &sections, &mut parts);
+        let thing =
+            |e: &Entry| !describes(e) && !is_session_setup(e) && !e.desc.starts_with(b"DATABASE");
+        let named = toc.entries().map(|e| thing(&e) && chooser.named(&e)).collect();
+        let found = needed::find(toc, named);
         for place in 0..toc.len() {
             let entry = toc.entry(place);
-            if describes(&entry) || entry.desc == b"STATISTICS DATA" {
-                parts[place] = chooser.described(&entry, sections[place], &parts);
+            if found.reached[place] && thing(&entry) {
+                parts[place] = chooser.parts(&entry, sections[place], true, &parts);
             }
         }
+        for place in 0..toc.len() {
+            let entry = toc.entry(place);
+            if describes(&entry) {
+                parts[place] = chooser.described(&entry, sections[place], &parts, &found.reached);
+            }
+        }
+        left_out = found.left_out;
+        left_out.retain(|place| {
+            let place = *place as usize;
+            chooser.parts(&toc.entry(place), sections[place], true, &parts).any()
+        });
     }
-    Choice { order, parts, missing: chooser.missing() }
+    Choice { order, parts, missing: chooser.missing(), left_out }
 }
 
 /// Privileges, comments and labels, which follow what they describe.
@@ -411,9 +445,17 @@ impl<'a> Chooser<'a> {
     }
 
     /// What describes something, once that was chosen as something that others depend on.
-    fn described(&mut self, entry: &Entry, section: Section, chosen: &[Parts]) -> Parts {
+    fn described(
+        &mut self,
+        entry: &Entry,
+        section: Section,
+        chosen: &[Parts],
+        reached: &[bool],
+    ) -> Parts {
         let parents = entry.dependencies.iter().filter_map(|d| self.toc.place(*d));
-        let fits = parents.into_iter().any(|p| self.toc.entry(p).desc != b"ACL" && chosen[p].any());
+        let fits = parents
+            .into_iter()
+            .any(|p| self.toc.entry(p).desc != b"ACL" && (chosen[p].any() || reached[p]));
         match fits {
             true => self.parts(entry, section, true, chosen),
             false => Parts::NONE,
@@ -423,68 +465,6 @@ impl<'a> Chooser<'a> {
 
 /// How pg_dump marks rows that go to another table than their own. It is a comment and no definition.
 const VIA_ROOT: &[u8] = b"-- load via partition root ";
-
-/// Add all that chosen entries need, and what belongs to chosen tables (rows, indexes, constraints, defaults).
-fn add_dependencies(chooser: &mut Chooser, sections: &[Section], chosen: &mut [Parts]) {
-    let toc = chooser.toc;
-    let mut stack: Vec<usize> = (0..toc.len()).filter(|p| chosen[*p].any()).collect();
-    let mut schemas = HashMap::new();
-    for place in 0..toc.len() {
-        let entry = toc.entry(place);
-        if entry.desc == b"SCHEMA" {
-            schemas.insert(entry.tag, place);
-        }
-    }
-    // Parts of a table: what depends on it and is of a kind that has no life of its own.
-    let mut parts = HashMap::<i32, Vec<usize>>::new();
-    for (place, entry) in toc.entries().enumerate() {
-        if matches!(
-            entry.desc,
-            b"INDEX"
-                | b"CONSTRAINT"
-                | b"CHECK CONSTRAINT"
-                | b"DEFAULT"
-                | b"TABLE DATA"
-                | b"TRIGGER"
-                | b"RULE"
-                | b"POLICY"
-                | b"ROW SECURITY"
-                | b"SEQUENCE OWNED BY"
-                | b"SEQUENCE SET"
-                | b"STATISTICS"
-                | b"STATISTICS DATA"
-                | b"INDEX ATTACH"
-                | b"TABLE ATTACH"
-        ) {
-            for d in entry.dependencies {
-                parts.entry(*d).or_default().push(place);
-            }
-        }
-    }
-    while let Some(place) = stack.pop() {
-        let entry = toc.entry(place);
-        let mut more: Vec<usize> =
-            entry.dependencies.iter().filter_map(|d| toc.place(*d)).collect();
-        more.extend(schemas.get(entry.namespace));
-        for &part in parts.get(&entry.dump_id).into_iter().flatten() {
-            // A part that needs a table that is not chosen (an attachment to another parent) stays out.
-            let own = toc.entry(part).dependencies;
-            let tables = own.iter().filter_map(|d| toc.place(*d));
-            if tables.clone().all(|p| chosen[p].any() || toc.entry(p).section != Section::PreData) {
-                more.push(part);
-            }
-        }
-        for p in more {
-            if chosen[p].any() {
-                continue;
-            }
-            chosen[p] = chooser.parts(&toc.entry(p), sections[p], true, chosen);
-            if chosen[p].any() {
-                stack.push(p);
-            }
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -20,6 +20,15 @@ pub struct Copied {
     pub statements: u64,
 }
 
+impl Copied {
+    pub fn add(&mut self, more: &Copied) {
+        self.rows += more.rows;
+        self.sent += more.sent;
+        self.bytes += more.bytes;
+        self.statements += more.statements;
+    }
+}
+
 /// What a copy looks at and tells.
 pub struct Flow<'a> {
     pub stop: &'a Stop,

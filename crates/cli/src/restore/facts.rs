@@ -34,12 +34,20 @@ pub fn of(connection: &Connection, toc: &Toc, jobs: usize) -> Result<Facts> {
         no_staging,
         lock_slots: rows.number(0, 0).unwrap_or(6400),
         jobs,
+        reloads: Vec::new(),
     })
 }
 
 /// Facts of a server that nobody has asked, for plans without one: a superuser on a server as it comes.
 pub fn assumed(jobs: usize) -> Facts {
-    Facts { server_version: 150_000, superuser: true, no_staging: None, lock_slots: 64 * 122, jobs }
+    Facts {
+        server_version: 150_000,
+        superuser: true,
+        no_staging: None,
+        lock_slots: 64 * 122,
+        jobs,
+        reloads: Vec::new(),
+    }
 }
 
 /// Kilobytes of maintenance_work_mem for each of `jobs` connections that may build indexes at the same time: a share

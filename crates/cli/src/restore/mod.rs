@@ -12,6 +12,7 @@
 //! - [`unlogged`]: tables that a crash of the server empties.
 //! - [`probe`]: whether partitions may be moved in the catalogs of this server.
 //! - [`finish`]: ANALYZE at the end.
+//! - [`reload`]: tables that are emptied and filled anew.
 //! - [`pass`]: from a connection to the end of the plan, and again when the connection was lost.
 //! - [`proof`]: comparing the result with the plan, the journal and the archive, by the catalogs: always done.
 //! - [`check`]: comparing the result with the archive or the source, by a dump of it.
@@ -26,6 +27,7 @@ mod pass;
 pub mod pieces;
 pub mod probe;
 mod proof;
+pub mod reload;
 pub mod session;
 pub mod source;
 pub mod tell;
@@ -37,6 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
+use crate::plan::redirect::Redirects;
 use crate::plan::render::{Renderer, Style};
 use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
@@ -58,6 +61,11 @@ pub struct Terms {
     pub no_table_access_method: bool,
     pub clean: bool,
     pub disable_triggers: bool,
+    /// Tables are emptied before they get their rows.
+    #[serde(default)]
+    pub truncate: bool,
+    #[serde(default)]
+    pub redirects: Redirects,
     /// The database had objects before.
     #[serde(default)]
     pub had_objects: bool,
@@ -100,6 +108,9 @@ pub struct Options {
     pub strict_names: bool,
     /// With rows only: triggers of the tables do not fire.
     pub disable_triggers: bool,
+    /// With rows only: tables are emptied before they get theirs.
+    pub truncate: bool,
+    pub redirects: Redirects,
     /// Count the rows of each table that got some, at the end.
     pub count_rows: bool,
     /// Compare the result with the archive or the source by a dump of it.
@@ -174,6 +185,8 @@ impl Options {
             no_table_access_method: self.no_table_access_method,
             clean: self.clean,
             disable_triggers: self.disable_triggers,
+            truncate: self.truncate,
+            redirects: self.redirects.clone(),
             had_objects: false,
             chosen: OnceLock::new(),
         }
@@ -220,6 +233,9 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let archive = options.open(&settings)?;
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
     let options = &Options { filter, ..options.clone() };
+    let mut archive = archive;
+    options.redirect(&mut archive, &mut |line| watch.event(&Event::Note(line)))?;
+    let archive = archive;
     let created = match options.create {
         true => Some(database::create(&archive, options, watch)?),
         false => None,
@@ -254,10 +270,9 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             if let Some(check) = &options.verify {
                 check::can(check, server_version)?;
             }
-            Terms {
-                had_objects: check::has_objects(&connection)?,
-                ..now(facts::of(&connection, archive.toc(), options.jobs)?)
-            }
+            let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
+            options.add_reloads(&connection, archive.toc(), &mut facts)?;
+            Terms { had_objects: check::has_objects(&connection)?, ..now(facts) }
         }
     };
     if let Some(reason) = terms.facts.no_staging.as_ref().filter(|_| terms.rules.staged_partitions)

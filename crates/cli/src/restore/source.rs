@@ -1,9 +1,12 @@
 //! The archive as the flags name it: its format, and the list of what is restored of it.
 
-use super::Options;
+use super::{reload, Options};
 use crate::archive::{Archive, Toc};
 use crate::error::{Error, Result};
-use crate::plan::select::{list, Filter};
+use crate::pg::Connection;
+use crate::plan::redirect;
+use crate::plan::select::{left_out, list, select, Filter};
+use crate::plan::Facts;
 use crate::store::StoreSettings;
 
 impl Options {
@@ -20,6 +23,24 @@ impl Options {
         }
     }
 
+    /// Lets rows and objects go elsewhere, if flags say so; what is left out for that is told. The filter is complete.
+    pub fn redirect(&self, archive: &mut Archive, tell: &mut dyn FnMut(&str)) -> Result<()> {
+        match self.redirects.is_empty() {
+            true => Ok(()),
+            false => {
+                archive.change_toc(|toc| redirect::apply(toc, &self.filter, &self.redirects, tell))
+            }
+        }
+    }
+
+    /// Finds out which tables are emptied together, if they are to be emptied.
+    pub fn add_reloads(&self, connection: &Connection, toc: &Toc, facts: &mut Facts) -> Result<()> {
+        if self.truncate {
+            facts.reloads = reload::groups(connection, toc, &select(toc, &self.filter))?;
+        }
+        Ok(())
+    }
+
     /// The filter with what a list file says, if there is one. Lines that name nothing are told.
     pub fn filter_for(&self, toc: &Toc, tell: &mut dyn FnMut(&str)) -> Result<Filter> {
         let mut filter = Filter { create: self.create, ..self.filter.clone() };
@@ -32,6 +53,7 @@ impl Options {
             }
             filter.list = Some(found.ids);
         }
+        left_out(toc, &filter).iter().for_each(|line| tell(line));
         Ok(filter)
     }
 }

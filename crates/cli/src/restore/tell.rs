@@ -20,7 +20,7 @@ pub fn kind(plan: &Plan, toc: &Toc, step: u32) -> Kind {
     let first = || plan.entries(step as usize).first().map(|p| toc.entry(*p as usize).desc);
     match &plan.steps[step as usize].work {
         Work::Group(_) | Work::BoundsBegin(_) | Work::BoundsEnd(_) => Kind::Partitions,
-        Work::Data(..) | Work::LargeObjects => Kind::Data,
+        Work::Data(..) | Work::Reload(_) | Work::LargeObjects => Kind::Data,
         Work::BulkIndex(_) | Work::BulkAttach => Kind::Indexes,
         Work::Checks(_) | Work::ForeignKeyAdd | Work::ForeignKeyValidate => Kind::Constraints,
         Work::Grants => Kind::Descriptions,

@@ -7,9 +7,9 @@
 
 use super::journal::fence::Session;
 use super::journal::{self, Done};
-use super::Job;
+use super::{reload, Job};
 use crate::error::Result;
-use crate::pg::{quote_ident, Connection};
+use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::Work;
 use std::collections::{BTreeMap, HashSet};
 
@@ -28,7 +28,7 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
     let toc = job.archive.toc();
     // By the entry of the rows: its steps that are recorded, and how many rows they copied.
     let mut tables = BTreeMap::<u32, (Vec<u32>, u64)>::new();
-    let mut values = Vec::new();
+    let (mut values, mut reloads) = (Vec::new(), Vec::new());
     for &step in &recorded.steps {
         let rows = recorded.rows.get(&step).copied().unwrap_or(0);
         match (job.plan.steps.get(step as usize).map(|s| &s.work), job.plan.entries(step as usize))
@@ -38,6 +38,7 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
                 found.0.push(step);
                 found.1 += rows;
             }
+            (Some(Work::Reload(_)), places) if rows > 0 => reloads.push((step, places)),
             (_, [place]) if toc.entry(*place as usize).desc == b"SEQUENCE SET" => {
                 values.push((step, *place));
             }
@@ -58,6 +59,26 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
         let sql = [b"SELECT NOT EXISTS (SELECT FROM ONLY ", &name[..], b")"].concat();
         if connection.query(&sql)?.flag(0, 0) {
             all.extend(steps.into_iter().map(|step| (step, place)));
+        }
+    }
+    for (step, places) in reloads {
+        // They are emptied and filled again as a whole.
+        for place in places {
+            let sql = [
+                b"SELECT relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\" FROM pg_catalog.pg_class WHERE oid \
+                  OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
+                &quote_literal(&reload::target(toc, *place))[..],
+                b")",
+            ];
+            let unlogged = connection.query(&sql.concat())?;
+            if unlogged.is_empty() || !unlogged.flag(0, 0) {
+                continue;
+            }
+            let sql = [b"SELECT NOT EXISTS (SELECT FROM ", &reload::target(toc, *place)[..], b")"];
+            if connection.query(&sql.concat())?.flag(0, 0) {
+                all.push((step, *place));
+                break;
+            }
         }
     }
     if !values.is_empty() {

@@ -260,6 +260,15 @@ impl<'a> Site<'a> {
         lock(&self.dead).insert(place)
     }
 
+    /// An entry is left out, as it cannot be without one that failed.
+    fn skip(&self, place: u32) {
+        if self.bury(place) {
+            let what = describe(&self.archive.toc().entry(place as usize));
+            self.watch.event(&Event::Skipped { what: &what });
+            lock(&self.skipped).push(what);
+        }
+    }
+
     /// The entries of a step that can still be done; the others are told as skipped.
     fn living(&self, step: u32) -> Vec<u32> {
         let toc = self.archive.toc();
@@ -267,6 +276,9 @@ impl<'a> Site<'a> {
         if lock(&self.dead).is_empty() {
             return all;
         }
+        // A value that stays set however this ends is not to come where the old rows have stayed.
+        let old_rows = self.terms.truncate
+            && lock(&self.dead).iter().any(|p| toc.entry(*p as usize).desc == b"TABLE DATA");
         all.retain(|place| {
             let entry = toc.entry(*place as usize);
             let dead = {
@@ -277,11 +289,10 @@ impl<'a> Site<'a> {
                 let needs = |d: &i32| toc.place(*d).is_some_and(|p| dead.contains(&(p as u32)));
                 entry.dependencies.iter().any(needs)
             };
+            let dead = dead || old_rows && entry.desc == b"SEQUENCE SET";
             let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
-            if dead && self.bury(*place) {
-                let what = describe(&entry);
-                self.watch.event(&Event::Skipped { what: &what });
-                lock(&self.skipped).push(what);
+            if dead {
+                self.skip(*place);
             }
             !dead
         });

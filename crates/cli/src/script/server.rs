@@ -130,8 +130,10 @@ impl Sink for Server<'_> {
 /// Restore on one connection.
 pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
     watch.event(&Event::Phase("reading the archive"));
-    let archive = options.open(&StoreSettings::default())?;
+    let mut archive = options.open(&StoreSettings::default())?;
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
+    let options = &Options { filter: filter.clone(), ..options.clone() };
+    options.redirect(&mut archive, &mut |line| watch.event(&Event::Note(line)))?;
     if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
         return Err(Error::usage(missing));
     }

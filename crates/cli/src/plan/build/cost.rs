@@ -59,6 +59,7 @@ impl Builder<'_> {
                 Work::Data(_, parts) => {
                     150 + entries.iter().map(|p| size(*p) / 15 / u64::from(*parts)).sum::<u64>()
                 }
+                Work::Reload(_) => 1000 + entries.iter().map(|p| 500 + size(*p) / 10).sum::<u64>(),
                 Work::LargeObjects => 100_000,
                 Work::Checks(f) => {
                     1000 + self.plan.families[*f as usize].members.len() as u64 * 300

@@ -14,7 +14,27 @@ impl Builder<'_> {
         self.order_checks(&settled);
         self.wait_for_data(&settled);
         self.order_passes();
+        self.order_values();
         self.share_edges();
+    }
+
+    /// Values of sequences come after the rows of tables that are emptied: they stay set even when these fail, and then the old rows
+    /// would get their numbers a second time.
+    fn order_values(&mut self) {
+        let reloads = self.input.facts.reloads.len();
+        if reloads == 0 {
+            return;
+        }
+        let all = self.add_step(Work::Milestone, &[]);
+        for number in 0..self.plan.steps.len() {
+            let entries = self.plan.entries(number);
+            let first = entries.first().map(|p| self.input.toc.entry(*p as usize).desc);
+            if matches!(self.plan.steps[number].work, Work::Reload(_)) {
+                self.edge(number as u32, all);
+            } else if first == Some(b"SEQUENCE SET") {
+                self.edge(all, number as u32);
+            }
+        }
     }
 
     /// Entries with several steps: whoever waits for the first waits for all, and the parts of a table's rows wait

@@ -9,8 +9,8 @@ use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind};
 use crate::restore::data::table_of_copy;
 use crate::restore::journal::Done;
-use crate::restore::Job;
-use std::collections::{BTreeMap, HashSet};
+use crate::restore::{reload, Job};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 /// What came of it.
@@ -21,16 +21,16 @@ pub struct Counted {
     pub differences: Vec<String>,
 }
 
-/// A table that this restore has made, and the rows that it has copied into it.
+/// A table that this restore has made or emptied, and the rows that it has copied into it; or several, of whose rows the sum is known.
 #[derive(Debug, PartialEq, Eq)]
 struct Table {
     name: Vec<u8>,
-    /// Rows came through the table to its partitions.
-    root: bool,
+    /// What is counted: `ONLY` the tables, or where rows came through them to their partitions these, too.
+    counted: Vec<Vec<u8>>,
     rows: u64,
 }
 
-/// Tables with rows. Those that were there before had rows before, so nobody knows how many there should be.
+/// Tables with rows. Those that were there before, and were not emptied, had rows before, so nobody knows how many there should be.
 fn tables(job: &Job, recorded: &Done) -> Vec<Table> {
     let toc = job.archive.toc();
     let mut tables = BTreeMap::<Vec<u8>, (bool, u64)>::new();
@@ -68,9 +68,28 @@ fn tables(job: &Job, recorded: &Done) -> Vec<Table> {
     for target in unknown {
         tables.remove(&target);
     }
-    let tables = tables.into_iter().map(|(name, (root, rows))| Table { name, root, rows });
+    let tables = tables.into_iter().map(|(name, (root, rows))| {
+        let only: &[u8] = if root { b"" } else { b"ONLY " };
+        Table { counted: vec![[only, &name].concat()], name, rows }
+    });
     // Of tables without rows there may be 100,000.
-    tables.filter(|table| table.rows > 0).collect()
+    tables.chain(emptied(job, recorded)).filter(|table| table.rows > 0).collect()
+}
+
+/// Tables that were emptied and filled.
+fn emptied(job: &Job, recorded: &Done) -> Vec<Table> {
+    let toc = job.archive.toc();
+    let mut tables = Vec::new();
+    for (number, step) in job.plan.steps.iter().enumerate() {
+        let Work::Reload(reload) = step.work else { continue };
+        let counted = job.terms.facts.reloads[reload as usize].counted.clone();
+        let names: BTreeSet<Vec<u8>> =
+            job.plan.entries(number).iter().map(|p| reload::target(toc, *p)).collect();
+        let rows = recorded.rows.get(&(number as u32)).copied().unwrap_or(0);
+        let name = names.into_iter().collect::<Vec<_>>().join(&b", "[..]);
+        tables.push(Table { name, counted, rows });
+    }
+    tables
 }
 
 /// Count the rows of all tables that got some, on all connections.
@@ -147,8 +166,12 @@ fn all_len(tables: &Mutex<Vec<Table>>) -> usize {
 
 /// Count one table; what is wrong with it, if anything is.
 fn one(job: &Job, connection: &Connection, table: &Table) -> Result<Option<String>> {
-    let only: &[u8] = if table.root { b"" } else { b"ONLY " };
-    let sql = [b"SELECT pg_catalog.count(*) FROM ", only, &table.name].concat();
+    let each: Vec<Vec<u8>> = table
+        .counted
+        .iter()
+        .map(|name| [b"(SELECT pg_catalog.count(*) FROM ", &name[..], b")"].concat())
+        .collect();
+    let sql = [b"SELECT ", &each.join(&b" OPERATOR(pg_catalog.+) "[..])[..]].concat();
     let name = String::from_utf8_lossy(&table.name).into_owned();
     match connection.query(&sql) {
         Ok(found) => {

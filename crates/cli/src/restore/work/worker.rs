@@ -292,7 +292,7 @@ impl Worker<'_, '_> {
                 return Ok(Outcome::Done);
             }
         }
-        if order.len() > 1 {
+        if order.len() > 1 && !matches!(work, Work::Reload(_)) {
             return self.piecewise(step, &order);
         }
         for place in &order {
@@ -367,6 +367,11 @@ impl Worker<'_, '_> {
     fn piecewise(&mut self, step: u32, entries: &[u32]) -> Result<Outcome> {
         let site = self.site;
         let toc = site.archive.toc();
+        if let Work::Reload(_) = site.plan.steps[step as usize].work {
+            // All of them or none.
+            entries.iter().for_each(|place| site.skip(*place));
+            return Ok(Outcome::Done);
+        }
         let mut failed = false;
         let mut done = Vec::new();
         for &place in entries {
@@ -453,6 +458,12 @@ impl Worker<'_, '_> {
             let part = match &site.plan.steps[step as usize].work {
                 Work::Data(part, parts) => Some((*part, *parts)),
                 Work::LargeObjects => None,
+                Work::Reload(number) => {
+                    let found = self.reload(step, *number, &mut sql, &mut settings, &flow)?;
+                    rows.push((step, found.rows));
+                    copied.add(&found);
+                    continue;
+                }
                 _ => {
                     let more = match statements {
                         Statements::Planned => site.renderer.step(step, &mut settings),
@@ -501,11 +512,8 @@ impl Worker<'_, '_> {
                     write_large_objects(connection, site.archive, place, &others, &flow)
                 }
             };
-            let found = result.map_err(|error| Tried {
-                error,
-                statement: String::from_utf8_lossy(site.archive.toc().entry(place).copy_stmt)
-                    .into_owned(),
-            })?;
+            let found =
+                result.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
             if let Some(table) = silent {
                 sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
             }
@@ -518,9 +526,7 @@ impl Worker<'_, '_> {
                 return Err(Error::new(ErrorKind::Statement, message).into());
             }
             rows.push((step, found.rows));
-            copied.rows += found.rows;
-            copied.bytes += found.bytes;
-            copied.statements += found.statements;
+            copied.add(&found);
         }
         // Another part of the same table may have failed meanwhile.
         let parts =
@@ -537,6 +543,47 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// Empty tables and fill them, in the order in which foreign keys hold. `sql` is what was to be sent before.
+    fn reload(
+        &self,
+        step: u32,
+        number: u32,
+        sql: &mut Vec<u8>,
+        settings: &mut Settings,
+        flow: &Flow,
+    ) -> Result<Copied, Tried> {
+        let site = self.site;
+        let (connection, _) = self.connection.as_ref().ok_or_else(cancelled)?;
+        let reload = &site.terms.facts.reloads[number as usize];
+        let triggers = |sql: &mut Vec<u8>, how: &[u8]| {
+            for table in reload.emptied.iter().filter(|_| site.terms.disable_triggers) {
+                sql.extend([b"ALTER TABLE ", &table[..], how, b" TRIGGER ALL;\n"].concat());
+            }
+        };
+        triggers(sql, b" DISABLE");
+        sql.extend([b"TRUNCATE TABLE ", &reload.emptied.join(&b", "[..])[..], b";\n"].concat());
+        if reload.in_circle {
+            // Those that can be are checked at the end.
+            sql.extend_from_slice(b"SET CONSTRAINTS ALL DEFERRED;\n");
+        }
+        let mut copied = Copied::default();
+        for &place in site.plan.entries(step as usize) {
+            sql.extend(site.renderer.before_rows(place, settings));
+            copied.statements += self.send(connection, sql)?;
+            let skip_empty = site.terms.rules.skip_empty_data;
+            let place = place as usize;
+            let found = copy_rows(connection, site.archive, place, (0, 1), skip_empty, false, flow)
+                .map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
+            copied.add(&found);
+        }
+        triggers(sql, b" ENABLE");
+        Ok(copied)
+    }
+
+    fn copy_statement(&self, place: usize) -> String {
+        String::from_utf8_lossy(self.site.archive.toc().entry(place).copy_stmt).into_owned()
     }
 
     /// Send what has gathered. Returns how many statements it was.
