@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from backup import compare, damage, faulty, firn_tables, stores, trips, trouble
+from backup import compare, damage, expire, faulty, firn_tables, incremental, stores, trips, trouble
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -30,14 +30,17 @@ CASES = {
     "memory": trouble.memory,
     "damage": damage.damages,
     "compare": compare.compare,
+    **expire.CASES,
 }
+# Each with a server of its own.
+ALONE = incremental.CASES
 
 
 def run(tally, pattern):
     if "FIRN_PROGRAM" not in os.environ:
         subprocess.run(["cargo", "build", "--release", "-q", "-p", "firn-cli"], cwd=ROOT, check=True)
     # Side by side, each with a server of its own: those with an object store mostly wait.
-    sides = [threading.Thread(target=side, args=(tally, pattern)) for side in (without_store, with_store, of_the_extension)]
+    sides = [threading.Thread(target=side, args=(tally, pattern)) for side in (without_store, with_store, of_the_extension, alone)]
     for thread in sides:
         thread.start()
     for thread in sides:
@@ -57,7 +60,7 @@ def without_store(tally, pattern):
 
 
 def with_store(tally, pattern):
-    cases(tally, pattern, {**stores.CASES, **faulty.CASES}, "backup store", stores.Store)
+    cases(tally, pattern, {**stores.CASES, **faulty.CASES, **expire.STORE_CASES}, "backup store", stores.Store)
 
 
 def of_the_extension(tally, pattern):
@@ -67,6 +70,12 @@ def of_the_extension(tally, pattern):
         with firn_tables.Extended() as extended:
             for name, body in chosen.items():
                 tally.case(f"backup firn {name}", lambda: body(extended))
+
+
+def alone(tally, pattern):
+    for name, body in ALONE.items():
+        if pattern in f"backup {name}":
+            tally.case(f"backup {name}", lambda: body(None))
 
 
 def cases(tally, pattern, all_cases, prefix, surroundings):

@@ -71,7 +71,8 @@ COMMENT ON TABLE "schéma"."tàble ÿ" IS 'une tàble';
 
 
 def create(c, name, sql, cluster, options=""):
-    c.execute(f'DROP DATABASE IF EXISTS "{name}"')
+    # Sessions of a program that was ended end a moment later.
+    c.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
     c.execute(f'CREATE DATABASE "{name}" {options}')
     with cluster.connect(name, client_encoding="UTF8") as d:
         d.execute(sql.replace("CURRENT_DATABASE", f'"{name}"'))

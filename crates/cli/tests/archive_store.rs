@@ -347,6 +347,8 @@ fn with_manifest(mut files: Files) -> Files {
             options: vec![],
             entries: 0,
             large_objects: LargeObjects::default(),
+            base: None,
+            basis: None,
         },
         files: records.collect(),
     };

@@ -306,6 +306,18 @@ impl S3Store {
         }
     }
 
+    /// Copies an object from below the prefix that this store's own lies below.
+    pub async fn copy_beside(&self, from: &str, key: &str) -> Result<()> {
+        let path = self.path(key)?;
+        let own = self.prefix.trim_end_matches('/');
+        let above = own.rsplit_once('/').map_or(String::new(), |(above, _)| format!("{above}/"));
+        let source = Path::parse(format!("{above}{from}"))
+            .map_err(|e| Failure::fatal(ErrorKind::InvalidOptions, e.to_string()))?;
+        self.policy.run(|| self.refuse_existing(&path)).await?;
+        let copy = || async { self.client.copy(&source, &path).await.map_err(|e| self.fail(e)) };
+        self.policy.run(copy).await
+    }
+
     /// Removes an object; one that is not there is removed already.
     pub async fn delete(&self, key: &str) -> Result<()> {
         let path = self.path(key)?;

@@ -111,6 +111,20 @@ impl Store {
         self.finish("give up object", key, aborted)
     }
 
+    /// Copies an object of a store that lies beside this one, without its bytes coming here: `from` is its place below the
+    /// folder or prefix that this store's own lies in. Fails with `AlreadyExists` if the key has an object. S3 copies up to 5 GiB.
+    pub fn copy_beside(&self, from: &str, key: &str, cancelled: &dyn Fn() -> bool) -> Result<()> {
+        check_key(from)?;
+        check_key(key)?;
+        let copied = match self.place() {
+            Place::File(_) => {
+                Err(Failure::fatal(ErrorKind::InvalidOptions, "folders copy nothing"))
+            }
+            Place::S3 { store, driver } => driver.run(cancelled, store.copy_beside(from, key)),
+        };
+        self.finish("copy object", key, copied)
+    }
+
     /// Removes an object. Nothing happens if it does not exist.
     ///
     /// Whoever calls it answers for it that nobody needs the object: nothing else in this crate removes one.

@@ -131,6 +131,10 @@ impl Folder {
                 Error::archive("its manifest was not there, and now it is").hint("Try again.")
             );
         }
+        if self.find(manifest::DOOMED.as_bytes())?.is_some() {
+            return Err(Error::archive("it is a backup that is being removed")
+                .detail(format!("There is a file \"{}\".", manifest::DOOMED)));
+        }
         match self.find(marker)? {
             Some(_) => Err(unfinished()),
             None => Ok(()),

@@ -1,8 +1,9 @@
 //! Flags of `firn backup`; named as `pg_dump` names them where it has them.
 
 use super::connect::Connect;
-use super::output::Output;
-use crate::backup::{Login, Options, Spec};
+use super::output::{LogFormat, Output};
+use crate::backup::expire::{self, Rules};
+use crate::backup::{Base, Login, Options, Spec};
 use crate::error::{Error, Result};
 use crate::store::StoreSettings;
 use crate::verify::{Depth, Ignore, Terms};
@@ -16,7 +17,8 @@ use std::path::PathBuf;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "firn backup [OPTIONS] DBNAME DEST\n       firn backup [OPTIONS] -d CONNECTION DEST\n       \
-                      firn backup verify [OPTIONS] DEST\n       firn backup list [OPTIONS] PARENT"
+                      firn backup verify [OPTIONS] DEST\n       firn backup list [OPTIONS] PARENT\n       \
+                      firn backup expire [OPTIONS] PARENT"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -31,6 +33,8 @@ pub enum Command {
     Verify(Verify),
     /// List the backups below a folder or a prefix of an object store
     List(List),
+    /// Remove the backups that rules do not keep
+    Expire(Expire),
 }
 
 #[derive(Group, Clone, Debug)]
@@ -62,6 +66,10 @@ pub struct Make {
     /// remove what an unfinished backup left at DEST, and start again
     #[arg(long)]
     pub overwrite_incomplete: bool,
+    /// do not copy tables that have not changed since an earlier backup of the database beside DEST: take their files from it;
+    /// by default from the latest. What cannot be proven unchanged is copied
+    #[arg(long, value_name = "BASE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub incremental: Option<String>,
     /// do not compute checksums of tables' rows, by which restored tables are compared
     #[arg(long)]
     pub no_checksums: bool,
@@ -258,7 +266,7 @@ impl Make {
     pub fn options(&self) -> Result<Options> {
         let (dbname, destination) = match (&self.dbname, &self.places[..]) {
             // "firn backup -j 2 verify /dest" is meant otherwise.
-            (None, [word, _]) if word == "verify" || word == "list" => {
+            (None, [word, _]) if ["verify", "list", "expire"].contains(&&word[..]) => {
                 return Err(Error::usage(format!(
                     "command \"{word}\" must come before its options"
                 ))
@@ -292,6 +300,10 @@ impl Make {
             overwrite_incomplete: self.overwrite_incomplete,
             checksums: !self.no_checksums,
             sync: !self.no_sync,
+            incremental: self.incremental.as_deref().map(|base| match base {
+                "" => Base::Latest,
+                name => Base::Named(name.to_string()),
+            }),
         })
     }
 }
@@ -383,6 +395,71 @@ pub struct List {
     pub help: Option<bool>,
 }
 
+/// Flags of `firn backup expire`.
+#[derive(Group, Clone, Debug)]
+#[command(disable_help_flag = true, override_usage = "firn backup expire [OPTIONS] PARENT")]
+pub struct Expire {
+    /// where the backups are: a directory, file:// or s3:// URL
+    pub parent: String,
+    /// keep the latest so many of each database
+    #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: Option<u32>,
+    /// keep those whose snapshot is not older than so many days
+    #[arg(long, value_name = "DAYS", alias = "older-than", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_days: Option<u32>,
+    /// keep the latest of each of the last so many days that have any (UTC)
+    #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_daily: Option<u32>,
+    /// keep the latest of each of the last so many weeks that have any
+    #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_weekly: Option<u32>,
+    /// keep the latest of each of the last so many months that have any
+    #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_monthly: Option<u32>,
+    /// also remove unfinished backups that were begun more than so many hours ago; without it none is removed
+    #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub incomplete_hours: Option<u32>,
+    /// remove nothing, only show what would be
+    #[arg(long)]
+    pub dry_run: bool,
+    /// remove so many files at the same time from an object store
+    #[arg(short = 'j', long, value_name = "NUM", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub jobs: u16,
+    /// how to report what becomes of each backup
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub log_format: LogFormat,
+    /// tell only of backups that are removed
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// print this help
+    #[arg(short = '?', long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+impl Expire {
+    pub fn options(&self, store: StoreSettings) -> Result<expire::Options> {
+        let rules = Rules {
+            number: self.keep,
+            days: self.keep_days,
+            daily: self.keep_daily,
+            weekly: self.keep_weekly,
+            monthly: self.keep_monthly,
+        };
+        if rules.is_empty() {
+            return Err(Error::usage("nothing says which backups to keep")
+                .hint("Give one or more of --keep, --keep-days, --keep-daily, --keep-weekly, --keep-monthly."));
+        }
+        Ok(expire::Options {
+            parent: self.parent.clone(),
+            store,
+            rules,
+            incomplete_hours: self.incomplete_hours,
+            dry_run: self.dry_run,
+            jobs: usize::from(self.jobs),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,6 +487,10 @@ mod tests {
         assert_eq!((found.jobs, found.compression.unwrap().to_string()), (3, "zstd:5".into()));
         let found = options("firn backup -d service=x /dest").unwrap();
         assert_eq!(found.login.connection, [("dbname".to_string(), "service=x".to_string())]);
+        let base = |line| options(line).unwrap().incremental;
+        assert_eq!(base("firn backup db /dest"), None);
+        assert_eq!(base("firn backup --incremental db /dest"), Some(Base::Latest));
+        assert_eq!(base("firn backup db /dest --incremental=a"), Some(Base::Named("a".into())));
         assert!(options("firn backup onlyone").is_err());
         assert!(options("firn backup -d x a b").is_err());
         assert!(options("firn backup -j 2 verify /dest").is_err());
@@ -422,6 +503,15 @@ mod tests {
         assert!(matches!(args.command, Some(Command::Verify(Verify { jobs: 2, .. }))));
         let args = parse("firn backup list s3://b/x --json").unwrap();
         assert!(matches!(args.command, Some(Command::List(List { json: true, .. }))));
+        let args = parse("firn backup expire /b --keep=3 --keep-weekly 4 --dry-run").unwrap();
+        let Some(Command::Expire(expire)) = args.command else { panic!() };
+        let options = expire.options(StoreSettings::default()).unwrap();
+        let rules = Rules { number: Some(3), weekly: Some(4), ..Rules::default() };
+        assert_eq!((options.rules, options.dry_run), (rules, true));
+        let args = parse("firn backup expire /b").unwrap();
+        let Some(Command::Expire(expire)) = args.command else { panic!() };
+        assert!(expire.options(StoreSettings::default()).is_err());
+        assert!(parse("firn backup expire /b --keep 0").is_err());
         assert!(parse("firn backup").is_err());
         assert!(parse("firn backup -j 0 a b").is_err());
         assert!(parse("firn backup a b c").is_err());

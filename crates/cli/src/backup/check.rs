@@ -36,7 +36,9 @@ pub fn check(
     let listed = Place::open(location, settings, &halt, false)?.list(0)?;
     let place = Place::open(location, settings, &halt, true)?;
     if !listed.iter().any(|file| file.name == manifest::FILE) {
-        let message = if listed.iter().any(|file| file.name == manifest::MARKER) {
+        let message = if listed.iter().any(|file| file.name == manifest::DOOMED) {
+            "there is no manifest: the backup is being removed"
+        } else if listed.iter().any(|file| file.name == manifest::MARKER) {
             "there is no manifest: the backup was not finished, or is being made"
         } else if listed.iter().any(|file| manifest::is_backup_file(&file.name)) {
             "there is no manifest: pg_dump made the archive, or the manifest was lost"
@@ -63,7 +65,8 @@ pub fn check(
         problems.entry(name.to_string()).or_default().push(problem);
     };
     let sizes: HashMap<&str, u64> = listed.iter().map(|f| (f.name.as_str(), f.size)).collect();
-    let mut known: HashSet<&str> = HashSet::from([manifest::FILE, manifest::MARKER]);
+    let mut known: HashSet<&str> =
+        HashSet::from([manifest::FILE, manifest::MARKER, manifest::DOOMED]);
     let mut to_read = Vec::new();
     for file in &manifest.files {
         if !known.insert(&file.name) {

@@ -86,9 +86,9 @@ impl Lane {
     }
 
     fn send(&self, item: Item) -> Result<()> {
-        let sent = self.queue.as_ref().map(|queue| queue.send(item));
+        let sent = self.queue.as_ref().and_then(|queue| queue.send(item).ok());
         // The writer goes only after it has said why.
-        sent.and_then(|sent| sent.ok()).ok_or_else(|| self.work.halt.reason())
+        sent.ok_or_else(|| self.work.halt.reason())
     }
 
     pub fn begin(&mut self, file: NewFile) -> Result<()> {

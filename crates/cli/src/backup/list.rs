@@ -17,6 +17,8 @@ pub enum State {
     Complete,
     /// It was not finished, or is being made.
     Incomplete,
+    /// It is being removed, or its removal was broken off.
+    Expired,
     /// There is no manifest: `pg_dump` made it.
     Archive,
     /// There is a manifest that cannot be used.
@@ -42,7 +44,7 @@ pub struct Backup {
 }
 
 /// Folders below the place that are searched.
-const DEPTH: usize = 5;
+pub const DEPTH: usize = 5;
 
 /// Finds the backups at or below a place, in order of name. Folders without a file of a backup are passed over.
 pub fn list(
@@ -72,6 +74,8 @@ pub fn list(
         backup.files += 1;
         if name == manifest::FILE {
             backup.state = State::Damaged;
+        } else if name == manifest::DOOMED && backup.state != State::Damaged {
+            backup.state = State::Expired;
         } else if name == manifest::MARKER && backup.state == State::Archive {
             backup.state = State::Incomplete;
         }

@@ -16,6 +16,8 @@ pub const TEMPORARY: &str = "manifest.json.tmp";
 /// A file that is there from the beginning until the manifest is, or longer where nothing may be removed. Without
 /// a manifest it tells the rest of an unfinished backup from an archive that `pg_dump` made.
 pub const MARKER: &str = "unfinished.json";
+/// A file that is there while a backup is being removed: what is left of it belongs to nobody.
+pub const DOOMED: &str = "expired.json";
 /// The name, for an instant, of a file that is needed only during the run.
 pub const SCRATCH: &str = "scratch.tmp";
 /// The version of the manifest's format.
@@ -34,7 +36,39 @@ pub fn is_backup_file(name: &str) -> bool {
     let list = list.is_some_and(|n| {
         n.is_empty() || n.strip_prefix('_').is_some_and(|n| n.bytes().all(|c| c.is_ascii_digit()))
     });
-    plain || list || ["toc.dat", FILE, TEMPORARY, SCRATCH, MARKER].contains(&name)
+    plain || list || ["toc.dat", FILE, TEMPORARY, SCRATCH, MARKER, DOOMED].contains(&name)
+}
+
+/// By what a later backup may prove that a table has not changed: see [`super::basis`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableBasis {
+    pub oid: u32,
+    /// What was written to the table before this place in WAL was committed or undone when the rows were copied.
+    pub lsn: String,
+    /// The file and its pages; of the TOAST relation, too, if there is one.
+    pub file: String,
+    pub pages: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub toast_file: Option<String>,
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub toast_pages: u64,
+    /// SHA-256 of what the text of rows depends on besides.
+    pub definition: String,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// What all tables' [`TableBasis`] have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Basis {
+    /// Of the meaning of all this.
+    pub version: u32,
+    /// When the server was started, by its clock.
+    pub server_started: String,
+    pub timeline: String,
+    pub settings: String,
 }
 
 /// The table whose data a file holds.
@@ -51,6 +85,11 @@ pub struct TableData {
     /// Sum of the rows' checksums; see [`crate::verify::RowSum`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub checksum: Option<String>,
+    /// If the file is an earlier backup's: when the snapshot was taken that the rows were copied by.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unchanged_since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub basis: Option<TableBasis>,
 }
 
 /// A file of the backup.
@@ -102,6 +141,11 @@ pub struct Head {
     pub entries: u32,
     #[serde(default)]
     pub large_objects: LargeObjects,
+    /// The name of the earlier backup that files of unchanged tables were taken from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub base: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub basis: Option<Basis>,
 }
 
 /// What the marker of an unfinished backup tells.
@@ -242,6 +286,16 @@ mod tests {
             rows: 3,
             bytes: 20,
             checksum: Some("ab".into()),
+            unchanged_since: Some("1".into()),
+            basis: Some(TableBasis {
+                oid: 16400,
+                lsn: "0/1".into(),
+                file: "base/5/16400".into(),
+                pages: 3,
+                toast_file: None,
+                toast_pages: 0,
+                definition: "ff".into(),
+            }),
         };
         let file = |name: &str, table| FileRecord {
             name: name.into(),
@@ -268,6 +322,13 @@ mod tests {
                 options: vec!["-t".into(), "x}".into()],
                 entries: 4,
                 large_objects: LargeObjects::default(),
+                base: Some("a".into()),
+                basis: Some(Basis {
+                    version: 1,
+                    server_started: "0".into(),
+                    timeline: "00000001".into(),
+                    settings: "x".into(),
+                }),
             },
             files: vec![file("7.dat.gz", Some(table)), file("toc.dat", None)],
         }

@@ -6,15 +6,19 @@
 //!
 //! - `session`, `program`: the server, and `pg_dump`; `tasks`, `worker`, `objects`: what is copied, by whom.
 //! - `lane`, `pack`, `destination`: the way of the data; [`manifest`]: what says that it is all there.
-//! - [`check`], [`list`]: looking at backups, without a server.
+//! - `basis`, `incremental`: what proves that a table has not changed, and whose files are then taken.
+//! - [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
 //! - [`Progress`]: what it tells while it works; `halt`: how it stops.
 
 pub mod check;
+pub mod expire;
 pub mod list;
 pub mod manifest;
 
+mod basis;
 mod destination;
 pub(crate) mod halt;
+mod incremental;
 mod lane;
 mod objects;
 mod options;
@@ -26,28 +30,30 @@ pub(crate) mod session;
 pub(crate) mod tasks;
 mod worker;
 
-pub use options::{Login, Options, Spec};
+pub use options::{Base, Login, Options, Spec};
 pub use progress::{size, Done, Lines, Progress, Silent};
 
 use crate::archive::rewrite::{Content, DataEntry, Rewritten};
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Canceller;
+use basis::Facts;
 use destination::{Destination, Preparation};
 use halt::Halt;
 use lane::Work;
-use manifest::{FileRecord, Head, Manifest, Marker};
+use manifest::{Basis, FileRecord, Head, Manifest, Marker, TableBasis};
 use pack::Packer;
 use program::{Program, Running};
 use session::{Follower, Held, Leader, Snapshot};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
-use tasks::Tables;
+use tasks::{Table, Tables};
 
 /// A finished backup.
 #[derive(Debug)]
@@ -153,13 +159,33 @@ impl<'a> Backup<'a> {
 
     fn finish(self) -> Result<Report> {
         self.progress.phase(&format!("writing down the schema of database \"{}\"", self.database));
-        let schema = self.schema()?;
+        let mut schema = self.schema()?;
         let after_schema = Instant::now();
         let Backup {
             options, started, began, halt, progress, leader, program, destination, ..
         } = self;
         let leader = leader.into_inner().unwrap_or_else(|e| e.into_inner());
         let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
+        let known = Known::read(&leader, &schema, options)?;
+        let taken = match &options.incremental {
+            Some(base) => {
+                let ask = incremental::Ask {
+                    options,
+                    database: &self.database,
+                    system_identifier: self.system_identifier.as_deref(),
+                    encoding: &schema.contents.encoding,
+                    compression: schema.spec.method,
+                    basis: known.basis.as_ref(),
+                    facts: &known.facts,
+                    tables: &schema.tables.list,
+                    entries: &schema.contents.data,
+                };
+                incremental::take(&ask, base, &*destination, &*progress, &halt)?
+            }
+            None => incremental::Taken::default(),
+        };
+        schema.tables.list.retain(|table| !taken.places.contains(&table.place));
+        let tables = schema.tables.list.clone();
         let tasks = tasks::tasks(schema.tables, &objects, objects_bytes);
         let bytes = tasks.iter().map(tasks::Task::weight).sum();
         progress.phase(&format!("copying {} tables, {}", tasks.len(), size(bytes)));
@@ -170,7 +196,7 @@ impl<'a> Backup<'a> {
             packer: Packer::start(schema.spec, threads.min(options.jobs * 4), options.checksums)?,
             progress: progress.clone(),
             halt: halt.clone(),
-            records: Mutex::default(),
+            records: Mutex::new(taken.records),
             large_objects: Mutex::default(),
             checksums: options.checksums,
         });
@@ -192,10 +218,13 @@ impl<'a> Backup<'a> {
             write_toc(&work, schema.toc)?;
             work.destination.settle()?;
             halt.check()?;
-            Ok(after_data)
+            Ok((
+                after_data,
+                known.confirmed(options, &schema.snapshot, &tables, &schema.contents.data)?,
+            ))
         });
-        let after_data = match written {
-            Ok(at) => at,
+        let (after_data, (basis, proofs)) = match written {
+            Ok(done) => done,
             Err(e) => {
                 halt.fail(e.clone());
                 work.destination.abandon();
@@ -205,6 +234,10 @@ impl<'a> Backup<'a> {
         let mut files =
             std::mem::take(&mut *work.records.lock().unwrap_or_else(|e| e.into_inner()));
         files.sort_by(|a, b| a.name.cmp(&b.name));
+        for data in files.iter_mut().filter_map(|file| file.table.as_mut()) {
+            // Those that were taken have their own.
+            data.basis = data.basis.take().or_else(|| proofs.get(&data.dump_id).cloned());
+        }
         let large_objects = *work.large_objects.lock().unwrap_or_else(|e| e.into_inner());
         let manifest = Manifest {
             head: Head {
@@ -225,6 +258,8 @@ impl<'a> Backup<'a> {
                 options: options.selection.clone(),
                 entries: schema.contents.entries,
                 large_objects,
+                base: taken.base,
+                basis,
             },
             files,
         };
@@ -349,6 +384,42 @@ impl<'a> Backup<'a> {
                 Err(refusal) => return Err(refusal.error),
             }
         }
+    }
+}
+
+/// By what a later backup may prove that tables have not changed.
+struct Known {
+    basis: Option<Basis>,
+    facts: Facts,
+}
+
+impl Known {
+    fn read(leader: &Leader, schema: &Schema, options: &Options) -> Result<Known> {
+        let mut known = Known { basis: None, facts: Facts::default() };
+        // With row security rows depend on who asks.
+        if let (Some(before), false) = (&schema.snapshot.before, options.login.row_security) {
+            let (connection, entries) = (&leader.connection, &schema.contents.data);
+            known.basis = basis::server(connection)?;
+            known.facts = basis::facts(connection, before, &schema.tables.list, entries)?;
+        }
+        Ok(known)
+    }
+
+    /// What goes into the manifest: of tables by dump id.
+    fn confirmed(
+        self,
+        options: &Options,
+        snapshot: &Snapshot,
+        copied: &[Table],
+        entries: &[DataEntry],
+    ) -> Result<(Option<Basis>, HashMap<i32, TableBasis>)> {
+        if self.basis.is_none() {
+            return Ok((None, HashMap::new()));
+        }
+        let present = session::connect(&options.login)?;
+        let tables = self.facts.confirmed(&present, &snapshot.lsn, copied, entries)?;
+        let by_id = |(place, basis)| Some((entries.get::<usize>(place)?.dump_id, basis));
+        Ok((self.basis, tables.into_iter().filter_map(by_id).collect()))
     }
 }
 

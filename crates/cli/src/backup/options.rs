@@ -107,6 +107,16 @@ pub struct Options {
     pub checksums: bool,
     /// Wait until all is on stable storage (local destinations).
     pub sync: bool,
+    /// Take the files of tables that have not changed from an earlier backup beside this one: from the latest, or from the one
+    /// of that name.
+    pub incremental: Option<Base>,
+}
+
+/// The earlier backup that an incremental one goes by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Base {
+    Latest,
+    Named(String),
 }
 
 #[cfg(test)]

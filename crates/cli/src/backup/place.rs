@@ -4,8 +4,8 @@ use super::halt::Halt;
 use crate::error::{Error, Result};
 use crate::store::{store_error, Location, StoreSettings};
 use firn_lake::{Store, StoreOptions};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -106,6 +106,91 @@ impl Place {
         }
     }
 
+    /// Whether there is such a file.
+    pub fn has(&self, name: &str) -> Result<bool> {
+        match self {
+            Place::Folder(path) => match fs::symlink_metadata(path.join(name)) {
+                Ok(_) => Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+                Err(e) => {
+                    let path = path.join(name);
+                    Err(Error::io(format!("could not look up file \"{}\"", path.display()), &e))
+                }
+            },
+            Place::Remote { store, halt } => match store.head(name, &|| halt.is_set()) {
+                Ok(_) => Ok(true),
+                Err(e) if e.kind == firn_lake::ErrorKind::NotFound => Ok(false),
+                Err(e) => Err(store_error(e)),
+            },
+        }
+    }
+
+    /// Writes a small file, durably; if there is one already it stays.
+    pub fn put_new(&self, name: &str, text: &'static [u8]) -> Result<()> {
+        match self {
+            Place::Folder(path) => {
+                let file = path.join(name);
+                let written = OpenOptions::new().write(true).create_new(true).open(&file);
+                let written = written.and_then(|mut open| {
+                    open.write_all(text)?;
+                    open.sync_all()
+                });
+                match written {
+                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                        Err(Error::io(format!("could not write file \"{}\"", file.display()), &e))
+                    }
+                    _ => self.settle(),
+                }
+            }
+            Place::Remote { store, halt } => {
+                match store.put(name, text.into(), &|| halt.is_set()) {
+                    Err(e) if e.kind != firn_lake::ErrorKind::AlreadyExists => Err(store_error(e)),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Removes a file. One that is not there is removed already.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        match self {
+            Place::Folder(path) => match fs::remove_file(path.join(name)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    let path = path.join(name);
+                    Err(Error::io(format!("could not remove file \"{}\"", path.display()), &e))
+                }
+                _ => Ok(()),
+            },
+            Place::Remote { store, halt } => {
+                store.delete(name, &|| halt.is_set()).map_err(store_error)
+            }
+        }
+    }
+
+    /// Sees to it that what was removed stays so. Stores do that themselves.
+    pub fn settle(&self) -> Result<()> {
+        let Place::Folder(path) = self else { return Ok(()) };
+        match File::open(path).and_then(|folder| folder.sync_all()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(
+                format!("could not synchronize directory \"{}\"", path.display()),
+                &e,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the folder itself, if nothing is in it.
+    pub fn remove_folder(&self) -> Result<()> {
+        let Place::Folder(path) = self else { return Ok(()) };
+        use io::ErrorKind::{DirectoryNotEmpty, NotFound};
+        match fs::remove_dir(path) {
+            Err(e) if ![DirectoryNotEmpty, NotFound].contains(&e.kind()) => {
+                Err(Error::io(format!("could not remove directory \"{}\"", path.display()), &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A whole file.
     pub fn read_all(&self, name: &str) -> Result<Vec<u8>> {
         let mut all = Vec::new();
@@ -120,7 +205,12 @@ impl Place {
 fn list_folder(path: &PathBuf, prefix: &str, depth: usize, found: &mut Vec<Found>) -> Result<()> {
     let failed =
         |e: io::Error| Error::io(format!("could not read directory \"{}\"", path.display()), &e);
-    for entry in fs::read_dir(path).map_err(failed)? {
+    let entries = match fs::read_dir(path) {
+        // It has just been removed, as backups are.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !prefix.is_empty() => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
         let entry = entry.map_err(failed)?;
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         let kind = entry.file_type().map_err(failed)?;
@@ -129,7 +219,12 @@ fn list_folder(path: &PathBuf, prefix: &str, depth: usize, found: &mut Vec<Found
         } else if kind.is_dir() {
             found.push(Found { name: format!("{name}/"), size: 0 });
         } else {
-            let size = if kind.is_file() { entry.metadata().map_err(failed)?.len() } else { 0 };
+            let size = match entry.metadata() {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Ok(metadata) if kind.is_file() => metadata.len(),
+                Ok(_) => 0,
+                Err(e) => return Err(failed(e)),
+            };
             found.push(Found { name, size });
         }
     }

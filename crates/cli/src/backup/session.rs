@@ -1,5 +1,6 @@
 //! Connections of a backup: their settings, the snapshot they share, the locks that keep tables as they are.
 
+use super::basis::{self, Before};
 use super::halt::Halt;
 use super::options::{Login, Options};
 use super::tasks::{Table, Tables};
@@ -45,6 +46,8 @@ pub struct Snapshot {
     pub lsn: String,
     /// The server is a standby.
     pub standby: bool,
+    /// Who was writing before it was taken; not known of standbys.
+    pub before: Option<Before>,
 }
 
 /// The connection whose transaction exports the snapshot and holds the locks.
@@ -83,6 +86,7 @@ impl Leader {
             false => "ISOLATION LEVEL REPEATABLE READ, READ ONLY",
         };
         self.connection.run(b"ROLLBACK")?;
+        let before = basis::before(&self.connection)?;
         self.connection.run(format!("BEGIN; SET TRANSACTION {mode}").as_bytes())?;
         let rows = self.connection.query(
             b"SELECT pg_catalog.pg_export_snapshot(), \
@@ -95,6 +99,7 @@ impl Leader {
             time: rows.text(0, 1),
             lsn: rows.text(0, 2),
             standby: rows.flag(0, 3),
+            before,
         })
     }
 

@@ -11,6 +11,8 @@ pub struct Table {
     pub place: usize,
     pub oid: u32,
     relkind: u8,
+    /// All rows of an ordinary table.
+    plain: bool,
     /// Its name for SQL, with its schema's.
     pub quoted: Vec<u8>,
     /// Without end of statement.
@@ -43,12 +45,18 @@ impl Table {
             [b"COPY (SELECT ", list, b" FROM ONLY ", &quoted, b" ", condition, b") TO STDOUT"]
                 .concat()
         };
-        Ok(Table { place, oid: entry.oid, relkind, quoted, copy, weight: 0 })
+        let plain = condition.is_empty() && relkind == b'r';
+        Ok(Table { place, oid: entry.oid, relkind, plain, quoted, copy, weight: 0 })
     }
 
     /// Foreign tables cannot be locked; what they show is not the server's to hold.
     pub fn lockable(&self) -> bool {
         self.relkind != b'f'
+    }
+
+    /// An ordinary table of which all rows are copied.
+    pub fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Its name for people.

@@ -112,6 +112,8 @@ fn stream(
             rows: 0,
             bytes: 0,
             checksum: None,
+            unchanged_since: None,
+            basis: None,
         }),
     })?;
     while let Some(row) = connection.copy_row()? {

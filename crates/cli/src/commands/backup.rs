@@ -1,8 +1,10 @@
-//! `firn backup`, `firn backup verify`, `firn backup list`.
+//! `firn backup`, `firn backup verify`, `firn backup list`, `firn backup expire`.
 
 use crate::archive::Archive;
-use crate::args::backup::{Args, Command, List, Make, Verify};
+use crate::args::backup::{Args, Command, Expire, List, Make, Verify};
+use crate::args::output::LogFormat;
 use crate::backup::check::{self, Checked};
+use crate::backup::expire::{self, Expired, Fate};
 use crate::backup::list::{self, Backup, State};
 use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,7 +13,7 @@ use crate::report::words::{bytes, count};
 use crate::report::{Event, Reporter, Watch};
 use crate::store::StoreSettings;
 use crate::verify::{self, Expected};
-use std::io::stderr;
+use std::io::{stderr, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -21,6 +23,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => make(&args.make),
         Some(Command::Verify(args)) => check(args),
         Some(Command::List(args)) => list(args),
+        Some(Command::Expire(args)) => expire(args),
     }
 }
 
@@ -66,6 +69,13 @@ fn tell(reporter: &Reporter, report: &backup::Report) {
     fact("tables", count(tables));
     if head.large_objects.count > 0 {
         fact("large objects", count(head.large_objects.count));
+    }
+    let unchanged: Vec<_> =
+        manifest.tables().filter(|(_, table)| table.unchanged_since.is_some()).collect();
+    if let Some(base) = &head.base {
+        let size: u64 = unchanged.iter().map(|(file, _)| file.size).sum();
+        let tables = count(unchanged.len() as u64);
+        fact("unchanged", format!("{tables} tables, {}, from \"{base}\"", bytes(size)));
     }
     fact("stored", bytes(manifest.stored()));
     fact("snapshot", format!("of {} at {}", head.snapshot_time, head.snapshot_lsn));
@@ -138,6 +148,65 @@ fn list(args: &List) -> Result<ExitCode> {
     super::print(text.as_bytes())
 }
 
+fn expire(args: &Expire) -> Result<ExitCode> {
+    let stop = stop_flag(say)?;
+    let asked = Arc::clone(&stop);
+    let cancelled = Some(Arc::new(move || asked.load(Ordering::Relaxed)) as _);
+    let options = args.options(StoreSettings { cancelled, ..StoreSettings::default() })?;
+    let mut out = std::io::stdout().lock();
+    let (mut kept, mut removed, mut freed) = (0, 0, 0);
+    expire::run(&options, stop, |backup| {
+        match backup.fate {
+            Fate::Kept => kept += 1,
+            Fate::Removed => {
+                removed += 1;
+                freed += backup.size;
+            }
+            Fate::Left => {}
+        }
+        if args.quiet && backup.fate != Fate::Removed {
+            return Ok(());
+        }
+        let line = expired_line(backup, args)?;
+        // Whoever reads it may have seen enough; the work goes on.
+        match writeln!(out, "{line}") {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Error::io("could not write to standard output", &e))
+            }
+            _ => Ok(()),
+        }
+    })?;
+    if !args.quiet && args.log_format == LogFormat::Text {
+        let done = if args.dry_run { "would be removed" } else { "removed" };
+        say(&format!("{removed} backups with {} {done}, {kept} kept", size(freed)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn expired_line(backup: &Expired, args: &Expire) -> Result<String> {
+    if args.log_format == LogFormat::Json {
+        let event = serde_json::json!({ "event": "backup", "dry_run": args.dry_run });
+        let fields = serde_json::to_value(backup);
+        let fields = fields.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+        let both = [event, fields].into_iter().filter_map(|part| part.as_object().cloned());
+        let whole: serde_json::Map<String, serde_json::Value> = both.flatten().collect();
+        return Ok(serde_json::Value::Object(whole).to_string());
+    }
+    let fate = match (backup.fate, args.dry_run) {
+        (Fate::Kept, _) => "keep",
+        (Fate::Left, _) => "leave",
+        (Fate::Removed, true) => "would remove",
+        (Fate::Removed, false) => "removed",
+    };
+    Ok(format!(
+        "{fate} {} ({}, {}): {}",
+        backup.name,
+        backup.database.as_deref().unwrap_or("-"),
+        size(backup.size),
+        backup.why
+    ))
+}
+
 fn as_json(backups: &[Backup]) -> Result<String> {
     let mut text = String::new();
     for backup in backups {
@@ -155,6 +224,7 @@ fn as_table(backups: Vec<Backup>) -> String {
         let state = match backup.state {
             State::Complete => "complete",
             State::Incomplete => "incomplete",
+            State::Expired => "being removed",
             State::Archive => "no manifest",
             State::Damaged => "damaged manifest",
         };

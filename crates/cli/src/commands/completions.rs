@@ -27,7 +27,7 @@ mod tests {
     fn every_shell_has_every_command() {
         for shell in Shell::value_variants() {
             let script = String::from_utf8(script(*shell)).unwrap();
-            for word in ["restore", "backup", "verify", "list", "completions", "man"] {
+            for word in ["restore", "backup", "verify", "list", "expire", "completions", "man"] {
                 assert!(script.contains(word), "{shell}: {word}");
             }
             for flag in ["on-error", "compress", "html-report", "checksums"] {

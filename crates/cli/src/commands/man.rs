@@ -92,8 +92,16 @@ fn more(command: &Command) -> Roff {
     let others: &[&str] = match name {
         "firn" => &["firn-restore", "firn-backup"],
         "firn restore" => &["firn-backup", "pg_restore"],
-        "firn backup" => &["firn-restore", "firn-backup-verify", "firn-backup-list", "pg_dump"],
-        "firn backup verify" | "firn backup list" => &["firn-backup", "firn-restore"],
+        "firn backup" => &[
+            "firn-restore",
+            "firn-backup-verify",
+            "firn-backup-list",
+            "firn-backup-expire",
+            "pg_dump",
+        ],
+        "firn backup verify" | "firn backup list" | "firn backup expire" => {
+            &["firn-backup", "firn-restore"]
+        }
         _ => &["firn"],
     };
     roff.control("SH", ["SEE ALSO"]);
@@ -138,6 +146,12 @@ fn exits(name: &str) -> &'static [(&'static str, &'static str)] {
             ("3", "Something is missing, changed or different."),
             ("130", "It was stopped, by Ctrl-C or SIGTERM."),
         ],
+        "firn backup expire" => &[
+            ("0", "What was to be removed is gone."),
+            ("1", "Something failed; running it again goes on."),
+            ("2", "The command line is wrong."),
+            ("130", "It was stopped, by Ctrl-C or SIGTERM; running it again goes on."),
+        ],
         "firn backup" => &[
             ("0", "The backup is complete."),
             ("1", "There is no complete backup."),
@@ -164,6 +178,10 @@ fn examples(name: &str) -> &'static [(&'static str, &'static str)] {
         "firn backup" => &[
             ("firn backup shop /backups/shop-1", "Back up database shop into a new directory."),
             ("firn backup shop s3://bucket/backups/shop-1", "The same, into an object store."),
+            (
+                "firn backup --incremental shop /backups/shop-2",
+                "Take the files of tables that have not changed from the latest backup beside it.",
+            ),
         ],
         "firn backup verify" => &[
             (
@@ -178,6 +196,13 @@ fn examples(name: &str) -> &'static [(&'static str, &'static str)] {
         "firn backup list" => {
             &[("firn backup list s3://bucket/backups", "List the backups below a prefix.")]
         }
+        "firn backup expire" => &[
+            ("firn backup expire --keep=7 /backups", "Keep the latest seven backups of each database."),
+            (
+                "firn backup expire --keep-daily=7 --keep-weekly=4 --keep-monthly=12 --dry-run s3://bucket/backups",
+                "Show what would be removed.",
+            ),
+        ],
         "firn completions" => &[(
             "firn completions bash > ~/.local/share/bash-completion/completions/firn",
             "Complete firn's command lines in bash.",
@@ -205,11 +230,19 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(
             names,
-            ["backup-list", "backup-verify", "backup", "completions", "man", "restore"]
-                .iter()
-                .map(|n| format!("firn-{n}.1"))
-                .chain(["firn.1".to_string()])
-                .collect::<Vec<_>>()
+            [
+                "backup-expire",
+                "backup-list",
+                "backup-verify",
+                "backup",
+                "completions",
+                "man",
+                "restore"
+            ]
+            .iter()
+            .map(|n| format!("firn-{n}.1"))
+            .chain(["firn.1".to_string()])
+            .collect::<Vec<_>>()
         );
     }
 
@@ -248,6 +281,7 @@ mod tests {
             "firn backup",
             "firn backup verify",
             "firn backup list",
+            "firn backup expire",
             "firn completions",
             "firn man",
         ] {
@@ -265,7 +299,7 @@ mod tests {
         let mut top = Cli::command();
         top.build();
         let e = find(&top, &["backup".into(), "x".into()]).unwrap_err();
-        assert_eq!(e.hint.as_deref(), Some("Commands are: verify, list."));
+        assert_eq!(e.hint.as_deref(), Some("Commands are: verify, list, expire."));
         assert_eq!(e.exit_code(), 2);
     }
 }

@@ -1,10 +1,11 @@
 //! A backup in a local folder.
 
-use super::{judge, must_clear, usurped, Destination, Output, Preparation};
+use super::{judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
 use crate::backup::manifest;
 use crate::error::{Error, Result};
+use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -97,6 +98,31 @@ impl FolderDestination {
     }
 }
 
+/// Copies a file, if it is what it should be.
+fn copy(source: &Path, mut output: Box<dyn Output>, from: &Sibling) -> bool {
+    let Ok(mut file) = File::open(source) else { return false };
+    let (mut hash, mut size) = (Sha256::new(), 0);
+    loop {
+        let mut bytes = Vec::new();
+        match (&mut file).take(1 << 20).read_to_end(&mut bytes) {
+            Ok(0) => break,
+            Ok(n) => size += n as u64,
+            Err(_) => return false,
+        }
+        hash.update(&bytes);
+        if output.write(bytes).is_err() {
+            return false;
+        }
+    }
+    size == from.size && manifest::hex(&hash.finalize()) == from.sha256 && output.finish().is_ok()
+}
+
+/// Removes what was adopted and is not as it should be.
+fn discard(path: &Path) -> Result<bool> {
+    fs::remove_file(path).map_err(|e| failed("remove file", path, &e))?;
+    Ok(false)
+}
+
 fn sync_folder(path: &Path) -> Result<()> {
     File::open(path)
         .and_then(|folder| folder.sync_all())
@@ -109,6 +135,31 @@ impl Destination for FolderDestination {
         let file = self.open_new(&path)?;
         let unsynced = self.sync.then(|| Arc::clone(&self.unsynced));
         Ok(Box::new(FileOutput { file, path, written: 0, since_sync: 0, unsynced }))
+    }
+
+    fn adopt(&self, from: &Sibling, name: &str) -> Result<bool> {
+        let path = self.path.join(name);
+        let source = match self.path.canonicalize() {
+            Ok(own) => own.with_file_name(from.backup).join(from.file),
+            Err(e) => return Err(failed("find directory", &self.path, &e)),
+        };
+        // One file by two names: who removes one backup leaves the other whole. A symbolic link would be nothing of the kind.
+        let linked = fs::symlink_metadata(&source).is_ok_and(|found| found.is_file())
+            && fs::hard_link(&source, &path).is_ok();
+        if !linked {
+            // Another file system, one without links, too many of them, or a file that is not ours.
+            return match copy(&source, self.create(name, from.size)?, from) {
+                true => Ok(true),
+                false => discard(&path),
+            };
+        }
+        if !fs::metadata(&path).is_ok_and(|found| found.len() == from.size) {
+            return discard(&path);
+        }
+        if self.sync {
+            self.unsynced.lock().unwrap_or_else(|e| e.into_inner()).push(path);
+        }
+        Ok(true)
     }
 
     fn scratch(&self) -> Result<File> {
@@ -149,7 +200,8 @@ impl Destination for FolderDestination {
 
     fn seal(&self, manifest: Vec<u8>) -> Result<()> {
         let marker = self.path.join(manifest::MARKER);
-        if fs::read(&marker).map_or(true, |text| text != self.marker) {
+        let usurpers = || fs::read(&marker).map_or(true, |text| text != self.marker);
+        if usurpers() {
             return Err(usurped());
         }
         let temporary = self.path.join(manifest::TEMPORARY);
@@ -162,6 +214,12 @@ impl Destination for FolderDestination {
         fs::rename(&temporary, &target).map_err(|e| failed("rename file", &temporary, &e))?;
         if self.sync {
             sync_folder(&self.path)?;
+        }
+        // Whoever removes an unfinished backup removes the marker first, then all that he finds. If it is still there now, he will
+        // find the manifest, too.
+        if usurpers() {
+            fs::remove_file(&target).map_err(|e| failed("remove file", &target, &e))?;
+            return Err(usurped());
         }
         // The manifest is there: should the marker come back after a crash, nobody minds.
         fs::remove_file(&marker).map_err(|e| failed("remove file", &marker, &e))

@@ -17,6 +17,9 @@ use std::sync::Arc;
 pub trait Destination: Send + Sync {
     /// Begins a file. `expected`: about so many bytes, as far as anybody knows.
     fn create(&self, name: &str, expected: u64) -> Result<Box<dyn Output>>;
+    /// Makes a file of another backup beside this one a file of this one, too, without moving its bytes if that can be. Answers
+    /// false if it is not there, has another size, or this cannot be done.
+    fn adopt(&self, from: &Sibling, name: &str) -> Result<bool>;
     /// A file without a name for what is needed only during the run.
     fn scratch(&self) -> Result<File>;
     /// Waits until all files that were finished are written and durable. More may follow.
@@ -26,6 +29,17 @@ pub trait Destination: Send + Sync {
     fn seal(&self, manifest: Vec<u8>) -> Result<()>;
     /// Gives up what cannot be completed after a failure.
     fn abandon(&self);
+}
+
+/// A file of a backup that lies in the same folder, or below the same prefix, as this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sibling<'a> {
+    /// The other backup's name.
+    pub backup: &'a str,
+    pub file: &'a str,
+    pub size: u64,
+    /// In hexadecimal.
+    pub sha256: &'a str,
 }
 
 /// A file being written.

@@ -4,7 +4,7 @@
 //! larger one becomes an upload in parts as soon as it is too large for that. At most one part per thread waits for
 //! its turn, so memory is bounded whatever the store's speed.
 
-use super::{judge, must_clear, usurped, Destination, Output, Preparation};
+use super::{judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
 use crate::backup::halt::Halt;
 use crate::backup::manifest;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const PARTS: u64 = 9_000;
 /// After so many parts they become twice as large, for objects that turn out larger than expected.
 const PARTS_OF_A_SIZE: u64 = 2_000;
+/// S3 copies no larger objects by one request.
+const LARGEST_COPY: u64 = 5 << 30;
 /// How long giving up unfinished uploads may take.
 const ABANDON: Duration = Duration::from_secs(10);
 
@@ -116,6 +118,23 @@ impl RemoteDestination {
     }
 }
 
+impl RemoteDestination {
+    /// Whether the marker is still this run's.
+    fn is_ours(&self, store: &Store) -> Result<bool> {
+        let stopped = || self.shared.halt.is_set();
+        let length = self.marker.len() as u64;
+        let found = store.head(manifest::MARKER, &stopped).and_then(|found| match found {
+            found if found == length => store.get_range(manifest::MARKER, 0..length, &stopped),
+            _ => Ok(Bytes::new()),
+        });
+        match found {
+            Ok(text) => Ok(text == self.marker),
+            Err(e) if e.kind == firn_lake::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(store_error(e)),
+        }
+    }
+}
+
 fn gone() -> Error {
     Error::new(ErrorKind::Internal, "no thread is left to upload")
 }
@@ -194,6 +213,25 @@ impl Destination for RemoteDestination {
         }))
     }
 
+    fn adopt(&self, from: &Sibling, name: &str) -> Result<bool> {
+        if from.size > LARGEST_COPY {
+            return Ok(false);
+        }
+        let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
+        let stopped = || self.shared.halt.is_set();
+        let source = format!("{}/{}", from.backup, from.file);
+        // A copy whose answer is lost may still come: what was asked for has to be there in the end, or the backup fails.
+        match store.copy_beside(&source, name, &stopped) {
+            Err(e) if e.kind == firn_lake::ErrorKind::NotFound => return Ok(false),
+            copied => copied.map_err(store_error)?,
+        }
+        if store.head(name, &stopped).map_err(store_error)? == from.size {
+            return Ok(true);
+        }
+        store.delete(name, &stopped).map_err(store_error)?;
+        Ok(false)
+    }
+
     fn scratch(&self) -> Result<File> {
         let name = format!("firn-backup-{}-{:016x}", std::process::id(), firn_lake::random_nonce());
         let path = std::env::temp_dir().join(name);
@@ -219,17 +257,16 @@ impl Destination for RemoteDestination {
     fn seal(&self, text: Vec<u8>) -> Result<()> {
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
         let stopped = || self.shared.halt.is_set();
-        let length = self.marker.len() as u64;
-        let found = store.head(manifest::MARKER, &stopped).and_then(|found| match found {
-            found if found == length => store.get_range(manifest::MARKER, 0..length, &stopped),
-            _ => Ok(Bytes::new()),
-        });
-        match found {
-            Ok(text) if text == self.marker => {}
-            Err(e) if e.kind != firn_lake::ErrorKind::NotFound => return Err(store_error(e)),
-            _ => return Err(usurped()),
+        if !self.is_ours(&store)? {
+            return Err(usurped());
         }
         store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)?;
+        // Whoever removes an unfinished backup removes the marker first, then all that he finds. If it is still there now, he will
+        // find the manifest, too.
+        if !self.is_ours(&store)? {
+            store.delete(manifest::FILE, &stopped).map_err(store_error)?;
+            return Err(usurped());
+        }
         // Who may not remove it (objects may be protected from that) leaves it: the manifest tells enough.
         let _ = store.delete(manifest::MARKER, &stopped);
         Ok(())
