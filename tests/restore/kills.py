@@ -146,6 +146,37 @@ def other_archive(world):
     same(dump, server.dump("target"))
 
 
+def creating(world):
+    """Killed while the server still creates the database: --resume waits until that has ended, then goes on."""
+    server = world.server()
+    source = server.fresh("cut_short")
+    with server.connect(source) as c:
+        c.execute("CREATE TABLE t AS SELECT g AS a FROM generate_series(1, 100) g")
+    path = world.archive("cut_short", lambda p: server.archive(source, p, "c"))
+    dump = server.dump(source, "--create")
+    with server.connect() as c, server.connect() as holder:
+        c.execute("DROP DATABASE cut_short")
+        holder.execute("BEGIN; LOCK TABLE pg_catalog.pg_database IN SHARE MODE")
+        child = firn(server, "postgres", path, "--create", wait=False)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'CREATE DATABASE%'"
+        until(lambda: c.execute(waiting).fetchone() == (1,))
+        child.process.kill()
+        child.wait()
+        child = firn(server, "postgres", path, "--create", "--resume", wait=False)
+        until(lambda: "waiting for it" in child.read())
+        assert c.execute(waiting).fetchone() == (1,)
+        holder.execute("ROLLBACK")
+        child.wait(60).ok()
+    same(dump, server.dump("cut_short", "--create"))
+
+
+def until(condition):
+    end = time.time() + 60
+    while not condition():
+        assert time.time() < end, "it does not come to that"
+        time.sleep(0.02)
+
+
 def wait_for_work(server, child):
     """Until the restore has committed something."""
     end = time.time() + 60
@@ -205,4 +236,5 @@ def cases(world):
     yield "kills resumed twice", lambda: resumed_twice(world)
     yield "kills other archive", lambda: other_archive(world)
     yield "kills interrupted", lambda: interrupted(world)
+    yield "kills creating", lambda: creating(world)
     yield "kills two at once", lambda: two_at_once(world)

@@ -1,5 +1,6 @@
 //! The target database: creating it, and dropping what is in the way.
 
+use super::journal::fence;
 use super::session::Target;
 use super::{tell, Options};
 use crate::archive::Archive;
@@ -8,10 +9,19 @@ use crate::pg::Connection;
 use crate::plan::build::describe;
 use crate::plan::render::search_path;
 use crate::plan::select::Selection;
-use crate::report::Watch;
+use crate::report::{Event, Watch};
+use std::time::Duration;
+
+/// Between looks whether a database is still being made.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Create the archive's database, as `pg_restore --create` does; returns its name. With `--resume` it may exist.
-pub fn create(archive: &Archive, options: &Options, watch: &dyn Watch) -> Result<String> {
+pub fn create(
+    archive: &Archive,
+    options: &Options,
+    watch: &dyn Watch,
+    stopped: &dyn Fn() -> bool,
+) -> Result<String> {
     let toc = archive.toc();
     let entry = toc
         .entries()
@@ -22,6 +32,17 @@ pub fn create(archive: &Archive, options: &Options, watch: &dyn Watch) -> Result
             .hint("Create the database yourself and restore into it without --create.")
     })?;
     let connection = options.target.connect(None)?;
+    if !fence::name_database(&connection, entry.tag)? {
+        watch.event(&Event::Note(
+            "another restore's server process still creates the database; waiting for it",
+        ));
+        while !fence::name_database(&connection, entry.tag)? {
+            if stopped() {
+                return Err(fence::cancelled());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
     let mut literal =
         b"SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_database WHERE datname = ".to_vec();
     literal.extend(crate::pg::quote_literal(entry.tag));

@@ -237,7 +237,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     options.redirect(&mut archive, &mut |line| watch.event(&Event::Note(line)))?;
     let archive = archive;
     let created = match options.create {
-        true => Some(database::create(&archive, options, watch)?),
+        true => Some(database::create(&archive, options, watch, &|| stop.is_set())?),
         false => None,
     };
     let dbname = created.as_deref();

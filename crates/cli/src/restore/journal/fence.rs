@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// The first key of all advisory locks of a restore: "firn" in ASCII. The second is [`PROGRAM`], or a session's number.
 const LOCK: &str = "1718186606";
+/// The first key of locks on names of databases that are created; the second is the name's hash. They are taken in the
+/// database that the creating connection is in, until that ends.
+const NAME_LOCK: &str = "1718186607";
 /// Held by the program that works, for as long as it does.
 const PROGRAM: &str = "1";
 /// Sessions of one epoch. Numbers below are no sessions.
@@ -74,7 +77,18 @@ pub fn be_alone(
     Ok(())
 }
 
-fn cancelled() -> Error {
+/// Be the only restore that creates a database of this name, until the connection ends; false while another is. The server may
+/// be about to for a program that was killed: whether the database is there is known when it has ended.
+pub fn name_database(connection: &Connection, name: &[u8]) -> Result<bool> {
+    let mut sql =
+        format!("SELECT pg_catalog.pg_try_advisory_lock({NAME_LOCK}, pg_catalog.hashtext(")
+            .into_bytes();
+    sql.extend(crate::pg::quote_literal(name));
+    sql.extend(b"))");
+    Ok(connection.query(&sql)?.flag(0, 0))
+}
+
+pub fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "canceled by user")
         .hint("Run the same command with --resume to go on.")
 }
