@@ -1,9 +1,10 @@
 """A statement that fails: what is said, what is skipped with --on-error continue, never success with something missing."""
 import os
+import shutil
 import socket
 
 from restore import flags, roundtrip
-from restore.common import BLOCK, OLD, firn, same, same_blocks
+from restore.common import BLOCK, NEW, OLD, Missing, firn, same, same_blocks
 
 # What cannot be restored when a.people is there already with other columns: all that its blocks' headers name.
 LOST_WITH_PEOPLE = ("people", "adults", "adult_names", "ages", "ages_again", "ages_key", "grouped", "orders_person_fkey", "both",
@@ -103,6 +104,51 @@ def bad_index(world):
     with server.connect("target") as c:
         found = [r[0] for r in c.execute("SELECT relname FROM pg_class WHERE relkind = 'i' AND oid >= 16384 AND relname !~ '^pg_toast'")]
         assert found == ["other"], found
+
+
+def no_place(world):
+    """A tablespace and access methods that this server does not have: an error, and what was to be there comes where the server has
+    it by default, as with pg_restore."""
+    versions = [OLD]
+    try:
+        world.server(NEW)
+        versions.append(NEW)
+    except Missing:
+        pass
+    for version in versions:
+        server = world.server(version)
+        place = os.path.join(server.root, "gone_place")
+        os.makedirs(place, exist_ok=True)
+        shutil.chown(place, "postgres")
+        with server.connect() as c:
+            c.execute(f"CREATE TABLESPACE gone_place LOCATION '{place}'")
+        db = server.fresh("no_place")
+        with server.connect(db) as c:
+            c.execute("CREATE ACCESS METHOD gone_method TYPE TABLE HANDLER heap_tableam_handler")
+            c.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int REFERENCES a) USING gone_method; INSERT INTO a VALUES (1), (2)")
+            c.execute("INSERT INTO b VALUES (1); CREATE TABLE c (id serial PRIMARY KEY, v text) TABLESPACE gone_place; CREATE INDEX i ON c (v)")
+            c.execute("CREATE INDEX j ON a (id) TABLESPACE gone_place; INSERT INTO c (v) VALUES ('x'); CREATE MATERIALIZED VIEW m USING gone_method "
+                      "AS SELECT * FROM b; CREATE TABLE d AS SELECT 1 AS one")
+            c.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id)" + (" USING gone_method" if version == NEW else ""))
+            c.execute("CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (1) TO (10) USING gone_method; INSERT INTO p VALUES (1)")
+        path = world.archive(f"no-place-{version}", lambda p: server.archive(db, p, "c"))
+        with server.connect() as c:
+            c.execute(f"DROP DATABASE {db}")
+            c.execute("DROP TABLESPACE gone_place")
+        # The access method is not in what is restored, the tablespace not on the server.
+        listed = server.program("pg_restore", "-l", path).stdout.decode()
+        chosen = os.path.join(world.folder, "no_place.list")
+        with open(chosen, "w") as f:
+            f.write("\n".join(line for line in listed.splitlines() if "ACCESS METHOD" not in line))
+        server.fresh("oracle")
+        server.pg_restore("oracle", path, "-L", chosen, check=False)
+        for jobs in ("1", "4"):
+            server.fresh("target")
+            firn(server, "target", path, "-L", chosen, "-j", jobs).fails("gone_")
+            server.fresh("target")
+            run = firn(server, "target", path, "-L", chosen, "-j", jobs, "--on-error", "continue").fails("gone_method", "gone_place")
+            assert "skipped" not in run.out, run.out
+            same(server.dump("oracle"), server.dump_beside_journal("target"), run.out)
 
 
 def no_role(world):
@@ -205,5 +251,5 @@ def settings_of_the_target(world):
 
 
 def cases(world):
-    for body in (in_the_way, mended, bad_rows, bad_index, no_role, unprivileged, no_server, environment, settings_of_the_target):
+    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_role, unprivileged, no_server, environment, settings_of_the_target):
         yield f"errors {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

@@ -5,7 +5,7 @@ use firn_cli::archive::{Entry, Section, Toc};
 use firn_cli::plan::build::{build, Input};
 use firn_cli::plan::family::{IndexMode, Sizes};
 use firn_cli::plan::locks::Lock;
-use firn_cli::plan::render::{Renderer, Settings, Style};
+use firn_cli::plan::render::{Refused, Renderer, Settings, Style};
 use firn_cli::plan::schedule::{Batch, Limits, Outcome, Scheduler};
 use firn_cli::plan::select::{select, Filter};
 use firn_cli::plan::{Facts, Plan, Rules, Work};
@@ -291,8 +291,12 @@ fn partitions_that_differ_are_made_as_the_archive_says() {
 fn without_rules_all_statements_are_the_archives() {
     let toc = archive(&[(50, 0, 0)]);
     let plan = planned(&toc, &facts(true, 250_000), Rules::all(false), 0);
-    let renderer =
-        Renderer { toc: &toc, plan: &plan, style: Style { no_owner: true, ..Style::default() } };
+    let renderer = Renderer {
+        toc: &toc,
+        plan: &plan,
+        style: Style { no_owner: true, ..Style::default() },
+        refused: Refused::default(),
+    };
     for (number, step) in plan.steps.iter().enumerate() {
         if step.work == Work::Entries {
             let sql = renderer.step(number as u32, &mut Settings::default());

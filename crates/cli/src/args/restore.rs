@@ -397,6 +397,8 @@ impl Args {
             (truncate, single),
             (truncate, size),
             (truncate, ("-C/--create", self.create)),
+            // It would empty tables that nobody has named.
+            (truncate, ("--with-dependencies", self.with_dependencies)),
         ];
         for ((one, first), (two, second)) in pairs {
             if first && second {

@@ -5,6 +5,8 @@ use super::family::Family;
 use super::{Plan, Work};
 use crate::archive::{Entry, Toc};
 use crate::pg::{quote_ident, quote_literal};
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The schema of the journal and of staging parents.
 pub const SCHEMA: &str = "firn_restore";
@@ -17,11 +19,39 @@ pub struct Style {
     pub no_table_access_method: bool,
 }
 
+/// Tablespaces and access methods that the server does not have, by the statements that would set them. What is to be in one
+/// of them comes where the server has it by default.
+#[derive(Default)]
+pub struct Refused(Mutex<HashSet<Vec<u8>>>);
+
+impl Refused {
+    /// Do without from now on what this statement sets; whether that is new. None if it sets nothing of the kind.
+    pub fn add(&self, statement: &[u8]) -> Option<bool> {
+        let statement = statement.trim_ascii();
+        let statement = statement.strip_suffix(b";").unwrap_or(statement);
+        let method = b" SET ACCESS METHOD ";
+        let sets = statement.starts_with(b"SET LOCAL default_tablespace = ")
+            || statement.starts_with(b"SET LOCAL default_table_access_method = ")
+            || statement.starts_with(b"ALTER TABLE ")
+                && statement.windows(method.len()).any(|w| w == method);
+        sets.then(|| self.lock().insert(statement.to_vec()))
+    }
+
+    fn has(&self, statement: &[u8]) -> bool {
+        self.lock().contains(statement)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Writes the statements of steps. Settings that an entry needs are set as they change, for the transaction only.
 pub struct Renderer<'a> {
     pub toc: &'a Toc,
     pub plan: &'a Plan,
     pub style: Style,
+    pub refused: Refused,
 }
 
 /// Settings in force at a point of a transaction.
@@ -200,7 +230,11 @@ impl Renderer<'_> {
             return;
         }
         if settings.tablespace.as_deref().unwrap_or_default() != wanted {
-            sql!(out, "SET LOCAL default_tablespace = ", quote_literal(wanted), ";\n");
+            let set = [b"SET LOCAL default_tablespace = ", &quote_literal(wanted)[..]];
+            match self.refused.has(&set.concat()) {
+                false => sql!(out, set.concat(), ";\n"),
+                true => sql!(out, "SET LOCAL default_tablespace = '';\n"),
+            }
             settings.tablespace = Some(wanted.to_vec());
         }
     }
@@ -214,11 +248,11 @@ impl Renderer<'_> {
         if settings.tableam.as_deref().unwrap_or_default() == wanted {
             return;
         }
-        sql!(out, "SET LOCAL default_table_access_method ");
-        match wanted {
-            // Archives from before version 12, and extensions, leave it to the server.
-            b"" => sql!(out, "TO DEFAULT;\n"),
-            name => sql!(out, "= ", quote_ident(name), ";\n"),
+        let set = [b"SET LOCAL default_table_access_method = ", &quote_ident(wanted)[..]];
+        // Archives from before version 12, and extensions, leave it to the server.
+        match wanted.is_empty() || self.refused.has(&set.concat()) {
+            false => sql!(out, set.concat(), ";\n"),
+            true => sql!(out, "SET LOCAL default_table_access_method TO DEFAULT;\n"),
         }
         settings.tableam = Some(wanted.to_vec());
     }
@@ -230,14 +264,11 @@ impl Renderer<'_> {
             let mut name = quote_ident(entry.namespace);
             name.push(b'.');
             name.extend(quote_ident(entry.tag));
-            sql!(
-                out,
-                "ALTER TABLE ",
-                name,
-                " SET ACCESS METHOD ",
-                quote_ident(entry.tableam),
-                ";\n"
-            );
+            let method = quote_ident(entry.tableam);
+            let set = [b"ALTER TABLE ", &name[..], b" SET ACCESS METHOD ", &method].concat();
+            if !self.refused.has(&set) {
+                sql!(out, set, ";\n");
+            }
         }
         if self.style.no_owner || entry.owner.is_empty() || entry.drop_stmt.is_empty() {
             return;

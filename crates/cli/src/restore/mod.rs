@@ -40,7 +40,7 @@ use crate::pg::Connection;
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
 use crate::plan::redirect::Redirects;
-use crate::plan::render::{Renderer, Style};
+use crate::plan::render::{Refused, Renderer, Style};
 use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
@@ -220,7 +220,7 @@ impl Job<'_> {
             no_tablespaces: terms.no_tablespaces,
             no_table_access_method: terms.no_table_access_method,
         };
-        Renderer { toc: self.archive.toc(), plan: &self.plan, style }
+        Renderer { toc: self.archive.toc(), plan: &self.plan, style, refused: Refused::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::archive::{Entry, Toc};
 use crate::error::{ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::family::{Family, IndexMode, Member};
-use crate::plan::render::{Renderer, Settings, Style, SCHEMA};
+use crate::plan::render::{Refused, Renderer, Settings, Style, SCHEMA};
 use crate::plan::{Group, Plan, Step, Work};
 
 /// Versions whose sources were read for what the rule updates.
@@ -173,7 +173,8 @@ fn value(catalog: &str, column: &str, kind: &str, target: &str, array: bool) -> 
 /// What makes the table, and what is done to it afterwards.
 fn statements(version: u32, staged: bool) -> Vec<u8> {
     let (toc, plan) = shape(version, staged);
-    let renderer = Renderer { toc: &toc, plan: &plan, style: Style::default() };
+    let renderer =
+        Renderer { toc: &toc, plan: &plan, style: Style::default(), refused: Refused::default() };
     let mut settings = Settings::default();
     let mut sql =
         format!("CREATE TABLE {SCHEMA}.probe_dim (n integer PRIMARY KEY);\n").into_bytes();

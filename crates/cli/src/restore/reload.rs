@@ -144,20 +144,24 @@ fn check_roots(toc: &Toc, selection: &Selection) -> Result<()> {
             }
         }
     }
-    let partly: Vec<String> = roots
+    let others: Vec<String> = roots
         .iter()
         .filter(|(_, (some, others))| *some && *others)
         .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
         .collect();
-    match partly.is_empty() {
+    match others.is_empty() {
         true => Ok(()),
-        false => Err(Error::usage("some partitions cannot be emptied without others")
-            .detail(format!(
-                "The archive loads partitions through their partitioned table: {}.",
-                shown(partly)
-            ))
-            .hint("Choose all partitions.")),
+        false => Err(partly(&others)),
     }
+}
+
+fn partly(roots: &[String]) -> Error {
+    Error::usage("some partitions cannot be emptied without others")
+        .detail(format!(
+            "The archive loads partitions through their partitioned table: {}.",
+            shown(roots.iter().cloned())
+        ))
+        .hint("Choose all partitions.")
 }
 
 /// What is emptied and filled together, for all rows that are chosen.
@@ -235,11 +239,12 @@ fn tied(catalogs: &Catalogs, toc: &Toc, chosen: &BTreeMap<u32, Vec<u32>>) -> Res
         }
     }
     let mut waiting: Vec<u32> = emptied.iter().copied().collect();
+    let mut parts = HashMap::<u32, usize>::new();
     while let Some(table) = waiting.pop() {
         let Some(parent) = catalogs.parent.get(&table) else { continue };
-        if catalogs.children[parent].iter().all(|part| emptied.contains(part))
-            && emptied.insert(*parent)
-        {
+        let found = parts.entry(*parent).or_default();
+        *found += 1;
+        if *found == catalogs.children[parent].len() && emptied.insert(*parent) {
             waiting.push(*parent);
         }
     }
@@ -271,8 +276,13 @@ fn tied(catalogs: &Catalogs, toc: &Toc, chosen: &BTreeMap<u32, Vec<u32>>) -> Res
     let mut trees = HashMap::<u32, u32>::new();
     for (table, places) in chosen {
         if places.iter().any(|p| toc.entry(*p as usize).copy_stmt.is_empty()) {
-            let first = *trees.entry(catalogs.root(*table)).or_insert(*table);
+            let root = catalogs.root(*table);
+            let first = *trees.entry(root).or_insert(*table);
             sets.join(first, *table);
+            let via_root = places.iter().any(|p| copies_via_root(&toc.entry(*p as usize)));
+            if via_root && root != *table && !emptied.contains(&root) {
+                return Err(partly(&[catalogs.name(root)]));
+            }
         }
     }
     let mut groups = BTreeMap::<u32, Vec<u32>>::new();

@@ -7,11 +7,15 @@
 
 use super::journal::fence::Session;
 use super::journal::{self, Done};
+use super::pieces::Pieces;
 use super::{reload, Job};
+use crate::archive::read_error;
 use crate::error::Result;
-use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::pg::Connection;
+use crate::plan::build::copies_via_root;
 use crate::plan::Work;
 use std::collections::{BTreeMap, HashSet};
+use std::io::Read;
 
 /// Before rows come again into a table that has its triggers and foreign keys by now, and after that: they came before those.
 /// Without the right to it, which superusers have, triggers fire.
@@ -46,38 +50,31 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
         }
     }
     let mut all = Vec::new();
-    for (place, (steps, rows)) in tables {
+    let unlogged = match tables.is_empty() && reloads.is_empty() {
+        true => HashSet::new(),
+        false => unlogged_tables(connection)?,
+    };
+    let is_lost = |place: u32| -> Result<bool> {
         let entry = toc.entry(place as usize);
-        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-        let unlogged = tables
-            .map(|p| toc.entry(p))
-            .any(|t| t.tag == entry.tag && t.defn.starts_with(b"CREATE UNLOGGED TABLE "));
-        if !unlogged || rows == 0 {
-            continue;
+        if !unlogged.contains(&(entry.namespace.to_vec(), entry.tag.to_vec())) {
+            return Ok(false);
         }
-        let name = [&quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
-        let sql = [b"SELECT NOT EXISTS (SELECT FROM ONLY ", &name[..], b")"].concat();
-        if connection.query(&sql)?.flag(0, 0) {
+        // Where rows have come through the partitioned table, a partition may have none.
+        let only: &[u8] = if copies_via_root(&entry) { b"" } else { b"ONLY " };
+        let target = reload::target(toc, place);
+        let sql = [b"SELECT NOT EXISTS (SELECT FROM ", only, &target, b")"];
+        Ok(connection.query(&sql.concat())?.flag(0, 0))
+    };
+    for (place, (steps, rows)) in tables {
+        if rows > 0 && is_lost(place)? {
             all.extend(steps.into_iter().map(|step| (step, place)));
         }
     }
     for (step, places) in reloads {
-        // They are emptied and filled again as a whole.
-        for place in places {
-            let sql = [
-                b"SELECT relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\" FROM pg_catalog.pg_class WHERE oid \
-                  OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
-                &quote_literal(&reload::target(toc, *place))[..],
-                b")",
-            ];
-            let unlogged = connection.query(&sql.concat())?;
-            if unlogged.is_empty() || !unlogged.flag(0, 0) {
-                continue;
-            }
-            let sql = [b"SELECT NOT EXISTS (SELECT FROM ", &reload::target(toc, *place)[..], b")"];
-            if connection.query(&sql.concat())?.flag(0, 0) {
-                all.push((step, *place));
-                break;
+        // What is recorded is the sum of the rows of all.
+        for &place in places {
+            if is_lost(place)? && has_rows(job, place as usize)? {
+                all.push((step, place));
             }
         }
     }
@@ -98,6 +95,29 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
     Ok(all)
 }
 
+/// Tables that are not logged, whatever the archive says of them: schema and name.
+fn unlogged_tables(connection: &Connection) -> Result<HashSet<(Vec<u8>, Vec<u8>)>> {
+    let found = connection.query(
+        b"SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+          ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.relkind OPERATOR(pg_catalog.=) 'r'::\"char\" \
+          AND c.relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\"",
+    )?;
+    let text = |row, column| found.get(row, column).unwrap_or_default().to_vec();
+    Ok((0..found.len()).map(|row| (text(row, 0), text(row, 1))).collect())
+}
+
+/// The archive has rows for a table.
+fn has_rows(job: &Job, place: usize) -> Result<bool> {
+    let entry = job.archive.toc().entry(place);
+    let source = job.archive.data(place)?;
+    if entry.copy_stmt.is_empty() {
+        let mut some = Vec::new();
+        source.take(4096).read_to_end(&mut some).map_err(read_error)?;
+        return Ok(!some.trim_ascii().is_empty());
+    }
+    Ok(Pieces::of(source, (0, 1))?.next(|| false)?.is_some())
+}
+
 /// Take back what is recorded of rows that a crash has taken. Returns the entries that come again.
 pub fn forget_lost(
     job: &Job,
@@ -107,11 +127,13 @@ pub fn forget_lost(
 ) -> Result<HashSet<u32>> {
     let (steps, places): (HashSet<u32>, HashSet<u32>) =
         lost(job, connection, recorded)?.into_iter().unzip();
-    if !steps.is_empty() {
-        let list: Vec<u32> = steps.iter().copied().collect();
+    // Of tables that were emptied and filled together others stay as they are: their step stays recorded.
+    let reload = |step: &u32| matches!(job.plan.steps[*step as usize].work, Work::Reload(_));
+    let list: Vec<u32> = steps.iter().copied().filter(|step| !reload(step)).collect();
+    if !list.is_empty() {
         let sql = [b"BEGIN;\n", &journal::forget(session, &list)[..], b"COMMIT;"].concat();
         connection.run(&sql)?;
-        recorded.steps.retain(|step| !steps.contains(step));
     }
+    recorded.steps.retain(|step| !steps.contains(step));
     Ok(places)
 }

@@ -5,7 +5,7 @@ mod worker;
 use super::journal::fence::{self, Session};
 use super::session::Target;
 use super::{tell, Terms};
-use crate::archive::Archive;
+use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
@@ -13,9 +13,9 @@ use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use worker::Worker;
 
 /// A step that could not be done.
@@ -134,12 +134,16 @@ pub struct Site<'a> {
     skipped: Mutex<Vec<String>>,
     /// Steps that have had their second try.
     tried: Mutex<HashSet<u32>>,
+    /// Steps that have been tried without what this statement of theirs would have set.
+    without: Mutex<HashSet<(u32, String)>>,
     /// Entries that failed or were skipped, by place.
     dead: Mutex<HashSet<u32>>,
     dead_schemas: Mutex<HashSet<Vec<u8>>>,
     fatal: Mutex<Option<Error>>,
     bytes: AtomicU64,
     rows: AtomicU64,
+    /// Made when it is needed.
+    sequence_users: OnceLock<HashMap<i32, Vec<i32>>>,
     /// Some worker has a connection.
     connected: AtomicBool,
     /// It was told that there are fewer connections than were asked for.
@@ -200,11 +204,13 @@ impl<'a> Site<'a> {
             failures: Mutex::default(),
             skipped: Mutex::default(),
             tried: Mutex::default(),
+            without: Mutex::default(),
             dead: Mutex::default(),
             dead_schemas: Mutex::default(),
             fatal: Mutex::default(),
             bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
+            sequence_users: OnceLock::new(),
             connected: AtomicBool::new(false),
             fewer: AtomicBool::new(false),
         }
@@ -277,7 +283,16 @@ impl<'a> Site<'a> {
             return all;
         }
         // A value that stays set however this ends is not to come where the old rows have stayed.
-        let old_rows = self.terms.truncate
+        let old_rows: HashSet<i32> = match self.terms.truncate {
+            true => lock(&self.dead)
+                .iter()
+                .map(|p| toc.entry(*p as usize))
+                .filter(|entry| entry.desc == b"TABLE DATA")
+                .flat_map(|entry| entry.dependencies.to_vec())
+                .collect(),
+            false => HashSet::new(),
+        };
+        let some_old = self.terms.truncate
             && lock(&self.dead).iter().any(|p| toc.entry(*p as usize).desc == b"TABLE DATA");
         all.retain(|place| {
             let entry = toc.entry(*place as usize);
@@ -289,7 +304,10 @@ impl<'a> Site<'a> {
                 let needs = |d: &i32| toc.place(*d).is_some_and(|p| dead.contains(&(p as u32)));
                 entry.dependencies.iter().any(needs)
             };
-            let dead = dead || old_rows && entry.desc == b"SEQUENCE SET";
+            let dead = dead
+                || some_old
+                    && entry.desc == b"SEQUENCE SET"
+                    && !self.counts_elsewhere(&entry, &old_rows);
             let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
             if dead {
                 self.skip(*place);
@@ -297,6 +315,13 @@ impl<'a> Site<'a> {
             !dead
         });
         all
+    }
+
+    /// All tables that a sequence is known to give numbers to are others than these.
+    fn counts_elsewhere(&self, value: &Entry, tables: &HashSet<i32>) -> bool {
+        let users = self.sequence_users.get_or_init(|| sequence_users(self.archive.toc()));
+        let mut users = value.dependencies.iter().filter_map(|d| users.get(d)).flatten().peekable();
+        users.peek().is_some() && users.all(|table| !tables.contains(table))
     }
 
     /// A step's name for messages.
@@ -307,4 +332,27 @@ impl<'a> Site<'a> {
     fn costs(&self, steps: impl IntoIterator<Item = u32>) -> Costs {
         tell::costs(self.plan, self.archive.toc(), steps)
     }
+}
+
+/// By dump id of a sequence those of the tables that it belongs to, or whose columns have it in their defaults.
+fn sequence_users(toc: &Toc) -> HashMap<i32, Vec<i32>> {
+    let desc = |id: i32| toc.place(id).map(|p| toc.entry(p).desc);
+    let mut users = HashMap::<i32, Vec<i32>>::new();
+    for entry in toc.entries() {
+        let of = |wanted: &'static [u8]| {
+            entry.dependencies.iter().copied().filter(move |d| desc(*d) == Some(wanted))
+        };
+        match entry.desc {
+            b"SEQUENCE" => users.entry(entry.dump_id).or_default().extend(of(b"TABLE")),
+            b"TABLE" => {
+                of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().push(entry.dump_id))
+            }
+            b"DEFAULT" => {
+                let tables: Vec<i32> = of(b"TABLE").collect();
+                of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().extend(&tables));
+            }
+            _ => {}
+        }
+    }
+    users
 }

@@ -124,12 +124,22 @@ impl<'a> Tables<'a> {
             if found.rows.insert(place, to).is_some() {
                 return Err(Error::usage(format!("table \"{old}\" is redirected twice")));
             }
-            found.tables.extend(entry.dependencies.iter().copied().filter(|d| {
+            let own = entry.dependencies.iter().copied().filter(|d| {
                 toc.place(*d).map(|p| toc.entry(p)).is_some_and(|table| {
                     table.desc.ends_with(b"TABLE")
                         && (table.namespace, table.tag) == (entry.namespace, entry.tag)
                 })
-            }));
+            });
+            let own: Vec<i32> = own.collect();
+            let values = |p: u32| toc.entry(p as usize).desc == b"SEQUENCE SET";
+            if own.is_empty() && selection.places().any(values) {
+                let what = describe(&entry);
+                return Err(Error::usage(format!("{what} cannot be redirected together with values of sequences"))
+                    .detail("The archive has no definitions of tables, and so does not tell which sequences belong to this one; its own would \
+                             be set back.")
+                    .hint("Leave the values out: by -t, or by a list without SEQUENCE SET for -L."));
+            }
+            found.tables.extend(own);
         }
         found.check(toc, selection)?;
         found.find_sequences(toc);

@@ -1,4 +1,6 @@
-//! A worker: has a connection, and takes batches until nothing is left.
+//! A worker: has a connection, and takes batches until nothing is left. Tables that are emptied first: [`reload`].
+
+mod reload;
 
 use super::{lock, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
@@ -279,6 +281,12 @@ impl Worker<'_, '_> {
             self.setback(Setback::Later, &message);
             return Ok(Outcome::Again);
         }
+        if self.do_without(step, &tried) {
+            return match self.attempt_surely(&[step], Statements::Planned)? {
+                None => Ok(Outcome::Done),
+                Some(tried) => self.single(step, tried),
+            };
+        }
         let order = site.renderer.originals(step);
         let work = &site.plan.steps[step as usize].work;
         let rewritten =
@@ -304,6 +312,22 @@ impl Worker<'_, '_> {
         self.take_back(step, order.first().copied());
         self.give_up(site.describe(step), tried);
         Ok(Outcome::Failed)
+    }
+
+    /// Go on without a tablespace or an access method that is not there, as pg_restore does after an error: what was to be in it comes
+    /// where the server has it by default.
+    fn do_without(&self, step: u32, tried: &Tried) -> bool {
+        let site = self.site;
+        let is_new = match site.go_on_after_errors {
+            true => site.renderer.refused.add(tried.statement.as_bytes()),
+            false => None,
+        };
+        if is_new == Some(true) {
+            let error = tried.error.clone();
+            self.give_up(site.describe(step), Tried { error, statement: tried.statement.clone() });
+        }
+        // Once for each step: another worker may have met it first.
+        is_new.is_some() && lock(&site.without).insert((step, tried.statement.clone()))
     }
 
     /// What cannot stay when a step has failed for good is undone, and forgotten, in one transaction: what is recorded
@@ -379,7 +403,11 @@ impl Worker<'_, '_> {
             if !site.living(step).contains(&place) || site.entries_done.contains(&place) {
                 continue;
             }
-            match self.attempt_surely(&[step], Statements::Piece(place))? {
+            let mut result = self.attempt_surely(&[step], Statements::Piece(place))?;
+            while result.as_ref().is_some_and(|tried| self.do_without(step, tried)) {
+                result = self.attempt_surely(&[step], Statements::Piece(place))?;
+            }
+            match result {
                 None => done.push(place),
                 Some(tried) => {
                     failed = true;
@@ -538,47 +566,17 @@ impl Worker<'_, '_> {
         }
         match statements {
             Statements::Piece(place) => sql.extend(journal::record_entry(*session, place)),
-            _ => sql.extend(journal::record(*session, steps, &rows)),
+            _ => {
+                let kept = |step: &u32| self.is_refill(*step);
+                let new: Vec<u32> = steps.iter().copied().filter(|step| !kept(step)).collect();
+                rows.retain(|(step, _)| !kept(step));
+                if !new.is_empty() {
+                    sql.extend(journal::record(*session, &new, &rows));
+                }
+            }
         }
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
-        Ok(copied)
-    }
-
-    /// Empty tables and fill them, in the order in which foreign keys hold. `sql` is what was to be sent before.
-    fn reload(
-        &self,
-        step: u32,
-        number: u32,
-        sql: &mut Vec<u8>,
-        settings: &mut Settings,
-        flow: &Flow,
-    ) -> Result<Copied, Tried> {
-        let site = self.site;
-        let (connection, _) = self.connection.as_ref().ok_or_else(cancelled)?;
-        let reload = &site.terms.facts.reloads[number as usize];
-        let triggers = |sql: &mut Vec<u8>, how: &[u8]| {
-            for table in reload.emptied.iter().filter(|_| site.terms.disable_triggers) {
-                sql.extend([b"ALTER TABLE ", &table[..], how, b" TRIGGER ALL;\n"].concat());
-            }
-        };
-        triggers(sql, b" DISABLE");
-        sql.extend([b"TRUNCATE TABLE ", &reload.emptied.join(&b", "[..])[..], b";\n"].concat());
-        if reload.in_circle {
-            // Those that can be are checked at the end.
-            sql.extend_from_slice(b"SET CONSTRAINTS ALL DEFERRED;\n");
-        }
-        let mut copied = Copied::default();
-        for &place in site.plan.entries(step as usize) {
-            sql.extend(site.renderer.before_rows(place, settings));
-            copied.statements += self.send(connection, sql)?;
-            let skip_empty = site.terms.rules.skip_empty_data;
-            let place = place as usize;
-            let found = copy_rows(connection, site.archive, place, (0, 1), skip_empty, false, flow)
-                .map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
-            copied.add(&found);
-        }
-        triggers(sql, b" ENABLE");
         Ok(copied)
     }
 

@@ -1,0 +1,118 @@
+//! Tables that are emptied and filled, as a worker does it. Which belong together: [`crate::restore::reload`].
+
+use super::{cancelled, Tried, Worker};
+use crate::error::{Error, ErrorKind};
+use crate::pg::{quote_literal, Connection};
+use crate::plan::build::describe;
+use crate::plan::render::Settings;
+use crate::plan::{Reload, Work};
+use crate::restore::data::{copy_rows, Copied, Flow};
+use crate::restore::unlogged;
+
+impl Worker<'_, '_> {
+    /// Empty tables and fill them, in the order in which foreign keys hold. `sql` is what was to be sent before.
+    pub(super) fn reload(
+        &self,
+        step: u32,
+        number: u32,
+        sql: &mut Vec<u8>,
+        settings: &mut Settings,
+        flow: &Flow,
+    ) -> Result<Copied, Tried> {
+        let site = self.site;
+        let (connection, _) = self.connection.as_ref().ok_or_else(cancelled)?;
+        let reload = &site.terms.facts.reloads[number as usize];
+        let refill = self.is_refill(step);
+        let triggers = |sql: &mut Vec<u8>, how: &[u8]| {
+            for table in reload.emptied.iter().filter(|_| site.terms.disable_triggers && !refill) {
+                sql.extend([b"ALTER TABLE ", &table[..], how, b" TRIGGER ALL;\n"].concat());
+            }
+        };
+        if refill {
+            sql.extend_from_slice(unlogged::BEFORE_ROWS);
+        } else {
+            let all = reload.emptied.join(&b", "[..]);
+            sql.extend([b"LOCK TABLE ", &all[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat());
+            self.send(connection, sql)?;
+            no_others(connection, reload)?;
+            triggers(sql, b" DISABLE");
+            sql.extend([b"TRUNCATE TABLE ", &all[..], b";\n"].concat());
+        }
+        if reload.in_circle {
+            // Those that can be are checked at the end.
+            sql.extend_from_slice(b"SET CONSTRAINTS ALL DEFERRED;\n");
+        }
+        let mut copied = Copied::default();
+        let places = site.plan.entries(step as usize).iter();
+        for &place in places.filter(|p| !refill || site.again.contains(p)) {
+            sql.extend(site.renderer.before_rows(place, settings));
+            copied.statements += self.send(connection, sql)?;
+            let skip_empty = site.terms.rules.skip_empty_data;
+            let at = place as usize;
+            let mut found =
+                copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, flow)
+                    .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
+            let entry = site.archive.toc().entry(at);
+            if entry.copy_stmt.is_empty() {
+                // Each INSERT has one row at least.
+                found.sent = found.statements;
+            }
+            if found.rows < found.sent {
+                let (rows, sent) = (found.rows, found.sent);
+                let what = describe(&entry);
+                let message = format!("{what}: the server took {rows} of {sent} rows");
+                let error = Error::new(ErrorKind::Statement, message)
+                    .detail("The table keeps the rows that it had.")
+                    .hint("A trigger or a rule of the table leaves rows out; --disable-triggers switches triggers off meanwhile.");
+                return Err(error.into());
+            }
+            copied.add(&found);
+        }
+        match refill {
+            true => sql.extend_from_slice(unlogged::AFTER_ROWS),
+            false => triggers(sql, b" ENABLE"),
+        }
+        Ok(copied)
+    }
+
+    /// The step is recorded, and a crash has emptied some of its tables, which are not logged: these are filled again, and nothing else.
+    /// The record stays, by which the next run would find them.
+    pub(super) fn is_refill(&self, step: u32) -> bool {
+        let plan = self.site.plan;
+        matches!(plan.steps[step as usize].work, Work::Reload(_))
+            && plan.entries(step as usize).iter().any(|p| self.site.again.contains(p))
+    }
+}
+
+/// TRUNCATE of a partitioned table empties all its partitions: those that have come since the restore was planned were not
+/// asked for. Under a lock that lets no more of them come.
+fn no_others(connection: &Connection, reload: &Reload) -> Result<(), Tried> {
+    let plain = |table: &&Vec<u8>| !table.starts_with(b"ONLY ");
+    let parents: Vec<_> = reload.emptied.iter().filter(plain).map(|t| quote_literal(t)).collect();
+    if parents.is_empty() {
+        return Ok(());
+    }
+    let name = |table: &Vec<u8>| quote_literal(table.strip_prefix(b"ONLY ").unwrap_or(table));
+    let known: Vec<_> = reload.emptied.iter().map(name).collect();
+    let sql = [
+        b"WITH RECURSIVE below AS (SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent \
+          OPERATOR(pg_catalog.=) ANY (ARRAY[",
+        &parents.join(&b", "[..])[..],
+        b"]::pg_catalog.regclass[]) UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN below b \
+          ON i.inhparent OPERATOR(pg_catalog.=) b.inhrelid) \
+          SELECT inhrelid::pg_catalog.regclass::pg_catalog.text FROM below WHERE NOT inhrelid OPERATOR(pg_catalog.=) ANY (ARRAY[",
+        &known.join(&b", "[..]),
+        b"]::pg_catalog.regclass[]) ORDER BY 1 LIMIT 1",
+    ]
+    .concat();
+    let found = connection.query(&sql)?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    let what = found.text(0, 0);
+    let message = format!("{what} has become a partition of a table that is to be emptied");
+    Err(Error::new(ErrorKind::Statement, message)
+        .detail("It was not there when the restore was planned; its rows would be lost.")
+        .hint("Detach it, or drop the schema firn_restore and begin anew, with the table chosen as well.")
+        .into())
+}
