@@ -1,4 +1,5 @@
--- Every type with its edges. The values are listed once and loaded twice, plus NULLs.
+-- Every type with its edges. The values are listed once and loaded twice, plus NULLs: the second time all go to stripes,
+-- whatever the pass, as nothing is settled within the transaction that loads it.
 SET timezone = 'UTC'; SET intervalstyle = 'postgres'; SET extra_float_digits = 1;
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
 CREATE DOMAIN positive AS int CHECK (VALUE > 0);
@@ -10,6 +11,7 @@ BEGIN
     EXECUTE format('CREATE TABLE rt (n int, v %s)', type);
     EXECUTE format('INSERT INTO rt SELECT i, x::%s FROM unnest($1 || NULL::text) WITH ORDINALITY u(x, i)', type) USING texts;
     PERFORM settle('rt');
+    PERFORM set_config('firn.bulk_threshold', '0', true);
     EXECUTE format('INSERT INTO rt SELECT 100 + i, x::%s FROM unnest($1 || NULL::text) WITH ORDINALITY u(x, i)', type) USING texts;
     RETURN QUERY EXECUTE 'SELECT n || '': '' || coalesce(CASE WHEN length(v::text) > 200 THEN md5(v::text) ELSE v::text END, ''NULL'') FROM rt ORDER BY n';
     EXECUTE 'UPDATE rt SET n = n + 1000 WHERE n % 2 = 0';
@@ -94,3 +96,20 @@ INSERT INTO nocol DEFAULT VALUES;
 INSERT INTO nocol SELECT FROM generate_series(1, 20);
 SELECT settle('nocol');
 SELECT count(*) FROM nocol;
+-- The last 30 years of points in time, and the rest of a stripe that has one of them.
+SET firn.bulk_threshold = 0;
+CREATE TABLE late (n int PRIMARY KEY, a timestamp, b timestamptz);
+INSERT INTO late SELECT i, '294200-01-01'::timestamp + i * interval '1 year', '294276-12-31 23:00+00'::timestamptz - i * interval '1 year' FROM generate_series(0, 70) i;
+INSERT INTO late VALUES (101, '-infinity', 'infinity'), (102, 'infinity', '-infinity'), (103, NULL, '294276-06-06+00'), (104, '294276-06-06', NULL), (105, '4713-01-01 BC', '1999-12-31');
+INSERT INTO late SELECT 200 + i, '2000-01-01'::timestamp + i * interval '1 year', '294246-01-01'::timestamptz FROM generate_series(0, 70) i;
+SELECT * FROM late ORDER BY n;
+SELECT a, n FROM late WHERE n IN (3, 70, 103, 105);
+SELECT count(*), min(a), max(b) FROM late WHERE a >= '294247-01-10 04:00:54.775807' AND b > '-infinity';
+SELECT count(*) FROM late WHERE b > '294247-01-10 04:00:54.775807+00';
+SELECT count(*) FROM late WHERE b < '294250-01-01' OR a < '2001-01-01';
+SELECT count(*) FROM late WHERE a IN ('294270-01-01', '2000-01-01', 'infinity', '-infinity');
+SELECT count(*) FROM late WHERE a > '294275-12-31'::date;
+ALTER TABLE late ALTER a TYPE timestamptz, ALTER b TYPE timestamp;
+SELECT count(*), min(a), max(b) FROM late WHERE a >= '294247-01-10 04:00:54.775807' AND b > '-infinity';
+SELECT sum(n), md5(string_agg(a || ' ' || b, ',' ORDER BY n)) FROM late;
+DROP TABLE late;

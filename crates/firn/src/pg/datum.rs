@@ -74,8 +74,17 @@ impl ColumnType {
         ColumnType { attribute: attribute.clone(), kind, conversion, type_name }
     }
 
+    /// The kind that holds every value of the type, for stripes with one that [`ColumnType::of`]'s cannot hold. Values
+    /// passed by value have no binary form: points in time keep PostgreSQL's own number.
+    pub fn fallback(&self) -> ColumnKind {
+        match self.kind {
+            ColumnKind::Timestamp | ColumnKind::TimestampTz => ColumnKind::Int64,
+            _ => ColumnKind::Opaque,
+        }
+    }
+
     /// How values of `kind` (found in a stripe) become datums of this column. The kind can differ
-    /// from [`ColumnType::of`]'s where a stripe fell back to the binary form.
+    /// from [`ColumnType::of`]'s where a stripe fell back to another one.
     pub fn conversion_from(&self, kind: ColumnKind) -> Conversion {
         if kind == self.kind {
             return self.conversion;
@@ -177,7 +186,8 @@ fn numeric_precision(typmod: i32) -> Option<(u8, u8)> {
 }
 
 /// Push a datum of this column into a stripe column. False when the value has no place in the
-/// column's kind (NaN in numeric(p, s)): the caller turns the column into the binary form.
+/// column's kind (NaN in numeric(p, s), the last 30 years of timestamps): the caller turns the column into the
+/// type's [`ColumnType::fallback`].
 ///
 /// The datum must be a live value of the column's type.
 pub fn push(builder: &mut ColumnBuilder, conversion: Conversion, value: Datum, null: bool) -> bool {

@@ -128,8 +128,9 @@ fn date(days: i32) -> Datum {
     v as i64 as Datum
 }
 
+/// The datum of a stored point in time.
 #[inline]
-fn timestamp(micros: i64) -> Datum {
+pub fn timestamp(micros: i64) -> Datum {
     let v = match micros {
         i64::MIN | i64::MAX => micros,
         m => m.wrapping_sub(EPOCH_MICROS),

@@ -9,7 +9,7 @@ mod layout;
 mod row;
 
 pub use batch::{Batch, BatchReader, BATCH_ROWS};
-pub use datums::{column_datums, Datums, Rows};
+pub use datums::{column_datums, timestamp, Datums, Rows};
 pub use handle::handle_for;
 pub use layout::{layout, layout_of, Layout};
 pub use row::{pending_row, stripe_row, RowBuffer};

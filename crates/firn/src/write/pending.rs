@@ -3,10 +3,10 @@
 
 use super::flush;
 use crate::directory::{allocation, Directory};
-use crate::pg::datum::{form_numeric, push, Datum};
+use crate::pg::datum::{form_numeric, push, Conversion, Datum};
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::{guc, lock, xact, LockMode, Rel};
-use crate::stripe::{layout, Layout};
+use crate::stripe::{layout, timestamp, Layout};
 use firn_format::{
     ColumnBuilder, ColumnKind, ColumnSpec, Slot, StripeWriter, Tid, Value, WriteOptions,
 };
@@ -269,7 +269,7 @@ pub(crate) fn write_options(_table: Rel) -> WriteOptions {
     WriteOptions::default()
 }
 
-/// Push one row; columns that cannot hold a value fall back to PostgreSQL's binary form.
+/// Push one row; columns that cannot hold a value fall back to a kind that can.
 pub(crate) fn push_row(
     writer: &mut StripeWriter,
     layout: &Layout,
@@ -286,26 +286,30 @@ pub(crate) fn push_row(
         let kind = writer.columns()[stored].kind;
         let conversion = column.conversion_from(kind);
         if !push(writer.column_mut(stored), conversion, value, null) {
-            degrade(writer, stored, conversion);
-            let opaque = column.conversion_from(ColumnKind::Opaque);
-            push(writer.column_mut(stored), opaque, value, null);
+            let fallback = column.fallback();
+            degrade(writer, stored, conversion, fallback);
+            push(writer.column_mut(stored), column.conversion_from(fallback), value, null);
         }
         stored += 1;
     }
     writer.end_row();
 }
 
-/// Turn a column collected so far into the binary form.
-fn degrade(writer: &mut StripeWriter, column: usize, from: crate::pg::datum::Conversion) {
+/// Turn a column collected so far into the kind `to`.
+fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: ColumnKind) {
     let scale = match from {
-        crate::pg::datum::Conversion::Numeric { scale } => scale,
+        Conversion::Numeric { scale } => scale,
         _ => 0,
     };
-    let spec = ColumnSpec { kind: ColumnKind::Opaque, ..writer.columns()[column].clone() };
-    let mut opaque = ColumnBuilder::new(ColumnKind::Opaque);
+    let spec = ColumnSpec { kind: to, ..writer.columns()[column].clone() };
+    let mut all = ColumnBuilder::new(to);
     let mut bytes = Vec::new();
     for row in 0..writer.rows() as usize {
         let value = match writer.value(column, row) {
+            Value::I64(v) if from == Conversion::Timestamp => {
+                all.push_i64(timestamp(v) as i64);
+                continue;
+            }
             Value::I64(v) => Some(i128::from(v)),
             Value::I128(v) => Some(v),
             _ => None,
@@ -314,12 +318,12 @@ fn degrade(writer: &mut StripeWriter, column: usize, from: crate::pg::datum::Con
             Some(v) => {
                 bytes.clear();
                 form_numeric(v, scale, &mut bytes);
-                opaque.push_bytes(&bytes[4..]);
+                all.push_bytes(&bytes[4..]);
             }
-            None => opaque.push_null(),
+            None => all.push_null(),
         }
     }
-    writer.replace_column(column, spec, opaque);
+    writer.replace_column(column, spec, all);
 }
 
 /// Rows of a pending stripe, kept alive for a reader even when the stripe is written meanwhile.
