@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::select::Selection;
 use crate::report::{Costs, Did, Event, Kind, Watch};
+use crate::restore::together::together;
 use crate::restore::work::Stop;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -62,65 +63,45 @@ pub fn analyze(
     watch.event(&Event::Work { steps: tables.len(), cost: total });
     tables.reverse();
     let tables = Mutex::new(tables);
-    let failed = Mutex::new(None);
-    let first = Mutex::new(Some(connection));
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    std::thread::scope(|scope| {
-        for worker in 0..options.jobs {
-            let (next, failed, first) = (&next, &failed, &first);
-            scope.spawn(move || {
-                let work = || -> Result<()> {
-                    let own = match worker {
-                        0 => first.lock().unwrap_or_else(PoisonError::into_inner).take(),
-                        _ => None,
-                    };
-                    let connection = match own.map_or_else(|| options.target.connect(dbname), Ok) {
-                        // The server may not have as many as were asked for: the first does it all, if need be.
-                        Err(e) if e.kind == ErrorKind::Connection => return Ok(()),
-                        connection => connection?,
-                    };
-                    session::prepare(&connection, toc, &options.target, None)?;
-                    stop.cancels(&connection);
-                    let pid = connection.backend_pid();
-                    watch.event(&Event::Connected { worker, pid });
-                    while let Some((table, cost)) = next() {
-                        if stop.is_set() {
-                            return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
-                                .hint("All is restored; run ANALYZE yourself, or the command with --resume."));
-                        }
-                        let sql = [b"ANALYZE ", &table[..]].concat();
-                        let what = String::from_utf8_lossy(&sql);
-                        watch.event(&Event::Begin { worker, what: &what, steps: 1, cost });
-                        let result = connection.run(&sql);
-                        tell::notices(&connection, watch);
-                        let (steps, ok) = (1, result.is_ok());
-                        let (statements, transactions) = (u64::from(ok), u64::from(ok));
-                        let did = Did { steps, cost, statements, transactions, rows: 0, ok };
-                        watch.event(&Event::End { worker, did });
-                        if let Err(failure) = result {
-                            if failure.error.kind == ErrorKind::Connection {
-                                return Err(failure.error);
-                            }
-                            watch.event(&Event::Note(&format!(
-                                "could not analyze {}: {}",
-                                String::from_utf8_lossy(&table),
-                                failure.error.message
-                            )));
-                        }
-                    }
-                    Ok(())
-                };
-                if let Err(e) = work() {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+    let connect = || {
+        let own = options.target.connect(dbname)?;
+        session::prepare(&own, toc, &options.target, None)?;
+        Ok(own)
+    };
+    let work = |worker: usize, connection: &Connection| {
+        stop.cancels(connection);
+        watch.event(&Event::Connected { worker, pid: connection.backend_pid() });
+        while let Some((table, cost)) = next() {
+            if stop.is_set() {
+                return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
+                    .hint("All is restored; run ANALYZE yourself, or the command with --resume."));
+            }
+            let sql = [b"ANALYZE ", &table[..]].concat();
+            let what = String::from_utf8_lossy(&sql);
+            watch.event(&Event::Begin { worker, what: &what, steps: 1, cost });
+            let result = connection.run(&sql);
+            tell::notices(connection, watch);
+            let (steps, ok) = (1, result.is_ok());
+            let (statements, transactions) = (u64::from(ok), u64::from(ok));
+            let did = Did { steps, cost, statements, transactions, rows: 0, ok };
+            watch.event(&Event::End { worker, did });
+            if let Err(failure) = result {
+                if failure.error.kind == ErrorKind::Connection {
+                    return Err(failure.error);
                 }
-            });
+                watch.event(&Event::Note(&format!(
+                    "could not analyze {}: {}",
+                    String::from_utf8_lossy(&table),
+                    failure.error.message
+                )));
+            }
         }
-    });
+        Ok(())
+    };
+    let done = together(options.jobs, &connection, connect, work);
     stop.cancels_no_more();
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(e) => Err(e),
-        None => Ok(()),
-    }
+    done
 }
 
 /// A connection, if the server takes one soon: it counts a session until its process has ended, and those of the restore

@@ -8,6 +8,7 @@
 //! - [`data`]: rows and large objects.
 //! - [`database`]: creating the target, dropping what is in the way.
 //! - [`tell`]: steps in words and by kind, for those who watch.
+//! - [`together`]: what all connections do at the end.
 //! - [`pieces`]: a table's rows, read ahead.
 //! - [`unlogged`]: tables that a crash of the server empties.
 //! - [`probe`]: whether partitions may be moved in the catalogs of this server.
@@ -31,6 +32,7 @@ pub mod reload;
 pub mod session;
 pub mod source;
 pub mod tell;
+mod together;
 mod unlogged;
 pub mod work;
 

@@ -1,10 +1,11 @@
 //! Objects of the archive, looked up in the catalogs.
 
 use crate::archive::Entry;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
+use crate::restore::together::together;
 use crate::restore::Job;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -242,8 +243,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let jobs = job.options.jobs.min(waiting.len());
     let waiting = Mutex::new(waiting);
     let wrong = Mutex::new(Vec::new());
-    let failed = Mutex::new(None);
-    let work = |connection: &Connection| -> Result<()> {
+    let work = |_: usize, connection: &Connection| -> Result<()> {
         job.stop.cancels(connection);
         look_up_by_index(connection, true)?;
         loop {
@@ -254,28 +254,9 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
         }
         look_up_by_index(connection, false)
     };
-    std::thread::scope(|scope| {
-        for _ in 1..jobs {
-            let (work, failed) = (&work, &failed);
-            scope.spawn(move || {
-                let result = match job.connect() {
-                    // The server may not have as many as were asked for: the first asks all, if need be.
-                    Err(e) if e.kind == ErrorKind::Connection => Ok(()),
-                    connection => connection.and_then(|own| work(&own)),
-                };
-                if let Err(e) = result {
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
-                }
-            });
-        }
-        if let Err(e) = work(connection) {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
-        }
-    });
+    let done = together(jobs, connection, || job.connect(), work);
     job.stop.cancels_no_more();
-    if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(e);
-    }
+    done?;
     // As the archive has them, whoever was first.
     let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
     wrong.sort();

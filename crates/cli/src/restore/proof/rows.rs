@@ -9,6 +9,7 @@ use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind};
 use crate::restore::data::table_of_copy;
 use crate::restore::journal::Done;
+use crate::restore::together::together;
 use crate::restore::{reload, Job};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -101,7 +102,6 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
     tables.iter().for_each(|table| total.add_all(&cost(table)));
     job.watch.event(&Event::Work { steps: tables.len(), cost: total });
     let all = Mutex::new(Counted::default());
-    let failed = Mutex::new(None);
     let tables = Mutex::new(tables);
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let count_all = |worker: usize, connection: &Connection| -> Result<()> {
@@ -130,29 +130,10 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
         Ok(())
     };
     let jobs = job.options.jobs.min(all_len(&tables));
-    std::thread::scope(|scope| {
-        for worker in 1..jobs {
-            let (count_all, failed) = (&count_all, &failed);
-            scope.spawn(move || {
-                let result = match job.connect() {
-                    // The server may not have as many as were asked for: the first counts all, if need be.
-                    Err(e) if e.kind == ErrorKind::Connection => Ok(()),
-                    connection => connection.and_then(|own| count_all(worker, &own)),
-                };
-                if let Err(e) = result {
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
-                }
-            });
-        }
-        if let Err(e) = count_all(0, connection) {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
-        }
-    });
+    let done = together(jobs, connection, || job.connect(), count_all);
     job.stop.cancels_no_more();
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(e) => Err(e),
-        None => Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner)),
-    }
+    done?;
+    Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn cancelled() -> Error {
