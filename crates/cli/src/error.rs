@@ -17,6 +17,8 @@ pub enum ErrorKind {
     Statement,
     /// Something to be compared differs.
     Verify,
+    /// A key or passphrase that is missing or does not fit.
+    Key,
     /// The user asked to stop.
     Cancelled,
     /// A mistake of the program.

@@ -7,6 +7,7 @@
 //! - [`store`]: local paths and object stores, and how to reach them.
 //! - [`restore`]: carries a plan out on connections, with a journal in the target database.
 //! - [`script`]: what `pg_restore` does on one connection, printed or run.
+//! - [`crypt`]: encryption of backups.
 //! - [`backup`]: makes, checks and lists backups; [`verify`]: compares a database with what it should be.
 //! - [`report`]: what a person sees of it.
 
@@ -16,6 +17,7 @@ pub mod archive;
 pub mod args;
 pub mod backup;
 pub mod commands;
+pub mod crypt;
 pub mod error;
 pub mod pg;
 pub mod plan;

@@ -200,6 +200,7 @@ pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, 
     let Ask { program, login, selection, snapshot, spec, .. } = *ask;
     let Handed { flags, password } = connection_flags(&login.connection)?;
     let mut command = Command::new(&program.path);
+    command.env_remove(crate::crypt::VARIABLE);
     // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
     command.args(["--format=custom", &compress_flag(program, spec)]);
     command.args(flags).args(selection);

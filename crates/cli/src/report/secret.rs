@@ -251,6 +251,12 @@ fn connection_strings(text: &str) -> Vec<Range<usize>> {
             spans.push(begin + quotes..begin + end.unwrap_or(value.len()));
         }
     }
+    // A key of age, wherever it stands.
+    for (found, _) in lower.match_indices("age-secret-key-") {
+        let ends = |c: char| !c.is_ascii_alphanumeric() && c != '-';
+        let length = lower[found..].find(ends).unwrap_or(lower.len() - found);
+        spans.push(found..found + length);
+    }
     for (found, _) in lower.match_indices("://") {
         let begin = found + 3;
         let ends = |c: &u8| c.is_ascii_whitespace() || matches!(c, b'/' | b'\'' | b'"' | b'?');
@@ -268,6 +274,13 @@ fn connection_strings(text: &str) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_age() {
+        let told = line("could not open file \"AGE-SECRET-KEY-1TV8N3ERHV\": no such file");
+        assert_eq!(told, "could not open file \"********\": no such file");
+        assert_eq!(line("age-secret-key-1abc"), "********");
+    }
     use crate::error::ErrorKind;
 
     #[track_caller]
