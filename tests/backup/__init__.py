@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from backup import compare, damage, expire, faulty, firn_tables, incremental, stores, trips, trouble
+from backup import compare, damage, encrypted, expire, faulty, firn_tables, incremental, stores, trips, trouble
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -30,6 +30,7 @@ CASES = {
     "memory": trouble.memory,
     "damage": damage.damages,
     "compare": compare.compare,
+    **encrypted.CASES,
     **expire.CASES,
 }
 # Each with a server of its own.
@@ -60,7 +61,8 @@ def without_store(tally, pattern):
 
 
 def with_store(tally, pattern):
-    cases(tally, pattern, {**stores.CASES, **faulty.CASES, **expire.STORE_CASES}, "backup store", stores.Store)
+    wanted = {**stores.CASES, **faulty.CASES, **encrypted.STORE_CASES, **expire.STORE_CASES}
+    cases(tally, pattern, wanted, "backup store", stores.Store)
 
 
 def of_the_extension(tally, pattern):

@@ -3,25 +3,23 @@
 #[allow(dead_code)]
 #[path = "../../lake/tests/common/flaky.rs"]
 mod flaky;
+#[path = "archives/manifest.rs"]
+mod manifest;
 #[path = "archives/read.rs"]
 mod read;
 
 use firn_cli::archive::{read_error, Archive};
-use firn_cli::backup::manifest::{hex, FileRecord, Head, LargeObjects, Manifest};
 use firn_cli::error::ErrorKind;
 use firn_cli::store::StoreSettings;
 use firn_cli::Error;
 use flaky::{Fault, Server};
+use manifest::{with_manifest, Files};
 use read::{contents, expected, files, path, whole_archives};
-use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-type Files = BTreeMap<Vec<u8>, Arc<[u8]>>;
 
 fn settings(server: &Server) -> StoreSettings {
     let set = |name: &str, value: &str| (name.to_string(), value.to_string());
@@ -318,42 +316,6 @@ fn the_user_may_stop_it() {
     let e = contents(&archive).unwrap_err();
     assert_eq!(e.kind, ErrorKind::Cancelled, "{e}");
     assert!(begun.elapsed() < Duration::from_secs(2));
-}
-
-/// Adds the manifest that a backup of these files would have.
-fn with_manifest(mut files: Files) -> Files {
-    let records = files.iter().map(|(name, bytes)| FileRecord {
-        name: String::from_utf8(name.clone()).unwrap(),
-        size: bytes.len() as u64,
-        sha256: hex(&Sha256::digest(bytes)),
-        table: None,
-    });
-    let manifest = Manifest {
-        head: Head {
-            firn_backup: 1,
-            database: "firn_archives".into(),
-            system_identifier: None,
-            encoding: "UTF8".into(),
-            server_version: "15".into(),
-            pg_dump_version: "15".into(),
-            firn_version: "0".into(),
-            started: "2026-01-01T00:00:00Z".into(),
-            snapshot_time: "2026-01-01T00:00:00Z".into(),
-            snapshot_lsn: "0/0".into(),
-            standby: false,
-            finished: "2026-01-01T00:00:00Z".into(),
-            compression: "none".into(),
-            jobs: 1,
-            options: vec![],
-            entries: 0,
-            large_objects: LargeObjects::default(),
-            base: None,
-            basis: None,
-        },
-        files: records.collect(),
-    };
-    files.insert(b"manifest.json".to_vec(), manifest.to_text().unwrap().into());
-    files
 }
 
 fn refused(files: Files) -> Error {

@@ -2,6 +2,7 @@
 
 use super::fault::damaged;
 use super::member::Member;
+use crate::backup::manifest::Manifest;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -24,6 +25,18 @@ impl Expected {
         Ok(Expected(all))
     }
 
+    /// What a manifest says.
+    pub fn of(manifest: &Manifest) -> Result<Expected> {
+        let files = manifest.files.iter().map(|file| {
+            let sum = sha256(&file.sha256).ok_or_else(|| {
+                let name = file.name.escape_debug();
+                Error::archive(format!("the manifest has no valid SHA-256 of file \"{name}\""))
+            })?;
+            Ok((file.name.clone().into_bytes(), file.size, sum))
+        });
+        Expected::new(files.collect::<Result<Vec<_>>>()?)
+    }
+
     /// The size that a file should have; `None` if the manifest does not list it.
     pub fn size(&self, name: &[u8]) -> Option<u64> {
         self.0.get(name).map(|&(size, _)| size)
@@ -31,18 +44,51 @@ impl Expected {
 
     /// The bytes of a file, with an error at their end if they are not those that the manifest says.
     pub fn check(&self, name: &[u8], member: &Member) -> Result<Box<dyn BufRead + Send>> {
-        let Some(&(size, sum)) = self.0.get(name) else {
-            return Err(Error::archive(format!("the manifest has no file \"{}\"", member.name)));
-        };
-        if member.size != size {
-            return Err(Error::archive(format!(
+        self.check_size(name, member)?;
+        self.check_bytes(name, &member.name, member.whole())
+    }
+
+    /// An error if a file's size is not the one that the manifest says.
+    pub fn check_size(&self, name: &[u8], member: &Member) -> Result<()> {
+        match self.size(name) {
+            None => Err(unlisted(&member.name)),
+            Some(size) if member.size != size => Err(Error::archive(format!(
                 "file \"{}\" has {} bytes, the manifest says {size}",
                 member.name, member.size
-            )));
+            ))),
+            Some(_) => Ok(()),
         }
-        let name = member.name.clone();
-        Ok(Box::new(Checked { inner: member.whole(), hash: Some(Sha256::new()), sum, name }))
     }
+
+    /// Bytes that should be those of a file, with an error at their end if they are not. `shown` is its name for messages.
+    pub fn check_bytes(
+        &self,
+        name: &[u8],
+        shown: &str,
+        bytes: impl BufRead + Send + 'static,
+    ) -> Result<Box<dyn BufRead + Send>> {
+        let Some(&(_, sum)) = self.0.get(name) else { return Err(unlisted(shown)) };
+        let hash = Some(Sha256::new());
+        Ok(Box::new(Checked { inner: bytes, hash, sum, name: shown.to_string() }))
+    }
+}
+
+fn unlisted(name: &str) -> Error {
+    Error::archive(format!("the manifest has no file \"{name}\""))
+}
+
+/// A SHA-256 from its hexadecimal digits.
+fn sha256(digits: &str) -> Option<[u8; 32]> {
+    let digits = digits.as_bytes();
+    let mut sum = [0; 32];
+    if digits.len() != 2 * sum.len() {
+        return None;
+    }
+    for (byte, pair) in sum.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |c: u8| (c as char).to_digit(16);
+        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
+    }
+    Some(sum)
 }
 
 struct Checked<R> {

@@ -6,9 +6,11 @@ use super::fault::{self, While};
 use super::header::Compression;
 use super::member::Member;
 use super::remote::{Object, Remote};
+use super::sealed::{self, Seal};
 use super::tar::Tar;
-use crate::backup::manifest;
-use crate::error::{Error, Result};
+use crate::backup::manifest::{self, Manifest};
+use crate::crypt::{self, Keys};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::store_error;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -32,6 +34,8 @@ pub(super) type Files = BTreeMap<Vec<u8>, Arc<[u8]>>;
 pub(super) struct Folder {
     place: Place,
     expected: Option<Expected>,
+    /// Of an encrypted backup; then `expected` is of what was encrypted.
+    seal: Option<Seal>,
 }
 
 /// Where the files are.
@@ -87,27 +91,49 @@ impl Folder {
         let real = path.canonicalize().map_err(|e| {
             Error::io(format!("could not open directory \"{}\"", path.display()), &e)
         })?;
-        Ok(Folder { place: Place::Local(real), expected: None })
+        Ok(Folder { place: Place::Local(real), expected: None, seal: None })
     }
 
     /// What the store of `remote` holds.
     pub fn remote(remote: Arc<Remote>) -> Folder {
-        Folder { place: Place::Remote { remote, sizes: HashMap::new() }, expected: None }
+        Folder {
+            place: Place::Remote { remote, sizes: HashMap::new() },
+            expected: None,
+            seal: None,
+        }
     }
 
     /// Files that lie in memory.
     pub fn memory(files: Files) -> Folder {
-        Folder { place: Place::Memory(files), expected: None }
+        Folder { place: Place::Memory(files), expected: None, seal: None }
     }
 
     /// What a tar archive holds.
     pub fn tar(tar: Tar) -> Folder {
-        Folder { place: Place::Tar(tar), expected: None }
+        Folder { place: Place::Tar(tar), expected: None, seal: None }
     }
 
     /// From now on files are compared with this.
     pub fn expect(&mut self, expected: Expected) {
         self.expected = Some(expected);
+    }
+
+    /// From now on files are decrypted, and compared with the encrypted manifest.
+    pub fn unlock(&mut self, public: &Manifest, keys: &Keys, location: &str) -> Result<()> {
+        let (seal, own) = sealed::unlock(self, public, keys, location)?;
+        self.expected = Some(Expected::of(&own)?);
+        self.seal = Some(seal);
+        Ok(())
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_sealed(&self) -> bool {
+        self.seal.is_some()
+    }
+
+    /// The manifest of an encrypted backup, read anew.
+    pub fn own_manifest(&self) -> Option<Result<Manifest>> {
+        self.seal.as_ref().map(|seal| seal.manifest(self))
     }
 
     /// There is no manifest: a store is asked what files there are, now and not when one is wanted, because what
@@ -154,24 +180,99 @@ impl Folder {
     /// The file with a name as the archive's lists give it, or with that name and a compression's suffix.
     pub fn open(&self, name: &[u8]) -> Result<Stored> {
         for full in spellings(check_name(name)?) {
-            if let Some(member) = self.find(&full)? {
+            if let Some(member) = self.find_stored(&full)? {
                 return self.stored(&full, &member);
             }
         }
-        let name = String::from_utf8_lossy(name);
-        Err(Error::archive(format!("file \"{name}\" does not exist")))
+        Err(missing(name))
+    }
+
+    /// The file in which lies what has exactly this name in the archive, if there is such.
+    fn find_stored(&self, name: &[u8]) -> Result<Option<Member>> {
+        match (&self.seal, &self.expected) {
+            (Some(_), Some(expected)) if expected.size(name).is_none() => Ok(None),
+            (Some(seal), _) => self.find_sized(&Seal::name(name), seal.public()).map(Some),
+            (None, _) => self.find(name),
+        }
+    }
+
+    /// The file with exactly this name, which a manifest lists.
+    pub fn find_sized(&self, name: &[u8], listed: &Expected) -> Result<Member> {
+        let found = match (&self.place, listed.size(name)) {
+            (Place::Remote { remote, .. }, Some(size)) => {
+                let key = String::from_utf8_lossy(name).into_owned();
+                Some(Member::object(Object { remote: remote.clone(), key }, size))
+            }
+            _ => self.find(name)?,
+        };
+        found.ok_or_else(|| missing(name))
+    }
+
+    /// All bytes of what has exactly this name in the archive.
+    pub fn read_stored(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let member = self.find_stored(name)?.ok_or_else(|| missing(name))?;
+        let mut bytes = Vec::new();
+        self.stored(name, &member)?.bytes.read_to_end(&mut bytes).map_err(fault::of_io)?;
+        Ok(bytes)
+    }
+
+    /// All bytes of a file as they are, which must not be more than so many.
+    pub fn read_small(&self, name: &[u8], most: u64) -> Result<Vec<u8>> {
+        let member = self.find_alone(name)?.ok_or_else(|| missing(name))?;
+        if member.size > most {
+            return Err(Error::archive(format!("file \"{}\" is too large", member.name)));
+        }
+        let mut bytes = Vec::new();
+        member.whole().read_to_end(&mut bytes).map_err(fault::of_io)?;
+        Ok(bytes)
+    }
+
+    /// Reads all of a file of an encrypted backup, encrypted and decrypted, and compares both with what the manifests say.
+    pub fn examine(&self, name: &str, each: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        let Some(seal) = &self.seal else {
+            return Err(Error::new(ErrorKind::Internal, "the backup is not encrypted"));
+        };
+        let member = self.find_sized(name.as_bytes(), seal.public())?;
+        let inner = name.strip_suffix(crypt::SUFFIX).unwrap_or(name).as_bytes();
+        let mut bytes = match &self.expected {
+            _ if name == crypt::KEY_FILE => seal.public().check(name.as_bytes(), &member)?,
+            Some(expected) if expected.size(inner).is_some() => {
+                expected.check_bytes(inner, name, seal.open_compared(&member)?)?
+            }
+            // The encrypted manifest itself.
+            _ => seal.open_compared(&member)?,
+        };
+        loop {
+            let n = bytes.fill_buf().map_err(fault::of_io)?.len();
+            if n == 0 {
+                return Ok(());
+            }
+            bytes.consume(n);
+            each(n as u64)?;
+        }
     }
 
     /// The table of contents and its stored size.
     pub fn open_contents(&self) -> Result<(Stored, u64)> {
         for full in spellings(CONTENTS) {
-            if let Some(member) = self.find(&full)? {
-                return Ok((self.stored(&full, &member)?, member.size));
+            if let Some(member) = self.find_stored(&full)? {
+                let listed = self.expected.as_ref().and_then(|expected| expected.size(&full));
+                return Ok((self.stored(&full, &member)?, listed.unwrap_or(member.size)));
             }
+        }
+        if self.has_sealed_contents()? {
+            return Err(Error::archive("it is encrypted, and its manifest is missing").hint(
+                "Decrypt its files with age, all of them into another folder, and restore that.",
+            ));
         }
         Err(Error::archive("file \"toc.dat\" does not exist").hint(
             "An archive is a file or a directory that pg_dump made in custom, directory or tar format.",
         ))
+    }
+
+    /// Whether there is an encrypted table of contents.
+    pub fn has_sealed_contents(&self) -> Result<bool> {
+        Ok(self.find(&Seal::name(CONTENTS))?.is_some())
     }
 
     /// All bytes of a file as they are, if there is one with exactly this name.
@@ -183,9 +284,12 @@ impl Folder {
     }
 
     fn stored(&self, name: &[u8], member: &Member) -> Result<Stored> {
-        let bytes = match &self.expected {
-            Some(expected) => expected.check(name, member)?,
-            None => Box::new(member.whole()),
+        let bytes = match (&self.seal, &self.expected) {
+            (Some(seal), Some(expected)) => {
+                expected.check_bytes(name, &member.name, seal.open(member)?)?
+            }
+            (_, Some(expected)) => expected.check(name, member)?,
+            (_, None) => Box::new(member.whole()),
         };
         Ok(Stored { bytes, compression: by_suffix(name), name: member.name.clone() })
     }
@@ -231,6 +335,11 @@ impl Folder {
             (None, Place::Remote { sizes, .. }) => sizes.get(&full).copied(),
         })
     }
+}
+
+fn missing(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::archive(format!("file \"{name}\" does not exist"))
 }
 
 fn unfinished() -> Error {

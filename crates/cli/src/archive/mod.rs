@@ -9,7 +9,7 @@
 //! - `wire`, `header`, `contents`: reading it.
 //! - `custom`, `directory`: where the data is; `decompress`, `copy_end`: what it is.
 //! - `folder`, `tar`, `member`, `remote`, `spool`: the files, wherever they are; `checked`: compared with a backup's
-//!   manifest.
+//!   manifest; `sealed`: decrypted.
 //! - `large_objects`: whether all are there; `fault`: errors on their way through readers.
 
 mod checked;
@@ -25,6 +25,7 @@ mod large_objects;
 mod member;
 mod remote;
 pub mod rewrite;
+mod sealed;
 mod spool;
 mod tar;
 pub mod toc;
@@ -35,13 +36,13 @@ pub use header::{Compression, Created, Format, Header};
 pub use toc::{Absent, Entry, Section, Toc};
 
 use crate::backup::manifest::{self, Manifest};
-use crate::error::{Error, Result};
+use crate::crypt::{self, Keys};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{store_error, Location, StoreSettings};
 use checked::Expected;
 use custom::Custom;
 use directory::Directory;
 use fault::{while_reading, Explained, While, INCOMPLETE};
-use firn_lake::ErrorKind;
 use folder::{Folder, Stored};
 use member::Member;
 use remote::{Object, Remote};
@@ -88,21 +89,29 @@ impl Archive {
 
     /// [`Archive::open`] with settings for object stores.
     pub fn open_with(location: &str, settings: &StoreSettings) -> Result<Archive> {
+        Archive::open_locked(location, settings, &Keys::default())
+    }
+
+    /// [`Archive::open_with`] for a backup that may be encrypted.
+    pub fn open_locked(location: &str, settings: &StoreSettings, keys: &Keys) -> Result<Archive> {
         if location == "-" {
             let file = spool::standard_input()?;
-            return Archive::open_file(spool::NAME, Member::local(spool::NAME.into(), file)?);
+            let member = Member::local(spool::NAME.into(), file)?;
+            return Archive::open_file(spool::NAME, member, keys);
         }
         match Location::parse(location)? {
-            Location::Local(path) => Archive::open_local(location, &path),
-            Location::S3 { bucket, key } => Archive::open_remote(location, &bucket, &key, settings),
+            Location::Local(path) => Archive::open_local(location, &path, keys),
+            Location::S3 { bucket, key } => {
+                Archive::open_remote(location, &bucket, &key, settings, keys)
+            }
         }
     }
 
-    fn open_local(location: &str, path: &Path) -> Result<Archive> {
+    fn open_local(location: &str, path: &Path, keys: &Keys) -> Result<Archive> {
         let doing = || format!("could not open archive \"{location}\"");
         let meta = fs::metadata(path).map_err(|e| Error::io(doing(), &e))?;
         if meta.is_dir() {
-            return Archive::open_directory(location, Folder::local(path)?);
+            return Archive::open_directory(location, Folder::local(path)?, keys);
         }
         if !meta.is_file() {
             return Err(Error::archive(format!("{}: it is not a regular file", doing())).hint(
@@ -111,7 +120,7 @@ impl Archive {
             ));
         }
         let file = File::open(path).map_err(|e| Error::io(doing(), &e))?;
-        Archive::open_file(location, Member::local(location.to_string(), file)?)
+        Archive::open_file(location, Member::local(location.to_string(), file)?, keys)
     }
 
     /// Whether it is an object or a prefix only asking tells.
@@ -120,6 +129,7 @@ impl Archive {
         bucket: &str,
         key: &str,
         settings: &StoreSettings,
+        keys: &Keys,
     ) -> Result<Archive> {
         if !key.is_empty() && !location.ends_with('/') {
             let (prefix, name) = key.rsplit_once('/').unwrap_or(("", key));
@@ -127,28 +137,35 @@ impl Archive {
             match remote.size(name) {
                 Ok(Some(size)) => {
                     let object = Object { remote, key: name.to_string() };
-                    return Archive::open_file(location, Member::object(object, size));
+                    return Archive::open_file(location, Member::object(object, size), keys);
                 }
                 // Without the right to list, what does not exist is denied.
-                Ok(None) | Err(firn_lake::Error { kind: ErrorKind::PermissionDenied, .. }) => {}
+                Ok(None)
+                | Err(firn_lake::Error { kind: firn_lake::ErrorKind::PermissionDenied, .. }) => {}
                 Err(e) => return Err(store_error(e)),
             }
         }
         let remote = Remote::new(&format!("s3://{bucket}/{key}"), settings)?;
-        Archive::open_directory(location, Folder::remote(remote))
+        Archive::open_directory(location, Folder::remote(remote), keys)
     }
 
     /// Reads an archive in custom or tar format that lies in memory.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Archive> {
-        Archive::open_file("memory", Member::memory("memory".to_string(), bytes.into()))
+        let member = Member::memory("memory".to_string(), bytes.into());
+        Archive::open_file("memory", member, &Keys::default())
     }
 
     /// Reads an archive in directory format whose files, by name, lie in memory.
     pub fn from_files(files: BTreeMap<Vec<u8>, Arc<[u8]>>) -> Result<Archive> {
-        Archive::open_directory("memory", Folder::memory(files))
+        Archive::from_locked_files(files, &Keys::default())
     }
 
-    fn open_file(location: &str, member: Member) -> Result<Archive> {
+    /// [`Archive::from_files`] of a backup that may be encrypted.
+    pub fn from_locked_files(files: BTreeMap<Vec<u8>, Arc<[u8]>>, keys: &Keys) -> Result<Archive> {
+        Archive::open_directory("memory", Folder::memory(files), keys)
+    }
+
+    fn open_file(location: &str, member: Member, keys: &Keys) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         let detail = "File of an archive.";
         let mut start = Vec::new();
@@ -156,9 +173,10 @@ impl Archive {
         read.while_reading(&what, detail)?;
         if is_tar(&start) {
             let tar = Tar::open(member).while_reading(&what, detail)?;
-            return Archive::open_files(location, Folder::tar(tar), Format::Tar);
+            return Archive::open_files(location, Folder::tar(tar), Format::Tar, keys);
         }
         refuse_other_formats(&start).while_reading(&what, detail)?;
+        keys.expect_nothing(&what)?;
         Archive::open_custom(location, member)
     }
 
@@ -180,16 +198,36 @@ impl Archive {
         })
     }
 
-    fn open_directory(location: &str, folder: Folder) -> Result<Archive> {
-        Archive::open_files(location, folder, Format::Directory)
+    fn open_directory(location: &str, folder: Folder, keys: &Keys) -> Result<Archive> {
+        Archive::open_files(location, folder, Format::Directory, keys)
     }
 
-    fn open_files(location: &str, mut folder: Folder, format: Format) -> Result<Archive> {
+    fn open_files(
+        location: &str,
+        mut folder: Folder,
+        format: Format,
+        keys: &Keys,
+    ) -> Result<Archive> {
         let what = format!("archive \"{location}\"");
         let manifest = format!("File \"{}\" of the archive.", manifest::FILE);
-        match read_manifest(&folder).while_reading(&what, &manifest)? {
-            Some(expected) => folder.expect(expected),
-            None => folder.survey().while_reading(&what, &manifest)?,
+        match manifest_of(&folder).while_reading(&what, &manifest)? {
+            Some(public) if public.head.encryption.is_some() => {
+                let own = format!("File \"{}\" of the archive.", sealed::manifest_file(true));
+                folder.unlock(&public, keys, location).map_err(|e| match e.kind {
+                    ErrorKind::Key => e,
+                    _ => while_reading(e, &what, &own),
+                })?;
+            }
+            Some(own) => {
+                keys.expect_nothing(&what)?;
+                folder.expect(Expected::of(&own).while_reading(&what, &manifest)?);
+            }
+            None => {
+                folder.survey().while_reading(&what, &manifest)?;
+                if !folder.has_sealed_contents().while_reading(&what, &manifest)? {
+                    keys.expect_nothing(&what)?;
+                }
+            }
         }
         let detail = "File \"toc.dat\" of the archive.";
         let opened = folder.open_contents().map_err(|e| {
@@ -240,10 +278,38 @@ impl Archive {
         match &self.data {
             Data::Custom(_) => Ok(None),
             Data::Directory(directory) => {
+                let folder = directory.folder();
                 let what = format!("archive \"{}\"", self.location);
-                let file = format!("File \"{}\" of the archive.", manifest::FILE);
-                manifest_of(directory.folder()).while_reading(&what, &file)
+                let name = sealed::manifest_file(folder.is_sealed());
+                let file = format!("File \"{name}\" of the archive.");
+                let found = match folder.own_manifest() {
+                    Some(own) => own.map(Some),
+                    None => manifest_of(folder),
+                };
+                found.while_reading(&what, &file)
             }
+        }
+    }
+
+    /// Whether this is an encrypted backup.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(&self.data, Data::Directory(directory) if directory.folder().is_sealed())
+    }
+
+    /// Reads all of a file of an encrypted backup, by the name that it has there, and compares it with all that the
+    /// manifests say. `each` gets the numbers of bytes.
+    pub fn examine(&self, name: &str, each: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        match &self.data {
+            Data::Custom(_) => Err(Error::new(ErrorKind::Internal, "no folder to look into")),
+            Data::Directory(directory) => directory.folder().examine(name, each),
+        }
+    }
+
+    /// All bytes of a file of a directory, as it was before encryption.
+    pub fn read_file(&self, name: &str) -> Result<Vec<u8>> {
+        match &self.data {
+            Data::Custom(_) => Err(Error::new(ErrorKind::Internal, "no folder to look into")),
+            Data::Directory(directory) => directory.folder().read_stored(name.as_bytes()),
         }
     }
 
@@ -333,37 +399,13 @@ impl Archive {
 
 /// The manifest of a backup, if there is one.
 fn manifest_of(folder: &Folder) -> Result<Option<Manifest>> {
-    let Some(text) = folder.read_alone(manifest::FILE.as_bytes())? else { return Ok(None) };
+    let Some(text) = folder.read_alone(manifest::FILE.as_bytes())? else {
+        return Ok(None);
+    };
     let manifest = Manifest::from_text(&text).map_err(|e| {
         e.hint("Backups of firn have such a file. If it belongs to something else, remove it.")
     })?;
     Ok(Some(manifest))
-}
-
-/// What the manifest of a backup says of the files, if there is one.
-fn read_manifest(folder: &Folder) -> Result<Option<Expected>> {
-    let Some(manifest) = manifest_of(folder)? else { return Ok(None) };
-    let files = manifest.files.into_iter().map(|file| {
-        let sum = sha256(&file.sha256).ok_or_else(|| {
-            Error::archive(format!("the manifest has no valid SHA-256 of file \"{}\"", file.name))
-        })?;
-        Ok((file.name.into_bytes(), file.size, sum))
-    });
-    Expected::new(files.collect::<Result<Vec<_>>>()?).map(Some)
-}
-
-/// A SHA-256 from its hexadecimal digits.
-fn sha256(digits: &str) -> Option<[u8; 32]> {
-    let digits = digits.as_bytes();
-    let mut sum = [0; 32];
-    if digits.len() != 2 * sum.len() {
-        return None;
-    }
-    for (byte, pair) in sum.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |c: u8| (c as char).to_digit(16);
-        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
-    }
-    Some(sum)
 }
 
 type Contents = (Header, Toc, contents::DataPlaces);
@@ -407,6 +449,12 @@ fn refuse_other_formats(start: &[u8]) -> Result<()> {
             "it is a script and not an archive",
             "Scripts of plain SQL are restored with psql. \
              An archive is made by pg_dump --format=custom, directory or tar.",
+        )
+    } else if start.starts_with(crypt::FORMAT.as_bytes()) {
+        error(
+            "it is a file that age encrypted",
+            "Decrypt it first, or through a pipe: age --decrypt -i IDENTITY FILE | firn restore … \
+             Of an encrypted backup give the folder.",
         )
     } else if start.is_empty() {
         error("the file is empty", INCOMPLETE)

@@ -1,6 +1,7 @@
 //! Flags of `firn backup`; named as `pg_dump` names them where it has them.
 
 use super::connect::Connect;
+use super::locked::{Encrypt, Locked};
 use super::output::{LogFormat, Output};
 use crate::backup::expire::{self, Rules};
 use crate::backup::{Base, Login, Options, Spec};
@@ -82,6 +83,9 @@ pub struct Make {
     /// the pg_dump to use, instead of the one that fits the server
     #[arg(long, value_name = "PATH")]
     pub pg_dump: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub encrypt: Encrypt,
 
     #[command(flatten)]
     pub selection: Selection,
@@ -294,6 +298,7 @@ impl Make {
             store: StoreSettings::default(),
             jobs: usize::from(self.jobs),
             compression: self.compress.as_deref().map(Spec::parse).transpose()?,
+            sealing: self.encrypt.sealing()?,
             pg_dump: self.pg_dump.clone(),
             selection: self.selection.flags(),
             deferrable: self.serializable_deferrable,
@@ -350,6 +355,8 @@ pub struct Verify {
     /// the pg_dump to use, instead of the one that fits the server
     #[arg(long, value_name = "PATH", requires = "dbname")]
     pub pg_dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub locked: Locked,
     /// print this help
     #[arg(short = '?', long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
@@ -390,6 +397,8 @@ pub struct List {
     /// one JSON object per line
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub locked: Locked,
     /// print this help
     #[arg(short = '?', long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,

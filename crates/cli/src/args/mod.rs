@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod connect;
 mod filter_file;
+mod locked;
 pub mod output;
 pub mod restore;
 pub mod shell;

@@ -2,6 +2,7 @@
 
 use super::connect::Connect;
 use super::filter_file;
+use super::locked::Locked;
 use super::output::Output;
 use crate::archive::Format;
 use crate::error::{Error, Result};
@@ -72,6 +73,9 @@ pub struct Args {
     /// do SET ROLE before restore
     #[arg(long, value_name = "ROLENAME")]
     pub role: Option<String>,
+
+    #[command(flatten)]
+    pub locked: Locked,
 
     /// use this many connections at the same time; by default one for each processor of this machine
     #[arg(short = 'j', long, value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -498,6 +502,7 @@ impl Args {
         Ok(Options {
             archive: self.archive()?,
             format: self.format()?,
+            keys: self.locked.all_keys()?,
             use_list: self.use_list.clone(),
             target: Target {
                 params: self.params()?,

@@ -5,6 +5,7 @@ use super::manifest::{self, hex, Manifest};
 use super::place::Place;
 use super::progress::Progress;
 use crate::archive::Archive;
+use crate::crypt::{self, Keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreSettings;
 use sha2::{Digest, Sha256};
@@ -15,8 +16,11 @@ use std::sync::{Arc, Mutex};
 /// What a check found.
 #[derive(Debug)]
 pub struct Checked {
-    /// `None` if the manifest itself cannot be used; then nothing else was looked at.
+    /// `None` if the manifest itself cannot be used; then nothing else was looked at. Of an encrypted backup it is the one
+    /// that anybody may read, unless there was a key.
     pub manifest: Option<Manifest>,
+    /// It is encrypted, and what is in the files was not looked at.
+    pub closed: bool,
     /// Sentences without the final full stop, in order of the files' names.
     pub problems: Vec<String>,
 }
@@ -24,10 +28,13 @@ pub struct Checked {
 /// Checks that a backup is complete and unchanged: the manifest's own checksum, every file's size and SHA-256, nothing
 /// missing and nothing besides, the table of contents and that it and the files fit each other.
 ///
+/// Of an encrypted backup without keys: all of this of the encrypted files, and nothing of what is in them.
+///
 /// An error is what kept us from looking; what was found wrong is in the answer.
 pub fn check(
     location: &str,
     settings: &StoreSettings,
+    keys: Option<&Keys>,
     jobs: usize,
     progress: &dyn Progress,
     stop: Arc<AtomicBool>,
@@ -45,7 +52,7 @@ pub fn check(
         } else {
             "there is no backup: no manifest, and no file of one"
         };
-        return Ok(Checked { manifest: None, problems: vec![message.to_string()] });
+        return Ok(unusable(message.to_string()));
     }
     let text = place.read_all(manifest::FILE)?;
     let manifest = match Manifest::from_text(&text) {
@@ -56,7 +63,7 @@ pub fn check(
                 problem += ": ";
                 problem += detail.trim_end_matches('.');
             }
-            return Ok(Checked { manifest: None, problems: vec![problem] });
+            return Ok(unusable(problem));
         }
     };
     drop(text);
@@ -89,23 +96,49 @@ pub fn check(
             note(&file.name, "the file does not belong to the backup".into());
         }
     }
-    progress.total(to_read.len() as u64, to_read.iter().map(|file| file.size).sum());
-    for (name, problem) in check_sums(&place, location, settings, &to_read, jobs, progress, &halt)?
-    {
-        note(&name, problem);
-    }
     let stopped = Arc::clone(&halt);
     let settings =
         StoreSettings { cancelled: Some(Arc::new(move || stopped.is_set())), ..settings.clone() };
-    match Archive::open_with(location, &settings) {
-        Ok(archive) => fits(&archive, &place, &manifest, &mut note)?,
-        Err(e) if matches!(e.kind, ErrorKind::Archive) => {
-            let detail = e.detail.as_deref().unwrap_or("").trim_end_matches('.');
-            note("toc.dat", format!("{} ({detail})", e.message));
+    let encrypted = manifest.head.encryption.is_some();
+    if let Some(keys) = keys.filter(|_| !encrypted) {
+        keys.expect_nothing(&format!("backup \"{location}\""))?;
+    }
+    let closed = encrypted && keys.is_none();
+    // A key that does not fit keeps us from looking, before anything is read.
+    let unlocked = match keys.filter(|_| encrypted) {
+        Some(keys) => match Archive::open_locked(location, &settings, keys) {
+            Ok(archive) => Some(archive),
+            Err(e) if e.kind == ErrorKind::Archive => {
+                note(&format!("{}{}", manifest::FILE, crypt::SUFFIX), explained(&e));
+                None
+            }
+            Err(e) => return Err(e),
+        },
+        None => None,
+    };
+    progress.total(to_read.len() as u64, to_read.iter().map(|file| file.size).sum());
+    let reading = Reading { location, settings: &settings, unlocked: unlocked.as_ref(), progress };
+    for (name, problem) in check_sums(&place, &reading, &to_read, jobs, &halt)? {
+        note(&name, problem);
+    }
+    let mut manifest = manifest;
+    let opened = match (unlocked, encrypted) {
+        (Some(archive), _) => {
+            if let Some(own) = archive.manifest()? {
+                manifest = own;
+            }
+            Some(Ok(archive))
         }
+        (None, true) => None,
+        (None, false) => Some(Archive::open_with(location, &settings)),
+    };
+    match opened {
+        None => {}
+        Some(Ok(archive)) => fits(&archive, &place, &manifest, &mut note)?,
+        Some(Err(e)) if matches!(e.kind, ErrorKind::Archive) => note("toc.dat", explained(&e)),
         // A missing or unreadable file was noted above.
-        Err(e) if problems.contains_key("toc.dat") && e.kind == ErrorKind::Storage => {}
-        Err(e) => return Err(e),
+        Some(Err(e)) if problems.contains_key("toc.dat") && e.kind == ErrorKind::Storage => {}
+        Some(Err(e)) => return Err(e),
     }
     halt.check()?;
     let flat = problems.into_iter().flat_map(|(name, problems)| {
@@ -113,23 +146,60 @@ pub fn check(
         problems.into_iter().map(move |problem| format!("\"{name}\": {problem}"))
     });
     let problems = flat.collect();
-    Ok(Checked { manifest: Some(manifest), problems })
+    Ok(Checked { manifest: Some(manifest), closed, problems })
+}
+
+fn unusable(problem: String) -> Checked {
+    Checked { manifest: None, closed: false, problems: vec![problem] }
+}
+
+/// An error as a problem.
+fn explained(e: &Error) -> String {
+    let detail = e.detail.as_deref().unwrap_or("").trim_end_matches('.');
+    format!("{} ({detail})", e.message)
+}
+
+/// How files are read.
+struct Reading<'a> {
+    location: &'a str,
+    settings: &'a StoreSettings,
+    /// Of an encrypted backup: what decrypts it.
+    unlocked: Option<&'a Archive>,
+    progress: &'a dyn Progress,
 }
 
 /// Reads files and compares their checksums; several at the same time.
 fn check_sums(
     place: &Place,
-    location: &str,
-    settings: &StoreSettings,
+    reading: &Reading,
     files: &[&manifest::FileRecord],
     jobs: usize,
-    progress: &dyn Progress,
     halt: &Arc<Halt>,
 ) -> Result<Vec<(String, String)>> {
+    let Reading { location, settings, unlocked, progress } = *reading;
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let read_some = |place: &Place| {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Some(archive) = unlocked {
+                let examined = archive.examine(&file.name, &mut |bytes| {
+                    progress.advance(None, 0, bytes);
+                    halt.check()
+                });
+                match examined {
+                    Ok(()) => continue,
+                    _ if halt.is_set() => return,
+                    Err(e) if e.kind == ErrorKind::Archive => {
+                        let mut problems = problems.lock().unwrap_or_else(|e| e.into_inner());
+                        problems.push((file.name.clone(), e.message));
+                    }
+                    Err(e) => {
+                        halt.fail(e);
+                        return;
+                    }
+                }
+                continue;
+            }
             let mut hash = Sha256::new();
             let read = place.read(&file.name, |piece| {
                 hash.update(piece);
@@ -196,7 +266,11 @@ fn fits(
                 note(&list, "the list of large objects is not in the manifest".into());
                 continue;
             }
-            match place.read_all(&list) {
+            let text = match archive.is_encrypted() {
+                true => archive.read_file(&list),
+                false => place.read_all(&list),
+            };
+            match text {
                 Ok(text) => {
                     for problem in missing_objects(&String::from_utf8_lossy(&text), &files) {
                         note(&list, problem);

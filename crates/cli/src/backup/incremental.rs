@@ -148,7 +148,7 @@ fn find(ask: &Ask, base: &Base, halt: &Arc<Halt>) -> Result<Option<Earlier>> {
         }
         Base::Latest => {
             let stop = Arc::new(AtomicBool::new(false));
-            let found = list::list(&parent, &options.store, stop)?;
+            let found = list::list(&parent, &options.store, None, stop)?;
             let latest = found
                 .into_iter()
                 .filter(|b| {

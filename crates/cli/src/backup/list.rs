@@ -3,7 +3,9 @@
 use super::halt::Halt;
 use super::manifest::{self, Manifest, Marker};
 use super::place::Place;
-use crate::error::Result;
+use crate::archive::Archive;
+use crate::crypt::Keys;
+use crate::error::{ErrorKind, Result};
 use crate::store::StoreSettings;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -41,6 +43,11 @@ pub struct Backup {
     pub size: u64,
     /// Files there are.
     pub files: u64,
+    /// Whether it is encrypted, of one with a manifest that can be used.
+    pub encrypted: bool,
+    /// Whether the keys that were given open it, of an encrypted one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opens: Option<bool>,
 }
 
 /// Folders below the place that are searched.
@@ -50,6 +57,7 @@ pub const DEPTH: usize = 5;
 pub fn list(
     location: &str,
     settings: &StoreSettings,
+    keys: Option<&Keys>,
     stop: Arc<AtomicBool>,
 ) -> Result<Vec<Backup>> {
     let halt = Halt::new(stop);
@@ -69,6 +77,8 @@ pub fn list(
             server_version: None,
             size: 0,
             files: 0,
+            encrypted: false,
+            opens: None,
         });
         backup.size += file.size;
         backup.files += 1;
@@ -98,8 +108,22 @@ pub fn list(
             continue;
         }
         let text = place.read_all(&path(manifest::FILE))?;
-        if let Ok(Manifest { head, .. }) = Manifest::from_text(&text) {
+        if let Ok(public) = Manifest::from_text(&text) {
             backup.state = State::Complete;
+            backup.encrypted = public.head.encryption.is_some();
+            if let Some(keys) = keys.filter(|_| backup.encrypted) {
+                let at = match &backup.name[..] {
+                    "." => location.to_string(),
+                    folder => format!("{}/{folder}", location.trim_end_matches('/')),
+                };
+                match Archive::open_locked(&at, settings, keys) {
+                    Ok(_) => backup.opens = Some(true),
+                    Err(e) if e.kind == ErrorKind::Key => backup.opens = Some(false),
+                    Err(e) if e.kind == ErrorKind::Archive => backup.state = State::Damaged,
+                    Err(e) => return Err(e),
+                }
+            }
+            let head = public.head;
             backup.database = Some(head.database);
             backup.snapshot_time = Some(head.snapshot_time);
             backup.server_version = Some(head.server_version);

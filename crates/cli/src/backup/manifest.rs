@@ -3,6 +3,7 @@
 //! A JSON object, one file a line. Its last member is the SHA-256 of all text before that line, by which a damaged
 //! or shortened manifest is recognised.
 
+use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -22,9 +23,21 @@ pub const DOOMED: &str = "expired.json";
 pub const SCRATCH: &str = "scratch.tmp";
 /// The version of the manifest's format.
 pub const VERSION: u32 = 1;
+/// The same of an encrypted backup, which older programs cannot read.
+pub const ENCRYPTED_VERSION: u32 = 2;
 
 /// Whether a backup may have written a file of this name.
 pub fn is_backup_file(name: &str) -> bool {
+    // Of an encrypted one: all files but the manifest that anybody may read, and the marker.
+    if let Some(inner) = name.strip_suffix(crypt::SUFFIX) {
+        let own = [FILE, "toc.dat"].contains(&inner);
+        return name == crypt::KEY_FILE || own || is_data_file(inner);
+    }
+    is_data_file(name) || ["toc.dat", FILE, TEMPORARY, SCRATCH, MARKER, DOOMED].contains(&name)
+}
+
+/// Whether a file of this name has rows or large objects, or lists these.
+fn is_data_file(name: &str) -> bool {
     let plain = ["", ".gz", ".lz4", ".zst"]
         .iter()
         .filter_map(|suffix| name.strip_suffix(suffix))
@@ -36,7 +49,7 @@ pub fn is_backup_file(name: &str) -> bool {
     let list = list.is_some_and(|n| {
         n.is_empty() || n.strip_prefix('_').is_some_and(|n| n.bytes().all(|c| c.is_ascii_digit()))
     });
-    plain || list || ["toc.dat", FILE, TEMPORARY, SCRATCH, MARKER, DOOMED].contains(&name)
+    plain || list
 }
 
 /// By what a later backup may prove that a table has not changed: see [`super::basis`].
@@ -113,6 +126,17 @@ pub struct LargeObjects {
     pub stored: u64,
 }
 
+/// How a backup is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encryption {
+    /// The format of the files.
+    pub format: String,
+    /// For how many recipients. For whom is not told: who may only write to where the backup lies need not know.
+    pub recipients: usize,
+    /// With a passphrase, which protects the key in the file [`crypt::KEY_FILE`].
+    pub passphrase: bool,
+}
+
 /// What a manifest tells of the backup as a whole. Times are UTC in ISO 8601.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
@@ -146,6 +170,26 @@ pub struct Head {
     pub base: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub basis: Option<Basis>,
+    /// Of an encrypted backup, in the manifest that anybody may read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encryption: Option<Encryption>,
+}
+
+impl Head {
+    /// What of it anybody may read, of an encrypted backup.
+    pub fn public(&self, encryption: &Encryption) -> Head {
+        Head {
+            firn_backup: ENCRYPTED_VERSION,
+            // They may name tables.
+            options: Vec::new(),
+            entries: 0,
+            large_objects: LargeObjects::default(),
+            encryption: Some(encryption.clone()),
+            base: None,
+            basis: None,
+            ..self.clone()
+        }
+    }
 }
 
 /// What the marker of an unfinished backup tells.
@@ -216,9 +260,9 @@ impl Manifest {
         }
         let manifest: Manifest = serde_json::from_slice(text)
             .map_err(|e| damaged(&format!("It cannot be understood: {e}.")))?;
-        if manifest.head.firn_backup > VERSION {
+        if manifest.head.firn_backup > ENCRYPTED_VERSION {
             return Err(Error::archive(format!(
-                "the backup has format version {}, this program knows up to {VERSION}",
+                "the backup has format version {}, this program knows up to {ENCRYPTED_VERSION}",
                 manifest.head.firn_backup
             )));
         }
@@ -329,6 +373,7 @@ mod tests {
                     timeline: "00000001".into(),
                     settings: "x".into(),
                 }),
+                encryption: None,
             },
             files: vec![file("7.dat.gz", Some(table)), file("toc.dat", None)],
         }
@@ -360,9 +405,9 @@ mod tests {
     #[test]
     fn newer_formats_are_refused() {
         let mut manifest = example();
-        manifest.head.firn_backup += 1;
+        manifest.head.firn_backup += 2;
         let e = Manifest::from_text(&manifest.to_text().unwrap()).unwrap_err();
-        assert!(e.message.contains("format version 2"), "{e}");
+        assert!(e.message.contains("format version 3"), "{e}");
     }
 
     #[test]
@@ -371,10 +416,16 @@ mod tests {
             ["1.dat", "1.dat.gz", "blob_7.dat.zst", "blobs.toc", "blobs_3.toc", "toc.dat", FILE]
         {
             assert!(is_backup_file(good), "{good}");
+            assert!(is_backup_file(&format!("{good}.age")), "{good}");
         }
+        assert!(is_backup_file("key.age") && !is_backup_file("key"));
         for bad in
             ["", ".dat", "x.dat", "1.dat.bz2", "blob_.dat", "blobs_x.toc", "toc.dat.gz", "a/1.dat"]
         {
+            assert!(!is_backup_file(&format!("{bad}.age")), "{bad}");
+            assert!(!is_backup_file(bad), "{bad}");
+        }
+        for bad in ["unfinished.json.age", "scratch.tmp.age", "1.dat.age.age", "key.age.age"] {
             assert!(!is_backup_file(bad), "{bad}");
         }
     }

@@ -7,6 +7,7 @@
 //! - `session`, `program`: the server, and `pg_dump`; `tasks`, `worker`, `objects`: what is copied, by whom.
 //! - `lane`, `pack`, `destination`: the way of the data; [`manifest`]: what says that it is all there.
 //! - `basis`, `incremental`: what proves that a table has not changed, and whose files are then taken.
+//! - `sealed`: encrypted backups.
 //! - [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
 //! - [`Progress`]: what it tells while it works; `halt`: how it stops.
 
@@ -26,6 +27,7 @@ mod pack;
 mod place;
 pub(crate) mod program;
 mod progress;
+pub(crate) mod sealed;
 pub(crate) mod session;
 pub(crate) mod tasks;
 mod worker;
@@ -41,14 +43,14 @@ use basis::Facts;
 use destination::{Destination, Preparation};
 use halt::Halt;
 use lane::Work;
-use manifest::{Basis, FileRecord, Head, Manifest, Marker, TableBasis};
+use manifest::{Basis, Encryption, FileRecord, Head, Manifest, Marker, TableBasis};
 use pack::Packer;
 use program::{Program, Running};
+use sealed::{Scratch, Sealer};
 use session::{Follower, Held, Leader, Snapshot};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufWriter, Read, Seek, SeekFrom};
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -58,7 +60,9 @@ use tasks::{Table, Tables};
 /// A finished backup.
 #[derive(Debug)]
 pub struct Report {
+    /// Of an encrypted backup, its own and not the one that anybody may read.
     pub manifest: Manifest,
+    pub encryption: Option<Encryption>,
     /// Time until the schema was written down, of the data, and until all was durable.
     pub schema: Duration,
     pub data: Duration,
@@ -97,6 +101,8 @@ struct Backup<'a> {
     leader: Mutex<Leader>,
     program: Program,
     destination: Box<dyn Destination>,
+    /// Of an encrypted backup.
+    sealer: Option<Arc<Sealer>>,
     database: String,
     system_identifier: Option<String>,
 }
@@ -107,7 +113,7 @@ struct Schema {
     spec: Spec,
     contents: Rewritten,
     /// The archive's table of contents.
-    toc: File,
+    toc: Scratch,
     tables: Tables,
 }
 
@@ -141,7 +147,12 @@ impl<'a> Backup<'a> {
             jobs: options.jobs,
             sync: options.sync,
         };
-        let destination = destination::prepare(&options.destination, &options.store, how, &halt)?;
+        let mut destination =
+            destination::prepare(&options.destination, &options.store, how, &halt)?;
+        let sealer = options.sealing.clone().map(Sealer::new);
+        if let Some(sealer) = &sealer {
+            destination = sealer.over(destination);
+        }
         let system_identifier = leader.system_identifier();
         Ok(Backup {
             options,
@@ -152,6 +163,7 @@ impl<'a> Backup<'a> {
             leader: Mutex::new(leader),
             program,
             destination,
+            sealer,
             database,
             system_identifier,
         })
@@ -162,7 +174,16 @@ impl<'a> Backup<'a> {
         let mut schema = self.schema()?;
         let after_schema = Instant::now();
         let Backup {
-            options, started, began, halt, progress, leader, program, destination, ..
+            options,
+            started,
+            began,
+            halt,
+            progress,
+            leader,
+            program,
+            destination,
+            sealer,
+            ..
         } = self;
         let leader = leader.into_inner().unwrap_or_else(|e| e.into_inner());
         let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
@@ -260,12 +281,21 @@ impl<'a> Backup<'a> {
                 large_objects,
                 base: taken.base,
                 basis,
+                encryption: None,
             },
             files,
         };
-        work.destination.seal(manifest.to_text()?)?;
+        let encryption = match seal(&work, sealer.as_deref(), &manifest) {
+            Ok(encryption) => encryption,
+            Err(e) => {
+                halt.fail(e.clone());
+                work.destination.abandon();
+                return Err(e);
+            }
+        };
         Ok(Report {
             manifest,
+            encryption,
             schema: after_schema - began,
             data: after_data - after_schema,
             settle: after_data.elapsed(),
@@ -285,7 +315,7 @@ impl<'a> Backup<'a> {
             }
             self.halt.check()?;
             let snapshot = self.leader().begin()?;
-            let mut toc = self.destination.scratch()?;
+            let mut toc = Scratch::new(self.destination.scratch()?, self.sealer.is_some());
             // Its locks end with it, so it stays until ours are there.
             let (spec, contents, _running) = match self.written(&snapshot, &mut toc)? {
                 Ok(written) => written,
@@ -315,7 +345,7 @@ impl<'a> Backup<'a> {
     fn written(
         &self,
         snapshot: &Snapshot,
-        toc: &mut File,
+        toc: &mut Scratch,
     ) -> Result<Result<(Spec, Rewritten, Running), String>> {
         let application =
             format!("firn backup {}-{:x}", std::process::id(), firn_lake::random_nonce());
@@ -346,7 +376,7 @@ impl<'a> Backup<'a> {
         snapshot: &Snapshot,
         application: &str,
         give_up: &Arc<AtomicBool>,
-        toc: &mut File,
+        toc: &mut Scratch,
     ) -> Result<(Spec, Rewritten, Running)> {
         let first = self.options.compression.unwrap_or_else(|| self.program.compression());
         let mut spec = first;
@@ -362,15 +392,11 @@ impl<'a> Backup<'a> {
                 application,
                 give_up,
             };
-            let mut out = BufWriter::with_capacity(1 << 20, &mut *toc);
-            match program::contents(&ask, &mut out, &self.halt) {
+            match toc.write(|out| program::contents(&ask, out, &self.halt))? {
                 Ok(answer) => {
                     for line in answer.warnings {
                         self.progress.note(&line);
                     }
-                    out.into_inner().map_err(|e| {
-                        Error::io("could not write the table of contents", e.error())
-                    })?;
                     return Ok((spec, answer.contents, answer.running));
                 }
                 // Not every pg_dump was built with what its version knows.
@@ -532,10 +558,24 @@ fn write_lists(work: &Work, entries: &[DataEntry], all: &[u32]) -> Result<()> {
     Ok(())
 }
 
-fn write_toc(work: &Work, mut toc: File) -> Result<()> {
-    toc.seek(SeekFrom::Start(0))
-        .map_err(|e| Error::io("could not read the table of contents", &e))?;
-    write_plain(work, "toc.dat", &mut toc)
+fn write_toc(work: &Work, toc: Scratch) -> Result<()> {
+    write_plain(work, "toc.dat", &mut toc.read()?)
+}
+
+/// Makes a backup of what was written.
+fn seal(work: &Work, sealer: Option<&Sealer>, own: &Manifest) -> Result<Option<Encryption>> {
+    let Some(sealer) = sealer else {
+        work.destination.seal(own.to_text()?)?;
+        return Ok(None);
+    };
+    sealed::write_key(&*work.destination, sealer)?;
+    let mut output = work.destination.create(manifest::FILE, 0)?;
+    output.write(own.to_text()?)?;
+    output.finish()?;
+    work.destination.settle()?;
+    let public = sealer.public(own);
+    work.destination.seal(public.to_text()?)?;
+    Ok(public.head.encryption)
 }
 
 /// Writes a file as it is.

@@ -1,6 +1,7 @@
 //! What a backup is asked to be.
 
 use crate::archive::Compression;
+use crate::crypt::Sealing;
 use crate::error::{Error, Result};
 use crate::store::StoreSettings;
 use std::fmt;
@@ -95,6 +96,8 @@ pub struct Options {
     pub jobs: usize,
     /// `None`: the best that the restoring `pg_restore` knows.
     pub compression: Option<Spec>,
+    /// For whom to encrypt.
+    pub sealing: Option<Sealing>,
     /// The `pg_dump` to use; `None`: the one that fits the server.
     pub pg_dump: Option<PathBuf>,
     /// Flags for `pg_dump`: what to select and to leave out.

@@ -6,6 +6,7 @@ use crate::args::output::LogFormat;
 use crate::backup::check::{self, Checked};
 use crate::backup::expire::{self, Expired, Fate};
 use crate::backup::list::{self, Backup, State};
+use crate::backup::manifest::Encryption;
 use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::backup::Watched;
@@ -78,6 +79,16 @@ fn tell(reporter: &Reporter, report: &backup::Report) {
         fact("unchanged", format!("{tables} tables, {}, from \"{base}\"", bytes(size)));
     }
     fact("stored", bytes(manifest.stored()));
+    match report.encryption {
+        None => {}
+        Some(Encryption { passphrase: true, .. }) => {
+            fact("encrypted", "with a passphrase".to_string());
+        }
+        Some(Encryption { recipients, .. }) => {
+            let word = if recipients == 1 { "recipient" } else { "recipients" };
+            fact("encrypted", format!("for {recipients} {word}"));
+        }
+    }
     fact("snapshot", format!("of {} at {}", head.snapshot_time, head.snapshot_lsn));
     reporter.event(&Event::Finished);
 }
@@ -93,15 +104,32 @@ fn check(args: &Verify) -> Result<ExitCode> {
     let asked = Arc::clone(&stop);
     let cancelled = Some(Arc::new(move || asked.load(Ordering::Relaxed)) as _);
     let settings = StoreSettings { cancelled, ..StoreSettings::default() };
-    let Checked { manifest, problems } =
-        check::check(&args.dest, &settings, jobs, &*progress, Arc::clone(&stop))?;
+    let keys = args.locked.keys()?;
+    let Checked { manifest, closed, problems } =
+        check::check(&args.dest, &settings, keys.as_ref(), jobs, &*progress, Arc::clone(&stop))?;
     if !problems.is_empty() {
         for problem in &problems {
             println!("{problem}");
         }
         return Err(check::failed(&args.dest, problems.len()));
     }
-    if let (Some(manifest), false) = (&manifest, args.quiet) {
+    if closed && login.is_some() {
+        return Err(Error::new(ErrorKind::Key, format!("backup \"{}\" is encrypted", args.dest))
+            .hint("To compare a database with it, give --identity=FILE."));
+    }
+    if let (Some(manifest), false, true) = (&manifest, args.quiet, closed) {
+        println!(
+            "encrypted backup of database \"{}\" as of {}: {} files, {}: no problem",
+            manifest.head.database,
+            manifest.head.snapshot_time,
+            manifest.files.len() + 1,
+            size(manifest.stored()),
+        );
+        let passphrase = manifest.head.encryption.as_ref().is_some_and(|e| e.passphrase);
+        let takes = if passphrase { "--passphrase" } else { "--identity=FILE" };
+        println!("what is in the files was not checked: that takes {takes}");
+    }
+    if let (Some(manifest), false, false) = (&manifest, args.quiet, closed) {
         let rows: u64 = manifest.tables().map(|(_, table)| table.rows).sum();
         println!(
             "backup of database \"{}\" as of {}: {} files, {}, {} tables with {rows} rows, {} large objects: no problem",
@@ -114,7 +142,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
         );
     }
     let Some(login) = login else { return Ok(ExitCode::SUCCESS) };
-    let archive = Archive::open_with(&args.dest, &settings)?;
+    let archive = Archive::open_locked(&args.dest, &settings, &keys.unwrap_or_default())?;
     let expected =
         Expected::Archive { archive: &archive, manifest: manifest.as_ref(), selected: &|_| true };
     let outcome = verify::compare(&login, &expected, &args.terms(), &*progress, stop)?;
@@ -140,7 +168,9 @@ fn check(args: &Verify) -> Result<ExitCode> {
 }
 
 fn list(args: &List) -> Result<ExitCode> {
-    let backups = list::list(&args.parent, &StoreSettings::default(), stop_flag(say)?)?;
+    let keys = args.locked.keys()?;
+    let backups =
+        list::list(&args.parent, &StoreSettings::default(), keys.as_ref(), stop_flag(say)?)?;
     let text = match args.json {
         true => as_json(&backups)?,
         false => as_table(backups),
@@ -222,7 +252,11 @@ fn as_table(backups: Vec<Backup>) -> String {
     for backup in backups {
         let unknown = || "-".to_string();
         let state = match backup.state {
-            State::Complete => "complete",
+            State::Complete => match (backup.encrypted, backup.opens) {
+                (false, _) => "complete",
+                (true, Some(false)) => "complete, encrypted, not for this key",
+                (true, _) => "complete, encrypted",
+            },
             State::Incomplete => "incomplete",
             State::Expired => "being removed",
             State::Archive => "no manifest",

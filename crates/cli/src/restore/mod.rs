@@ -37,6 +37,7 @@ mod unlogged;
 pub mod work;
 
 use crate::archive::{Archive, Format, Toc};
+use crate::crypt::Keys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::{build, Input};
@@ -92,6 +93,8 @@ pub struct Options {
     pub archive: String,
     /// The archive must have this format.
     pub format: Option<Format>,
+    /// What opens an encrypted backup.
+    pub keys: Keys,
     /// A list file of what is restored.
     pub use_list: Option<String>,
     pub target: Target,

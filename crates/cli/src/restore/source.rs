@@ -12,7 +12,7 @@ use crate::store::StoreSettings;
 impl Options {
     /// Opens the archive. It must have the format that was named, if one was.
     pub fn open(&self, settings: &StoreSettings) -> Result<Archive> {
-        let archive = Archive::open_with(&self.archive, settings)?;
+        let archive = Archive::open_locked(&self.archive, settings, &self.keys)?;
         let found = archive.header().format;
         match self.format {
             Some(format) if format != found => Err(Error::archive(format!(

@@ -20,6 +20,12 @@ pub trait Destination: Send + Sync {
     /// Makes a file of another backup beside this one a file of this one, too, without moving its bytes if that can be. Answers
     /// false if it is not there, has another size, or this cannot be done.
     fn adopt(&self, from: &Sibling, name: &str) -> Result<bool>;
+    /// Writes a small file as it is, even where all others are encrypted.
+    fn write_as_is(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
+        let mut output = self.create(name, bytes.len() as u64)?;
+        output.write(bytes)?;
+        output.finish()
+    }
     /// A file without a name for what is needed only during the run.
     fn scratch(&self) -> Result<File>;
     /// Waits until all files that were finished are written and durable. More may follow.

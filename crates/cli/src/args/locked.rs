@@ -1,0 +1,77 @@
+//! Flags about encrypted backups, named as the tool age names them.
+
+use crate::crypt::{Keys, Passphrase, Sealing};
+use crate::error::{Error, Result};
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+
+/// Under this word help and manual list the flags.
+const HEADING: &str = "Encryption";
+
+/// For whom to encrypt.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Encrypt {
+    /// encrypt for this recipient, as age-keygen tells it (age1...); may be repeated
+    #[arg(short = 'r', long, alias = "recipient", value_name = "RECIPIENT", help_heading = HEADING)]
+    pub encrypt_to: Vec<String>,
+    /// encrypt for the recipients in FILE, one a line; may be repeated
+    #[arg(short = 'R', long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = HEADING)]
+    pub recipients_file: Vec<PathBuf>,
+    /// encrypt with a passphrase: of --passphrase-file, of the environment variable FIRN_PASSPHRASE, or prompted for
+    #[arg(long, conflicts_with_all = ["encrypt_to", "recipients_file"], help_heading = HEADING)]
+    pub passphrase: bool,
+    /// encrypt with the passphrase in the first line of FILE
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["encrypt_to", "recipients_file"], help_heading = HEADING)]
+    pub passphrase_file: Option<PathBuf>,
+}
+
+impl Encrypt {
+    /// For whom, if anybody.
+    pub fn sealing(&self) -> Result<Option<Sealing>> {
+        if self.passphrase || self.passphrase_file.is_some() {
+            let passphrase = Passphrase { file: self.passphrase_file.clone() };
+            return Sealing::with_passphrase(&passphrase).map(Some);
+        }
+        if self.encrypt_to.is_empty() && self.recipients_file.is_empty() {
+            return Ok(None);
+        }
+        Sealing::to_recipients(&self.encrypt_to, &self.recipients_file).map(Some)
+    }
+}
+
+/// What opens an encrypted backup.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Locked {
+    /// decrypt with the identities in FILE, as age-keygen makes it; may be repeated
+    #[arg(short = 'i', long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = HEADING)]
+    pub identity: Vec<PathBuf>,
+    /// decrypt with a passphrase: of --passphrase-file, of the environment variable FIRN_PASSPHRASE, or prompted for
+    #[arg(long, help_heading = HEADING)]
+    pub passphrase: bool,
+    /// decrypt with the passphrase in the first line of FILE
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = HEADING)]
+    pub passphrase_file: Option<PathBuf>,
+}
+
+impl Locked {
+    /// The keys; none if nothing was said of them, so that nobody is asked for anything.
+    pub fn keys(&self) -> Result<Option<Keys>> {
+        let given = !self.identity.is_empty()
+            || self.passphrase
+            || self.passphrase_file.is_some()
+            || Passphrase::is_set();
+        given.then(|| self.all_keys()).transpose()
+    }
+
+    /// The keys; where a passphrase is needed and was not given, it is asked for.
+    pub fn all_keys(&self) -> Result<Keys> {
+        for file in &self.identity {
+            if file.as_os_str() == "-" {
+                return Err(Error::usage("an identity is not read from \"-\"")
+                    .hint("Standard input is --identity=/dev/stdin."));
+            }
+        }
+        let keys = Keys::read(&self.identity, Passphrase { file: self.passphrase_file.clone() })?;
+        Ok(if self.passphrase { keys.expected() } else { keys })
+    }
+}

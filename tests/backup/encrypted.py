@@ -1,0 +1,509 @@
+"""Encrypted backups: readable for age and pg_restore, closed to all others; whatever is done to their files is noticed."""
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from backup.trouble import peak_memory, sized
+from backup.zoo import backup, create, files, place, restored, same
+from harness.age import Age
+from harness.program import firn, start, tool
+
+# What the zoo is full of, and nobody without a key may see.
+WORDS = [b"Large object", b"odd \"", b"parted_1_0", b"counted_again", b"TABLE DATA", b"COPY "]
+
+
+def age(cluster):
+    return Age(os.path.join(cluster.root, "age"))
+
+
+def raw(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def closed(path, *, manifest=True):
+    """Nothing in the folder tells what is in the database."""
+    for name in os.listdir(path):
+        assert name == "manifest.json" or name.endswith(".age"), name
+        text = raw(os.path.join(path, name))
+        for word in WORDS:
+            assert word not in text, (name, word)
+    if manifest:
+        public = json.loads(raw(os.path.join(path, "manifest.json")))
+        assert public["firn_backup"] == 2 and not public["options"] and not public["entries"], public
+        assert all(file.keys() == {"name", "size", "sha256"} for file in public["files"]), public["files"][:3]
+        assert public["large_objects"] == {"count": 0, "bytes": 0, "stored": 0}, public
+
+
+def fresh(cluster, database):
+    with cluster.connect() as c:
+        c.execute(f'DROP DATABASE IF EXISTS "{database}"')
+        c.execute(f'CREATE DATABASE "{database}" TEMPLATE template0 ENCODING \'UTF8\' LOCALE \'C.UTF-8\'')
+
+
+def opened(cluster, source, key, *flags, database="back", **kw):
+    """firn restore, into a new database, which equals the source."""
+    fresh(cluster, database)
+    firn(cluster, "restore", "-d", database, "--verify=checksums", "-i", key, *flags, source, **kw)
+
+
+def by_hand(tools, path, key, out):
+    """The documented way, letter by letter."""
+    shutil.rmtree(out, ignore_errors=True)
+    line = f'mkdir {out} && for f in {path}/*.age; do age -d -i {key} -o "{out}/$(basename "$f" .age)" "$f" || break; done'
+    subprocess.run(["sh", "-c", line], check=True, env={**os.environ, "PATH": tools.bin + ":" + os.environ["PATH"]})
+
+
+def round_trip(cluster):
+    tools = age(cluster)
+    (one, first), (two, second), (other, _) = (tools.key(name) for name in ("one", "two", "other"))
+    listed = os.path.join(tools.folder, "recipients")
+    with open(listed, "w") as f:
+        f.write(f"# for the two of us\n\n{second}\n")
+    for jobs, compress in ((1, "gzip"), (4, "none")):
+        path = backup(cluster, "zoo", "there", "-j", jobs, "-Z", compress, "-r", first, "-R", listed)
+        closed(path)
+        # Without a key: all files are whole.
+        r = firn(cluster, "backup", "verify", path, env={"PGHOST": "/nowhere"})
+        assert "encrypted backup" in r.stdout and "was not checked" in r.stdout and "rows" not in r.stdout, r.stdout
+        for key in (one, two):
+            r = firn(cluster, "backup", "verify", "-i", key, path, env={"PGHOST": "/nowhere"})
+            assert re.search(r"[0-9]+ tables with [0-9]+ rows, [0-9]+ large objects: no problem", r.stdout), r.stdout
+            opened(cluster, path, key, "-j", "3")
+            same(cluster, "zoo", "back")
+        r = firn(cluster, "backup", "verify", "-i", two, "-d", "back", "--checksums", path)
+        assert "the database equals the backup" in r.stdout, r.stdout
+        r = firn(cluster, "backup", "verify", "-d", "back", path, code=1)
+        assert "is encrypted" in r.stderr and "--identity" in r.stderr, r.stderr
+    # Identities that do not fit do no harm beside one that does.
+    fresh(cluster, "back")
+    firn(cluster, "restore", "-d", "back", "-i", other, "--identity", two, path)
+    same(cluster, "zoo", "back")
+    # The list, a script, and a part, as of any archive.
+    plain = backup(cluster, "zoo", "plain")
+    lists = [firn(cluster, "restore", "-l", *flags).stdout for flags in ((path, "-i", one), (plain,))]
+    ours, theirs = ([line for line in text.splitlines() if not line.startswith(";")] for text in lists)
+    assert ours == theirs and ours
+    script = firn(cluster, "restore", "-i", one, "-f", "-", "-t", "parent", path).stdout
+    assert "COPY public.parent" in script, script
+
+
+def with_age(cluster):
+    """What age and pg_restore make of our files; what we make of age's."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    path = backup(cluster, "zoo", "there", "-r", recipient)
+    out = place(cluster, "decrypted")
+    by_hand(tools, path, key, out)
+    with cluster.connect() as c:
+        restored(cluster, c, out, "back", "-j", "2")
+    same(cluster, "zoo", "back")
+    # It is a backup like any, with the manifest that it would have had.
+    firn(cluster, "backup", "verify", out)
+    plain = backup(cluster, "zoo", "plain")
+    assert files(plain).keys() == files(out).keys()
+    ours, theirs = (json.loads(raw(os.path.join(p, "manifest.json"))) for p in (out, plain))
+    assert ours.keys() == theirs.keys()
+    assert [f.get("table") for f in ours["files"]] == [f.get("table") for f in theirs["files"]]
+    # A dump that age encrypted, through a pipe; and what is said where there is none.
+    dump = os.path.join(tools.folder, "zoo.dump.age")
+    tools.run("age", "-r", recipient, "-o", dump, input=tool(cluster, "pg_dump", "-Fc", "zoo"))
+    fresh(cluster, "back")
+    pipe = subprocess.Popen([os.path.join(tools.bin, "age"), "-d", "-i", key, dump], stdout=subprocess.PIPE)
+    firn(cluster, "restore", "-d", "back", stdin=pipe.stdout)
+    assert pipe.wait() == 0
+    same(cluster, "zoo", "back")
+    r = firn(cluster, "restore", "-d", "back", dump, code=1)
+    assert "it is a file that age encrypted" in r.stderr and "HINT" in r.stderr, r.stderr
+    os.unlink(os.path.join(path, "manifest.json"))
+    for flags in ((), ("-i", key)):
+        r = firn(cluster, "restore", "-d", "back", *flags, path, code=1)
+        assert "its manifest is missing" in r.stderr, r.stderr
+
+
+def rewrite(path, change):
+    """Changes the manifest that anybody may read, as somebody would who knows how."""
+    name = os.path.join(path, "manifest.json")
+    text = raw(name).decode()
+    covered = change(text[:text.rindex('"sha256": "')])
+    with open(name, "w") as f:
+        f.write(f'{covered}"sha256": "{hashlib.sha256(covered.encode()).hexdigest()}"\n}}\n')
+
+
+def adapt(path):
+    """Makes the manifest that anybody may read fit the files that are there."""
+    def change(text):
+        def line(found):
+            file = os.path.join(path, found[1])
+            if not os.path.exists(file):
+                return ""
+            content = raw(file)
+            return f'{{"name":"{found[1]}","size":{len(content)},"sha256":"{hashlib.sha256(content).hexdigest()}"}}'
+        text = re.sub(r'\{"name":"([^"]*)","size":[0-9]+,"sha256":"[0-9a-f]{64}"\}', line, text)
+        return re.sub(r"\n,?(?=\n)", "", text).replace(",\n]", "\n]").replace("[\n,\n", "[\n")
+    rewrite(path, change)
+
+
+def damages(cluster):
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    older = backup(cluster, "few", "older", "-r", recipient, "-j", "2")
+    good = backup(cluster, "few", "good", "-r", recipient, "-j", "2")
+    names = sorted(n for n in os.listdir(good) if n.endswith(".age"))
+    data = [n for n in names if n[0].isdigit()]
+    large = max(data, key=lambda n: os.path.getsize(os.path.join(good, n)))
+    blobs = [n for n in names if n.startswith("blob_")]
+    dice = random.Random(7)
+    fresh(cluster, "bad")
+
+    def flip(name):
+        def change(path):
+            with open(os.path.join(path, name), "r+b") as f:
+                at = dice.randrange(os.path.getsize(os.path.join(path, name)))
+                f.seek(at)
+                byte = f.read(1)[0]
+                f.seek(at)
+                f.write(bytes([byte ^ (1 << dice.randrange(8))]))
+        return change
+
+    def cut(name, left=None):
+        def change(path):
+            size = os.path.getsize(os.path.join(path, name))
+            os.truncate(os.path.join(path, name), dice.randrange(size) if left is None else max(0, size - left))
+        return change
+
+    def longer(name):
+        def change(path):
+            with open(os.path.join(path, name), "ab") as f:
+                f.write(os.urandom(20))
+        return change
+
+    def swap(a, b):
+        def change(path):
+            one, two = os.path.join(path, a), os.path.join(path, b)
+            os.rename(one, one + ".x")
+            os.rename(two, one)
+            os.rename(one + ".x", two)
+        return change
+
+    def from_older(name):
+        return lambda path: shutil.copy(os.path.join(older, name), os.path.join(path, name))
+
+    def forged(name):
+        """Somebody who knows the recipient."""
+        def change(path):
+            file = os.path.join(path, name)
+            os.unlink(file)
+            tools.run("age", "-r", recipient, "-o", file, input=b"DROP TABLE x;")
+        return change
+
+    def gone(name):
+        return lambda path: os.unlink(os.path.join(path, name))
+
+    def check(what, change, restoring):
+        path = place(cluster, "damaged")
+        shutil.copytree(good, path)
+        change(path)
+        nowhere = {"PGHOST": "/nowhere"}
+        r = firn(cluster, "backup", "verify", path, code=3, env=nowhere)
+        assert "problem" in r.stderr, (what, r.stdout, r.stderr)
+        r = firn(cluster, "backup", "verify", "-i", key, path, code=3, env=nowhere)
+        assert "panicked" not in r.stderr, (what, r.stderr)
+        # Who may write there makes the manifest fit: only the key tells.
+        adapt(path)
+        firn(cluster, "backup", "verify", path, env=nowhere)
+        r = firn(cluster, "backup", "verify", "-i", key, path, code=None, env=nowhere)
+        # A header may be damaged so that it looks like one for somebody else.
+        other = r.returncode == 1 and "no identity that was given opens" in r.stderr and "manifest" in what
+        assert (r.returncode == 3 or other) and "panicked" not in r.stderr, (what, r.stdout, r.stderr)
+        if restoring:
+            r = firn(cluster, "restore", "-d", "bad", "-j", "2", "--no-analyze", "-i", key, path, code=1)
+            assert "panicked" not in r.stderr, (what, r.stderr)
+            fresh(cluster, "bad")
+
+    firn(cluster, "backup", "verify", "-i", key, good)
+    for name in names:
+        check(f"flip {name}", flip(name), name in (large, "toc.dat.age", "manifest.json.age"))
+    for _ in range(20):
+        name = dice.choice(names)
+        check(f"flip {name}", flip(name), False)
+    special = [large, blobs[0], "toc.dat.age", "manifest.json.age"]
+    for name in special:
+        check(f"cut {name}", cut(name), True)
+        check(f"cut {name} by 1", cut(name, 1), False)
+        check(f"longer {name}", longer(name), False)
+        check(f"forged {name}", forged(name), True)
+        check(f"older {name}", from_older(name), True)
+        check(f"no {name}", gone(name), True)
+    # Whole pieces of age's less.
+    check("less by a piece", cut(large, os.path.getsize(os.path.join(good, large)) % 65552 + 10), True)
+    check("empty", cut(large, 1 << 30), True)
+    for _ in range(3):
+        check("swapped", swap(*dice.sample(data, 2)), True)
+    check("swapped objects", swap(*dice.sample(blobs, 2)), True)
+    check("data for contents", swap(large, "toc.dat.age"), True)
+
+    def extra(path):
+        shutil.copy(os.path.join(path, large), os.path.join(path, "999999.dat.age"))
+    path = place(cluster, "damaged")
+    shutil.copytree(good, path)
+    extra(path)
+    r = firn(cluster, "backup", "verify", path, code=3)
+    assert '"999999.dat.age": the file does not belong to the backup' in r.stdout, r.stdout
+    # What anybody may read is bound to what is encrypted.
+    for change in (lambda text: text.replace('"database": "few"', '"database": "zoo"'),
+                   lambda text: re.sub(r'"snapshot_time": "2...', '"snapshot_time": "2199', text),
+                   lambda text: re.sub(r'"system_identifier": "[0-9]', '"system_identifier": "x', text),
+                   lambda text: text.replace('"options": []', '"options": ["-t", "x"]'),
+                   lambda text: text.replace(large, "1" + large)):
+        path = place(cluster, "damaged")
+        shutil.copytree(good, path)
+        before = raw(os.path.join(path, "manifest.json"))
+        rewrite(path, change)
+        assert raw(os.path.join(path, "manifest.json")) != before
+        r = firn(cluster, "backup", "verify", "-i", key, path, code=3)
+        assert "do not belong together" in r.stdout, r.stdout
+        r = firn(cluster, "restore", "-d", "bad", "-i", key, path, code=1)
+        assert "do not belong together" in r.stderr, r.stderr
+    # What is not encrypted is not taken for ours, be it said so or made by somebody else.
+    rewrite(path, lambda text: re.sub(r'"encryption": \{[^}]*\}', '"x": 1', text))
+    for path in (path, backup(cluster, "few", "plain"), dumped(cluster, "few")):
+        r = firn(cluster, "restore", "-d", "bad", "-i", key, path, code=1)
+        assert "is not encrypted" in r.stderr, r.stderr
+    r = firn(cluster, "backup", "verify", "-i", key, os.path.join(cluster.root, "plain"), code=1)
+    assert "is not encrypted" in r.stderr, r.stderr
+    for _ in range(20):
+        path = place(cluster, "damaged")
+        shutil.copytree(good, path)
+        flip("manifest.json")(path)
+        r = firn(cluster, "backup", "verify", "-i", key, path, code=3)
+        assert "manifest is damaged" in r.stdout, r.stdout
+
+
+def dumped(cluster, database):
+    path = place(cluster, "dumped")
+    tool(cluster, "pg_dump", "-Fc", "-f", path, database)
+    return path
+
+
+def keys(cluster):
+    """Keys that do not fit, are none, or lie open; nothing secret is ever repeated."""
+    tools = age(cluster)
+    (key, recipient), (other, _) = tools.key("one"), tools.key("other")
+    path = backup(cluster, "few", "there", "-r", recipient)
+    secret = re.search(r"AGE-SECRET-KEY-1\w+", raw(key).decode())[0]
+
+    def refused(*args, code=1, env=None, **kw):
+        r = firn(cluster, *args, code=code, env=env, **kw)
+        assert secret not in (r.stdout + r.stderr).upper() and "panicked" not in r.stderr, r.stderr
+        return r.stderr
+
+    for command in (("restore", "-d", "back"), ("restore", "-l"), ("restore", "-f", "/dev/null")):
+        assert "is encrypted" in (said := refused(*command, path)) and "HINT:" in said, said
+        assert "no identity that was given opens" in (said := refused(*command, "-i", other, path)), said
+    assert "no identity that was given opens" in refused("backup", "verify", "-i", other, path)
+    found = [json.loads(line) for k in (None, key, other)
+             for line in firn(cluster, "backup", "list", "--json", *(["-i", k] if k else []), path).stdout.splitlines()]
+    assert [(b["state"], b["encrypted"], b.get("opens")) for b in found] == \
+        [("complete", True, None), ("complete", True, True), ("complete", True, False)], found
+    text = firn(cluster, "backup", "list", "-i", other, path).stdout
+    assert "complete, encrypted, not for this key" in text and "few" in text, text
+
+    def file(text, mode=0o600):
+        name = os.path.join(tools.folder, "file")
+        with open(name, "wb") as f:
+            f.write(text)
+        os.chmod(name, mode)
+        return name
+
+    for text, told in ((b"", "has no identity"), (b"\xff\x00", "line 1"), (secret[:50].encode(), "incomplete"),
+                       (b"# x\n" + recipient.encode(), "line 2"), (b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "SSH"),
+                       (b"AGE-PLUGIN-X-1Q", "plugins"), (b"x" * (2 << 20), "too large")):
+        said = refused("restore", "-d", "back", "-i", file(text), path, code=2 if told == "too large" else 1)
+        assert told in said, said
+    assert "could not read identity file" in refused("restore", "-d", "back", "-i", "/nowhere", path)
+    # Others can read it: a warning.
+    for mode, warned in ((0o600, False), (0o400, False), (0o640, True), (0o644, True)):
+        r = firn(cluster, "backup", "verify", "-i", file(raw(key), mode), path)
+        assert ("has group or world access" in r.stderr) == warned, r.stderr
+    firn(cluster, "backup", "verify", "-i", "/dev/stdin", path, input=raw(key).decode())
+    # An identity that is protected by a passphrase, as bytes and as text.
+    for flags in ((), ("-a",)):
+        protected = os.path.join(tools.folder, "protected")
+        tools.run("age", "-e", "-j", "batchpass", *flags, "-o", protected, key, env={"AGE_PASSPHRASE": "sesame"})
+        os.chmod(protected, 0o600)
+        firn(cluster, "backup", "verify", "-i", protected, path, env={"FIRN_PASSPHRASE": "sesame"})
+        assert "the passphrase of identity file" in refused("backup", "verify", "-i", protected, path, env={"FIRN_PASSPHRASE": "x"})
+    # Recipients.
+    for wrong, told in ((secret, "which is secret"), (recipient[:-1], "is not a recipient"), ("ssh-ed25519 AAAA", "SSH"),
+                        ("age1tag1qqqq", "not supported")):
+        said = refused("backup", "few", place(cluster, "new"), "-r", wrong, code=2)
+        assert told in said, said
+        said = refused("backup", "few", place(cluster, "new"), "-R", file(wrong.encode()), code=2)
+        assert told in said and "line 1" in said, said
+    said = refused("backup", "few", place(cluster, "new"), "-R", file(b"# nobody\n"), code=2)
+    assert "names nobody" in said, said
+    refused("backup", "few", place(cluster, "new"), "-R", "/nowhere")
+    refused("backup", "few", place(cluster, "new"), "-r", recipient, "--passphrase", code=2)
+    assert not os.path.exists(os.path.join(cluster.root, "new"))
+
+
+def passphrases(cluster):
+    tools = age(cluster)
+    file = os.path.join(tools.folder, "passphrase")
+    with open(file, "w") as f:
+        f.write("correct horse battery\n")
+    os.chmod(file, 0o600)
+    paths = [backup(cluster, "few", "one", "--passphrase-file", file),
+             backup(cluster, "few", "two", "--passphrase", env={"FIRN_PASSPHRASE": "correct horse battery"})]
+    for path in paths:
+        closed(path)
+        r = firn(cluster, "backup", "verify", path)
+        assert "that takes --passphrase" in r.stdout, r.stdout
+        firn(cluster, "backup", "verify", "--passphrase-file", file, path)
+    opened_with = (("--passphrase-file", file), ())
+    for flags in opened_with:
+        fresh(cluster, "back")
+        firn(cluster, "restore", "-d", "back", *flags, paths[0], env={} if flags else {"FIRN_PASSPHRASE": "correct horse battery"})
+        same(cluster, "few", "back")
+    for env, told in (({"FIRN_PASSPHRASE": "wrong"}, "is wrong"), ({}, "is not known")):
+        # Without a terminal nobody is asked.
+        r = firn(cluster, "restore", "-d", "back", paths[0], env=env, code=1, start_new_session=True)
+        assert told in r.stderr and "battery" not in r.stderr, r.stderr
+    r = firn(cluster, "backup", "few", place(cluster, "new"), "--passphrase", code=2, start_new_session=True)
+    assert "a passphrase is needed" in r.stderr, r.stderr
+    # By hand: the key, and with it everything.
+    key = os.path.join(tools.folder, "key")
+    tools.run("age", "-d", "-j", "batchpass", "-o", key, os.path.join(paths[0], "key.age"),
+              env={"AGE_PASSPHRASE": "correct horse battery"})
+    os.chmod(key, 0o600)
+    opened(cluster, paths[0], key)
+    out = place(cluster, "decrypted")
+    # The key's own file is for the passphrase, not for the key.
+    kept = os.path.join(tools.folder, "kept.age")
+    os.rename(os.path.join(paths[0], "key.age"), kept)
+    by_hand(tools, paths[0], key, out)
+    os.rename(kept, os.path.join(paths[0], "key.age"))
+    with cluster.connect() as c:
+        restored(cluster, c, out, "back")
+    same(cluster, "few", "back")
+    # Files of two backups with one passphrase do not mix, and neither do their keys.
+    for name in ("key.age", "toc.dat.age", "manifest.json.age"):
+        path = place(cluster, "mixed")
+        shutil.copytree(paths[0], path)
+        shutil.copy(os.path.join(paths[1], name), os.path.join(path, name))
+        firn(cluster, "backup", "verify", path, code=3)
+        adapt(path)
+        firn(cluster, "backup", "verify", path)
+        r = firn(cluster, "backup", "verify", "--passphrase-file", file, path, code=None)
+        assert r.returncode in (1, 3), (name, r.stdout, r.stderr)
+        firn(cluster, "restore", "-d", "back", "--passphrase-file", file, path, code=1)
+
+
+def interrupted(cluster):
+    """What is unfinished stays so; what lies on the disk meanwhile is encrypted; a restore goes on where it was."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    sized(cluster)
+    path = place(cluster, "there")
+    p = start(cluster, "backup", "sized", path, "-j", "2", "-Z", "none", "-r", recipient)
+    scratch = None
+    while p.poll() is None and not scratch:
+        try:
+            for fd in os.listdir(f"/proc/{p.pid}/fd"):
+                name = f"/proc/{p.pid}/fd/{fd}"
+                if "scratch.tmp" in os.readlink(name) and os.path.getsize(name):
+                    scratch = raw(name)
+        except FileNotFoundError:
+            pass
+    assert scratch and scratch.startswith(b"age-encryption.org/v1\n"), scratch and scratch[:60]
+    p.kill()
+    p.communicate()
+    assert not any(word in scratch for word in WORDS)
+    if not os.path.exists(os.path.join(path, "manifest.json")):
+        firn(cluster, "backup", "verify", "-i", key, path, code=3)
+        r = firn(cluster, "restore", "-d", "back", "-i", key, path, code=1)
+        assert "it is a backup that was not finished" in r.stderr, r.stderr
+        firn(cluster, "backup", "sized", path, "-r", recipient, code=2)
+        firn(cluster, "backup", "sized", path, "-r", recipient, "--overwrite-incomplete")
+    r = firn(cluster, "backup", "sized", path, "--overwrite-incomplete", code=2)
+    assert "holds a complete backup" in r.stderr, r.stderr
+    firn(cluster, "backup", "verify", "-i", key, path)
+    fresh(cluster, "back")
+    flags = ("restore", "-d", "back", "-j", "2", "--no-analyze", "-i", key)
+    p = start(cluster, *flags, path)
+    time.sleep(1)
+    p.send_signal(signal.SIGKILL)
+    p.communicate()
+    if p.returncode:
+        r = firn(cluster, *flags, "--resume", path, code=None)
+        if r.returncode:
+            assert "there is no unfinished restore" in r.stderr or "resume" in r.stderr, r.stderr
+            firn(cluster, *flags, path)
+    same(cluster, "sized", "back")
+
+
+def memory(cluster):
+    """Of a large table the program holds blocks, encrypted or not."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    with cluster.connect() as c:
+        create(c, "large", "CREATE TABLE t (id int, t text); ALTER TABLE t ALTER t SET STORAGE EXTERNAL;"
+               "INSERT INTO t SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 100000) i", cluster)
+    path = place(cluster, "there")
+    p = start(cluster, "backup", "large", path, "-j", "2", "-Z", "none", "-r", recipient)
+    peak = peak_memory(p)
+    assert p.wait() == 0 and peak < 100 << 20, (p.returncode, peak)
+    fresh(cluster, "back")
+    p = start(cluster, "restore", "-d", "back", "--no-analyze", "-j", "2", "-i", key, path)
+    again = peak_memory(p)
+    assert p.wait() == 0 and again < 150 << 20, (p.returncode, again)
+    print(f"     {peak >> 20} MB of memory to back up, {again >> 20} MB to restore")
+    same(cluster, "large", "back")
+
+
+def in_store(cluster, store):
+    """An object store: uploads in parts, restored in parallel; damage there."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    with cluster.connect() as c:
+        create(c, "parts", "CREATE TABLE t (id int, t text); ALTER TABLE t ALTER t SET STORAGE EXTERNAL;"
+               "INSERT INTO t SELECT i, repeat(md5(i::text), 300) FROM generate_series(1, 4000) i", cluster)
+    for database, flags in (("zoo", ()), ("parts", ("-Z", "none"))):
+        url, folder = store.new()
+        firn(cluster, "backup", database, url, "-j", "3", "-r", recipient, *flags, env=store.env)
+        assert not store.uploads(), store.uploads()
+        closed(folder)
+        firn(cluster, "backup", "verify", url, env=store.env)
+        firn(cluster, "backup", "verify", "-i", key, "-j", "3", url, env=store.env)
+        opened(cluster, url, key, "-j", "3", env=store.env)
+        same(cluster, database, "back")
+        r = firn(cluster, "backup", "list", "-i", key, "--json", url, env=store.env)
+        assert [json.loads(line)["opens"] for line in r.stdout.splitlines()] == [True], r.stdout
+        r = firn(cluster, "restore", "-d", "back", url, env=store.env, code=1)
+        assert "is encrypted" in r.stderr, r.stderr
+    large = max(os.listdir(folder), key=lambda n: os.path.getsize(os.path.join(folder, n)))
+    with open(os.path.join(folder, large), "r+b") as f:
+        f.seek(9 << 20)
+        f.write(b"XXXX")
+    for flags in ((), ("-i", key)):
+        r = firn(cluster, "backup", "verify", *flags, url, env=store.env, code=3)
+        assert large in r.stdout, r.stdout
+    fresh(cluster, "back")
+    r = firn(cluster, "restore", "-d", "back", "-i", key, url, env=store.env, code=1)
+    assert "was changed" in r.stderr, r.stderr
+    with cluster.connect("back") as c:
+        if c.execute("SELECT to_regclass('t')").fetchone()[0]:
+            assert c.execute("SELECT count(*) FROM t").fetchone()[0] == 0
+
+
+CASES = {"encrypted round trip": round_trip, "encrypted with age": with_age, "encrypted damage": damages,
+         "encrypted keys": keys, "encrypted passphrases": passphrases, "encrypted interrupted": interrupted,
+         "encrypted memory": memory}
+STORE_CASES = {"encrypted": in_store}
