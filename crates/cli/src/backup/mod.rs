@@ -7,7 +7,7 @@
 //! - `session`, `program`: the server, and `pg_dump`; `tasks`, `worker`, `objects`: what is copied, by whom.
 //! - `lane`, `pack`, `destination`: the way of the data; [`manifest`]: what says that it is all there.
 //! - `basis`, `incremental`: what proves that a table has not changed, and whose files are then taken.
-//! - `sealed`: encrypted backups.
+//! - `ending`: what is written after all data; `sealed`: encrypted backups.
 //! - [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
 //! - [`Progress`]: what it tells while it works; `halt`: how it stops.
 
@@ -18,6 +18,7 @@ pub mod manifest;
 
 mod basis;
 mod destination;
+mod ending;
 pub(crate) mod halt;
 mod incremental;
 mod lane;
@@ -43,16 +44,13 @@ use basis::Facts;
 use destination::{Destination, Preparation};
 use halt::Halt;
 use lane::Work;
-use manifest::{Basis, Encryption, FileRecord, Head, Manifest, Marker, TableBasis};
+use manifest::{Basis, Encryption, Head, Manifest, Marker, TableBasis};
 use pack::Packer;
 use program::{Program, Running};
 use sealed::{Scratch, Sealer};
-use session::{Follower, Held, Leader, Snapshot};
-use sha2::{Digest, Sha256};
+use session::{Held, Leader, Snapshot};
 use std::collections::HashMap;
-use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 use tasks::{Table, Tables};
@@ -88,8 +86,6 @@ pub fn run(
 const ATTEMPTS: u32 = 50;
 /// The longest pause before that; the first is a tenth of it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long connections and stores may take to notice that the run is over.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 struct Backup<'a> {
     options: &'a Options,
@@ -229,14 +225,15 @@ impl<'a> Backup<'a> {
             suffix: schema.spec.method.suffix(),
             leader: Mutex::new(leader.connection),
         };
-        let copied = copy(plan, options, &schema.snapshot, &schema.contents.encoding, &halt);
+        let copied =
+            worker::copy(plan, options, &schema.snapshot, &schema.contents.encoding, &halt);
         let written = copied.and_then(|()| {
             let after_data = Instant::now();
             work.progress.phase("waiting for stable storage");
             work.destination.settle()?;
             // With the table of contents it is an archive for pg_restore, which knows nothing of manifests.
-            write_lists(&work, &schema.contents.data, &objects)?;
-            write_toc(&work, schema.toc)?;
+            ending::write_lists(&work, &schema.contents.data, &objects)?;
+            ending::write_toc(&work, schema.toc)?;
             work.destination.settle()?;
             halt.check()?;
             Ok((
@@ -285,7 +282,7 @@ impl<'a> Backup<'a> {
             },
             files,
         };
-        let encryption = match seal(&work, sealer.as_deref(), &manifest) {
+        let encryption = match ending::seal(&work, sealer.as_deref(), &manifest) {
             Ok(encryption) => encryption,
             Err(e) => {
                 halt.fail(e.clone());
@@ -491,117 +488,4 @@ fn objects(leader: &Leader, contents: &Rewritten) -> Result<(Vec<u32>, u64)> {
     }
     let (all, bytes) = leader.large_objects()?;
     Ok((if listed.is_empty() { all } else { listed }, bytes))
-}
-
-/// Copies everything on several connections.
-fn copy(
-    plan: worker::Plan,
-    options: &Options,
-    snapshot: &Snapshot,
-    encoding: &str,
-    halt: &Arc<Halt>,
-) -> Result<()> {
-    let jobs = {
-        let tasks = plan.tasks.lock().unwrap_or_else(|e| e.into_inner());
-        options.jobs.min(tasks.len())
-    };
-    let plan = Arc::new(plan);
-    let mut cancellers: Vec<Canceller> =
-        vec![plan.leader.lock().unwrap_or_else(|e| e.into_inner()).canceller()];
-    let (ended, ends) = channel();
-    for number in 0..jobs {
-        let follower = Follower::connect(options, snapshot, encoding)?;
-        cancellers.push(follower.connection.canceller());
-        let (plan, halt, ended) = (Arc::clone(&plan), Arc::clone(halt), ended.clone());
-        std::thread::Builder::new()
-            .name(format!("firn-copy-{number}"))
-            .spawn(move || {
-                halt.watch(|| worker::run(&plan, follower, number));
-                let _ = ended.send(());
-            })
-            .map_err(|e| Error::io("could not start a thread", &e))?;
-    }
-    drop(ended);
-    let mut left = jobs;
-    let mut deadline = None;
-    while left > 0 {
-        match ends.recv_timeout(Duration::from_millis(100)) {
-            Ok(()) => left -= 1,
-            Err(RecvTimeoutError::Disconnected) => {
-                halt.fail(Error::new(ErrorKind::Internal, "a thread panicked"));
-                break;
-            }
-            Err(RecvTimeoutError::Timeout) if !halt.is_set() => {}
-            Err(RecvTimeoutError::Timeout) => {
-                // A connection may just have begun with the next table: ask as long as it takes.
-                cancellers.iter().for_each(Canceller::cancel);
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
-                if Instant::now() > deadline {
-                    break;
-                }
-            }
-        }
-    }
-    halt.check()
-}
-
-/// Writes the lists of large objects.
-fn write_lists(work: &Work, entries: &[DataEntry], all: &[u32]) -> Result<()> {
-    for entry in entries {
-        let Content::LargeObjects { oids } = &entry.content else { continue };
-        let mut text = String::new();
-        for oid in oids.as_deref().unwrap_or(all) {
-            text += &format!("{oid} blob_{oid}.dat\n");
-        }
-        write_plain(work, &entry.file, &mut text.as_bytes())?;
-    }
-    Ok(())
-}
-
-fn write_toc(work: &Work, toc: Scratch) -> Result<()> {
-    write_plain(work, "toc.dat", &mut toc.read()?)
-}
-
-/// Makes a backup of what was written.
-fn seal(work: &Work, sealer: Option<&Sealer>, own: &Manifest) -> Result<Option<Encryption>> {
-    let Some(sealer) = sealer else {
-        work.destination.seal(own.to_text()?)?;
-        return Ok(None);
-    };
-    sealed::write_key(&*work.destination, sealer)?;
-    let mut output = work.destination.create(manifest::FILE, 0)?;
-    output.write(own.to_text()?)?;
-    output.finish()?;
-    work.destination.settle()?;
-    let public = sealer.public(own);
-    work.destination.seal(public.to_text()?)?;
-    Ok(public.head.encryption)
-}
-
-/// Writes a file as it is.
-fn write_plain(work: &Work, name: &str, from: &mut impl Read) -> Result<()> {
-    let mut output = work.destination.create(name, 0)?;
-    let mut hash = Sha256::new();
-    let mut size = 0;
-    loop {
-        work.halt.check()?;
-        let mut bytes = Vec::new();
-        let read = from.take(1 << 20).read_to_end(&mut bytes);
-        read.map_err(|e| Error::io(format!("could not read what belongs into \"{name}\""), &e))?;
-        if bytes.is_empty() {
-            break;
-        }
-        hash.update(&bytes);
-        size += bytes.len() as u64;
-        output.write(bytes)?;
-    }
-    output.finish()?;
-    let record = FileRecord {
-        name: name.to_string(),
-        size,
-        sha256: manifest::hex(&hash.finalize()),
-        table: None,
-    };
-    work.records.lock().unwrap_or_else(|e| e.into_inner()).push(record);
-    Ok(())
 }

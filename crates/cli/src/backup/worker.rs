@@ -1,17 +1,23 @@
 //! What each connection does: take the heaviest task that is left, copy it, and so on.
 
+use super::halt::Halt;
 use super::lane::{Lane, NewFile, Work};
 use super::manifest::{self, TableData};
 use super::objects;
 use super::progress::Done;
-use super::session::Follower;
+use super::session::{Follower, Snapshot};
 use super::tasks::{Table, Task};
+use super::Options;
 use crate::archive::rewrite::DataEntry;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{Canceller, Connection};
 use std::collections::VecDeque;
+use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long connections may take to notice that the run is over.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What all connections share.
 pub struct Plan {
@@ -31,8 +37,60 @@ impl Plan {
     }
 }
 
+/// Copies everything on several connections.
+pub fn copy(
+    plan: Plan,
+    options: &Options,
+    snapshot: &Snapshot,
+    encoding: &str,
+    halt: &Arc<Halt>,
+) -> Result<()> {
+    let jobs = {
+        let tasks = plan.tasks.lock().unwrap_or_else(|e| e.into_inner());
+        options.jobs.min(tasks.len())
+    };
+    let plan = Arc::new(plan);
+    let mut cancellers: Vec<Canceller> =
+        vec![plan.leader.lock().unwrap_or_else(|e| e.into_inner()).canceller()];
+    let (ended, ends) = channel();
+    for number in 0..jobs {
+        let follower = Follower::connect(options, snapshot, encoding)?;
+        cancellers.push(follower.connection.canceller());
+        let (plan, halt, ended) = (Arc::clone(&plan), Arc::clone(halt), ended.clone());
+        std::thread::Builder::new()
+            .name(format!("firn-copy-{number}"))
+            .spawn(move || {
+                halt.watch(|| run(&plan, follower, number));
+                let _ = ended.send(());
+            })
+            .map_err(|e| Error::io("could not start a thread", &e))?;
+    }
+    drop(ended);
+    let mut left = jobs;
+    let mut deadline = None;
+    while left > 0 {
+        match ends.recv_timeout(Duration::from_millis(100)) {
+            Ok(()) => left -= 1,
+            Err(RecvTimeoutError::Disconnected) => {
+                halt.fail(Error::new(ErrorKind::Internal, "a thread panicked"));
+                break;
+            }
+            Err(RecvTimeoutError::Timeout) if !halt.is_set() => {}
+            Err(RecvTimeoutError::Timeout) => {
+                // A connection may just have begun with the next table: ask as long as it takes.
+                cancellers.iter().for_each(Canceller::cancel);
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+                if Instant::now() > deadline {
+                    break;
+                }
+            }
+        }
+    }
+    halt.check()
+}
+
 /// Works until there is nothing left to do. `number` is the connection's, from 0.
-pub fn run(plan: &Plan, mut follower: Follower, number: usize) -> Result<()> {
+fn run(plan: &Plan, mut follower: Follower, number: usize) -> Result<()> {
     let mut lane = Lane::start(Arc::clone(&plan.work), number)?;
     let work = &plan.work;
     while let Some(task) = plan.next() {
