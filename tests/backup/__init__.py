@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from backup import compare, damage, encrypted, expire, faulty, firn_tables, incremental, stores, trips, trouble
+from backup import compare, damage, encrypted, encrypted_beside, expire, faulty, firn_tables, incremental, stores, trips, trouble
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -31,6 +31,7 @@ CASES = {
     "damage": damage.damages,
     "compare": compare.compare,
     **encrypted.CASES,
+    **encrypted_beside.CASES,
     **expire.CASES,
 }
 # Each with a server of its own.
@@ -61,7 +62,8 @@ def without_store(tally, pattern):
 
 
 def with_store(tally, pattern):
-    wanted = {**stores.CASES, **faulty.CASES, **encrypted.STORE_CASES, **expire.STORE_CASES}
+    locked = {**encrypted.STORE_CASES, **encrypted_beside.STORE_CASES}
+    wanted = {**stores.CASES, **faulty.CASES, **locked, **expire.STORE_CASES}
     cases(tally, pattern, wanted, "backup store", stores.Store)
 
 

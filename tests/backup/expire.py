@@ -40,7 +40,7 @@ def dated(path, days_ago, hours=0):
         f.write(covered + f'"sha256": "{hashlib.sha256(covered.encode()).hexdigest()}"\n}}\n')
 
 
-def some(cluster, name, ages):
+def some(cluster, name, ages, *flags):
     """A folder of backups of so many days ago."""
     parent = place(cluster, name)
     os.mkdir(parent)
@@ -48,7 +48,7 @@ def some(cluster, name, ages):
     for age in ages:
         path = os.path.join(parent, f"d{age:03}")
         if first is None:
-            firn(cluster, "backup", "small", path, "-j", "1")
+            firn(cluster, "backup", "small", path, "-j", "1", *flags)
             first = path
         else:
             shutil.copytree(first, path)

@@ -286,6 +286,11 @@ impl Make {
                     .hint("Usage: firn backup [OPTIONS] DBNAME DEST"))
             }
         };
+        if self.incremental.is_some() && self.encrypt.is_asked() {
+            return Err(Error::usage("an encrypted backup cannot be incremental")
+                .detail("Every file of an encrypted backup is encrypted with a key of its own, and bound to that backup.")
+                .hint("Leave out --incremental: all tables are then copied."));
+        }
         let mut connection = self.connect.params(Some(dbname))?;
         connection.push(("dbname".to_string(), dbname.clone()));
         Ok(Options {
@@ -487,7 +492,7 @@ mod tests {
 
     #[test]
     fn database_and_destination() {
-        let options = |line| parse(line).unwrap().make.options();
+        let options = |line: &str| parse(line).unwrap().make.options();
         let found = options("firn backup -h x -p 5 db /dest -j 3 -Z zstd:5 -t a* -T b -s --role r")
             .unwrap();
         assert_eq!(found.destination, "/dest");
@@ -500,6 +505,12 @@ mod tests {
         assert_eq!(base("firn backup db /dest"), None);
         assert_eq!(base("firn backup --incremental db /dest"), Some(Base::Latest));
         assert_eq!(base("firn backup db /dest --incremental=a"), Some(Base::Named("a".into())));
+        for flags in ["-r age1x", "-R /nowhere", "--passphrase", "--passphrase-file /nowhere"] {
+            for base in ["--incremental", "--incremental=a"] {
+                let e = options(&format!("firn backup {base} {flags} db /dest")).err().unwrap();
+                assert!(e.message.contains("cannot be incremental") && e.hint.is_some(), "{e}");
+            }
+        }
         assert!(options("firn backup onlyone").is_err());
         assert!(options("firn backup -d x a b").is_err());
         assert!(options("firn backup -j 2 verify /dest").is_err());

@@ -26,6 +26,12 @@ pub struct Encrypt {
 }
 
 impl Encrypt {
+    /// Whether any of the flags was given.
+    pub fn is_asked(&self) -> bool {
+        let by_passphrase = self.passphrase || self.passphrase_file.is_some();
+        by_passphrase || !self.encrypt_to.is_empty() || !self.recipients_file.is_empty()
+    }
+
     /// For whom, if anybody.
     pub fn sealing(&self) -> Result<Option<Sealing>> {
         if self.passphrase || self.passphrase_file.is_some() {

@@ -13,6 +13,7 @@ use super::halt::Halt;
 use super::list::DEPTH;
 use super::manifest::{self, Manifest, Marker};
 use super::place::{Found, Place};
+use crate::crypt::KEY_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreSettings;
 use serde::Serialize;
@@ -67,6 +68,19 @@ struct Lot {
     standing: Standing,
 }
 
+impl Lot {
+    /// Whether a file of this name may go with the rest. A key that somebody keeps beside backups that it opens may have the name that
+    /// the key of a backup with a passphrase has.
+    fn owns(&self, name: &str) -> bool {
+        match &self.standing {
+            Standing::Whole(manifest) if name == KEY_FILE => {
+                manifest.files.iter().any(|file| file.name == KEY_FILE)
+            }
+            _ => manifest::is_backup_file(name),
+        }
+    }
+}
+
 enum Standing {
     /// Complete, and all files are there with the sizes they should have.
     Whole(Box<Manifest>),
@@ -96,7 +110,7 @@ pub fn run(
             Some(None) => (Fate::Removed, "no rule keeps it".to_string()),
             None => other(lot, options.incomplete_hours),
         };
-        let foreign = lot.files.iter().find(|file| !manifest::is_backup_file(own_name(file)));
+        let foreign = lot.files.iter().find(|file| !lot.owns(own_name(file)));
         let (fate, why) = match foreign {
             Some(file) if fate == Fate::Removed => {
                 let name = own_name(file).escape_debug().to_string();
@@ -208,7 +222,8 @@ fn survey(place: &Place, halt: &Halt) -> Result<Vec<Lot>> {
             folders.entry(folder.to_string()).or_default().push(file);
         }
     }
-    folders.retain(|_, files| files.iter().any(|file| manifest::is_backup_file(own_name(file))));
+    let tells = |name: &str| name != KEY_FILE && manifest::is_backup_file(name);
+    folders.retain(|_, files| files.iter().any(|file| tells(own_name(file))));
     let mut lots = Vec::new();
     for (name, files) in folders {
         halt.check()?;

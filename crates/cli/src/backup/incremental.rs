@@ -167,6 +167,12 @@ fn find(ask: &Ask, base: &Base, halt: &Arc<Halt>) -> Result<Option<Earlier>> {
         .read_all(&format!("{name}/{}", manifest::FILE))
         .and_then(|text| Manifest::from_text(&text));
     match (read, base) {
+        // Whoever has encrypted backups and now makes one in the clear may have forgotten for whom to encrypt: that is not passed
+        // over by copying everything.
+        (Ok(manifest), _) if manifest.head.encryption.is_some() => {
+            Err(Error::usage(format!("backup \"{name}\" is encrypted, and no incremental backup can go by it"))
+                .hint("Leave out --incremental: all tables are then copied. To encrypt this backup, too, give --encrypt-to or --passphrase."))
+        }
         (Ok(manifest), _) => Ok(Some(Earlier { name, manifest })),
         // It may be going, being expired.
         (Err(e), Base::Latest) if matches!(e.kind, ErrorKind::Archive | ErrorKind::Storage) => {

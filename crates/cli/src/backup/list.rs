@@ -4,7 +4,7 @@ use super::halt::Halt;
 use super::manifest::{self, Manifest, Marker};
 use super::place::Place;
 use crate::archive::Archive;
-use crate::crypt::Keys;
+use crate::crypt::{Keys, KEY_FILE};
 use crate::error::{ErrorKind, Result};
 use crate::store::StoreSettings;
 use serde::Serialize;
@@ -63,9 +63,15 @@ pub fn list(
     let halt = Halt::new(stop);
     let place = Place::open(location, settings, &halt, false)?;
     let mut found = BTreeMap::<String, Backup>::new();
+    let mut key_files = BTreeMap::new();
     for file in place.list(DEPTH)? {
         let (folder, name) = file.name.rsplit_once('/').unwrap_or((".", &file.name));
         if !manifest::is_backup_file(name) {
+            continue;
+        }
+        // By itself it is no backup: somebody may keep a key of this name.
+        if name == KEY_FILE {
+            key_files.insert(folder.to_string(), file.size);
             continue;
         }
         let backup = found.entry(folder.to_string()).or_insert_with(|| Backup {
@@ -88,6 +94,12 @@ pub fn list(
             backup.state = State::Expired;
         } else if name == manifest::MARKER && backup.state == State::Archive {
             backup.state = State::Incomplete;
+        }
+    }
+    for (folder, size) in key_files {
+        if let Some(backup) = found.get_mut(&folder) {
+            backup.size += size;
+            backup.files += 1;
         }
     }
     for backup in found.values_mut() {

@@ -15,6 +15,7 @@ use super::super::halt::Halt;
 use super::super::manifest;
 use super::super::place::Place;
 use super::Options;
+use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -43,7 +44,8 @@ pub fn remove(options: &Options, name: &str, halt: &Arc<Halt>) -> Result<()> {
 
 fn remove_at(place: &Place, options: &Options, name: &str, halt: &Arc<Halt>) -> Result<()> {
     place.put_new(manifest::DOOMED, b"{}\n")?;
-    for first in [&[manifest::MARKER, manifest::FILE][..], &["toc.dat"]] {
+    let sealed = [manifest::FILE, "toc.dat"].map(|name| format!("{name}{}", crypt::SUFFIX));
+    for first in [&[manifest::MARKER, manifest::FILE][..], &["toc.dat", &sealed[0], &sealed[1]]] {
         first.iter().try_for_each(|file| place.remove(file))?;
         place.settle()?;
     }
