@@ -29,7 +29,7 @@ fn party(name: &str, identity: &str, recipient: &str) -> Party {
     let file: PathBuf = std::env::temp_dir().join(format!("firn-{name}-{}", std::process::id()));
     std::fs::write(&file, identity).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let keys = Keys::read(&[file.clone()], Passphrase::default()).unwrap();
+    let keys = Keys::read(std::slice::from_ref(&file), Passphrase::default()).unwrap();
     std::fs::remove_file(file).unwrap();
     let sealing = Sealing::to_recipients(&[recipient.to_string()], &[]).unwrap();
     Party { sealing, keys }

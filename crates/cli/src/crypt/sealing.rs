@@ -136,10 +136,10 @@ mod tests {
         let names: Vec<String> = keys.iter().map(|key| key.to_public().to_string()).collect();
         let path = std::env::temp_dir().join(format!("firn-recipients-{}", std::process::id()));
         std::fs::write(&path, format!("# us\n\n {} \n{}\n", names[1], names[2])).unwrap();
-        let sealing = Sealing::to_recipients(&names[..2], &[path.clone()]).unwrap();
+        let sealing = Sealing::to_recipients(&names[..2], std::slice::from_ref(&path)).unwrap();
         assert_eq!(sealing.recipients(), 3);
         std::fs::write(&path, "# nobody\n").unwrap();
-        assert!(Sealing::to_recipients(&[], &[path.clone()]).is_err());
+        assert!(Sealing::to_recipients(&[], std::slice::from_ref(&path)).is_err());
         std::fs::remove_file(&path).unwrap();
         assert!(Sealing::to_recipients(&[], &[path]).is_err());
     }
