@@ -74,7 +74,7 @@ impl Program {
     }
 
     fn ask(path: &Path) -> Result<Program> {
-        let output = Command::new(path)
+        let output = command(path)
             .arg("--version")
             .stdin(Stdio::null())
             .output()
@@ -195,12 +195,18 @@ impl From<Error> for Refusal {
     }
 }
 
+/// What starts `pg_dump`, without a passphrase that is not for it.
+fn command(path: &Path) -> Command {
+    let mut command = Command::new(path);
+    command.env_remove(crate::crypt::VARIABLE);
+    command
+}
+
 /// Has `pg_dump` write down the schema as of a snapshot: the table of contents of a directory archive goes to `out`.
 pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, Refusal> {
     let Ask { program, login, selection, snapshot, spec, .. } = *ask;
     let Handed { flags, password } = connection_flags(&login.connection)?;
-    let mut command = Command::new(&program.path);
-    command.env_remove(crate::crypt::VARIABLE);
+    let mut command = command(&program.path);
     // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
     command.args(["--format=custom", &compress_flag(program, spec)]);
     command.args(flags).args(selection);
