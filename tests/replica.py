@@ -402,6 +402,61 @@ def subscription():
         cluster.destroy()
 
 
+def loads_taken_back():
+    """A subscription looks for a row while a load that has brought one like it is taken back: it does not find that, be it that VACUUM
+    has removed it since."""
+    cluster = Cluster("taken-back", ["wal_level=logical", "autovacuum=off"]).create()
+    try:
+        for name in ("source", "target"):
+            with cluster.connect() as c:
+                c.execute(f"CREATE DATABASE {name}")
+        with cluster.connect("source") as source, cluster.connect("target") as target, cluster.connect("target") as other:
+            for c in (source, target):
+                c.execute("CREATE TYPE kind AS ENUM ('old', 'new')")
+            # Who compares waits for our lock.
+            target.execute("""CREATE FUNCTION same(a kind, b kind) RETURNS bool LANGUAGE plpgsql AS $$BEGIN
+                PERFORM pg_advisory_xact_lock_shared(77); RETURN a::text = b::text; END$$""")
+            target.execute("CREATE OPERATOR = (LEFTARG = kind, RIGHTARG = kind, FUNCTION = same)")
+            target.execute("CREATE OPERATOR CLASS kinds DEFAULT FOR TYPE kind USING btree AS OPERATOR 3 =")
+            source.execute("CREATE TABLE t (k kind, id int, v text); ALTER TABLE t REPLICA IDENTITY FULL")
+            source.execute("INSERT INTO t SELECT 'old', i, 'v' FROM generate_series(1, 200) i; CREATE PUBLICATION p FOR TABLE t")
+            source.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+            target.execute("CREATE EXTENSION firn; ALTER DATABASE target SET firn.bulk_threshold = 10")
+            target.execute("CREATE TABLE t (k kind, id int, v text) USING firn")
+            target.execute(f"CREATE SUBSCRIPTION s CONNECTION 'host={cluster.root} port={cluster.port} user=postgres dbname=source' "
+                           "PUBLICATION p WITH (create_slot = false, slot_name = s)")
+
+            def until(what, sql):
+                end = time.time() + 60
+                while target.execute(sql).fetchone() != (1,):
+                    assert time.time() < end, what
+                    time.sleep(0.1)
+
+            until("the first copy", "SELECT count(*) FROM (SELECT FROM t HAVING count(*) = 200) x")
+            for id, then in ((1000, "SELECT"), (2000, "VACUUM t")):
+                source.execute("INSERT INTO t VALUES ('new', %s, 'v')", (id,))
+                until("a row more", f"SELECT count(*) FROM t WHERE id = {id}")
+                target.execute(f"DELETE FROM t WHERE id = {id}")
+                other.execute("SET firn.bulk_threshold = 0; BEGIN")
+                other.execute(f"INSERT INTO t VALUES ('new', {id}, 'v'); INSERT INTO t VALUES ('new', {id + 1}, 'v')")
+                target.execute("SELECT pg_advisory_lock(77)")
+                source.execute("UPDATE t SET v = 'never' WHERE id = %s", (id,))
+                until("comparing", "SELECT count(*) FROM pg_locks l JOIN pg_stat_subscription s USING (pid) WHERE NOT l.granted AND locktype = 'advisory'")
+                other.execute("ROLLBACK")
+                target.execute(then)
+                target.execute("SELECT pg_advisory_unlock(77)")
+                source.execute("INSERT INTO t VALUES ('old', %s, 'last')", (id + 2,))
+                until("the changes after it", f"SELECT count(*) FROM t WHERE id = {id + 2}")
+                found = target.execute(f"SELECT id, v FROM t WHERE id IN ({id}, {id + 1})").fetchall()
+                assert not found, (then, found)
+                target.execute(f"DELETE FROM t WHERE id = {id + 2}")
+            assert not target.execute("SELECT * FROM firn.check('t')").fetchall()
+            target.execute("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s")
+        assert not cluster.alarms(), cluster.alarms()
+    finally:
+        cluster.destroy()
+
+
 def run(tally, pattern):
     cluster = Cluster("primary").create()
     store = os.path.join(cluster.root, "store")
@@ -411,7 +466,8 @@ def run(tally, pattern):
         cases = {"standby reads and takes over": lambda: standby(cluster, store), "dump and restore": lambda: dump(cluster),
                  "a standby after compactions": after_compaction, "a standby and removed stripes": removed_stripes,
                  "logical decoding beside stripes": logical,
-                 "slots without publications": slots, "subscription to rows in stripes": subscription}
+                 "slots without publications": slots, "subscription to rows in stripes": subscription,
+                 "subscription beside loads taken back": loads_taken_back}
         for name, case in cases.items():
             if pattern in name:
                 tally.case(name, case)

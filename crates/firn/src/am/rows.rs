@@ -144,6 +144,7 @@ impl StripeRows {
         }
     }
 
+    /// The stripe of this number becomes the current one, unless it is none any more.
     fn open(&mut self, number: usize, forward: bool) {
         let Some(directory) = &self.directory else { return };
         let (source, slot, rows, xmin) = match self.list.get(number) {
@@ -162,9 +163,15 @@ impl StripeRows {
             SnapKind::Any => None,
             _ if self.deleted_too => None,
             SnapKind::Dirty => {
-                let others = xact::is_in_progress(xmin) && !xact::is_ours(xmin);
+                let inserter = match xmin {
+                    _ if xact::is_ours(xmin) => 0,
+                    _ if xact::is_in_progress(xmin) => xmin,
+                    _ if xact::did_commit(xmin) => 0,
+                    // Whoever was loading it when it was listed has taken that back since.
+                    _ => return,
+                };
                 let (deleted, deleters) = tombstones::dirty(&directory.toast, slot, rows);
-                unsettled = Some(Unsettled { inserter: if others { xmin } else { 0 }, deleters });
+                unsettled = Some(Unsettled { inserter, deleters });
                 deleted
             }
             _ => tombstones::deleted(&directory.toast, slot, rows, self.snap),
