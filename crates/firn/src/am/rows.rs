@@ -73,12 +73,11 @@ impl StripeRows {
             lock::predicate_lock_table(table, snap);
         }
         let directory = Directory::open(table, LockMode::AccessShare);
-        let mut list = directory.as_ref().map(|d| d.list(snap)).unwrap_or_default();
-        if snap.kind() == SnapKind::Dirty {
-            // Of a directory row that is being replaced it sees both versions.
-            list.sort_by_key(|found| (found.slot, xact::is_in_progress(found.xmin)));
-            list.dedup_by_key(|found| found.slot);
-        }
+        let listed = |d: &Directory| match snap.kind() {
+            SnapKind::Dirty => d.list_dirty(snap),
+            _ => d.list(snap),
+        };
+        let list = directory.as_ref().map(listed).unwrap_or_default();
         directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         // Parallel workers cannot see what their leader has in memory; the leader reads it.
         let pending =

@@ -4,10 +4,11 @@
 use super::seen::{self, Print};
 use super::{chunks, keys, tombstones};
 use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
+use crate::pg::{error, xact, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
 use firn_format::{
     blocks_for, DirectoryEntry, EntryState, Error, Location, Slot, Tid, VIRTUAL_BASE,
 };
+use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
 use std::rc::Rc;
 
@@ -74,6 +75,46 @@ impl Directory {
     /// All stripes that `snap` sees, in slot order. Raises when a directory row is damaged.
     pub fn list(&self, snap: Snap) -> Vec<Found> {
         self.list_readable(snap, |slot, e| self.raise_damaged(slot, e))
+    }
+
+    /// As [`Directory::list`] for a dirty snapshot. Of a row that is being replaced that can see both versions, or, as
+    /// `tombstones::again` has it, neither: whatever slot has a row that was not seen is looked at by itself.
+    pub fn list_dirty(&self, snap: Snap) -> Vec<Found> {
+        let mut list = self.list(snap);
+        let seen: HashSet<u32> = list.iter().map(|found| found.slot.0).collect();
+        let mut others = self.slots();
+        others.retain(|slot| !seen.contains(slot));
+        for slot in others {
+            let looks = (0..tombstones::LOOKS).find_map(|_| self.look_at(slot, snap));
+            list.extend(looks);
+        }
+        // The version that was there before comes first: who writes the other may take it back.
+        list.sort_by_cached_key(|found| (found.slot, !xact::did_commit(found.xmin)));
+        list.dedup_by_key(|found| found.slot);
+        list
+    }
+
+    fn look_at(&self, slot: u32, snap: Snap) -> Option<Found> {
+        let mut seen = None;
+        self.each(snap, slot..slot + 1, |found| {
+            seen = Some(found);
+            ControlFlow::Break(())
+        });
+        seen
+    }
+
+    /// The slots of all rows there are, whoever sees them.
+    fn slots(&self) -> Vec<u32> {
+        let mut slots = Vec::new();
+        if !self.toast.is_empty() {
+            let high = (VIRTUAL_BASE - 1) as i32;
+            self.toast.scan::<()>(keys::DIRECTORY, 0, high, Snap::any(), false, |key, _| {
+                slots.push(key.seq as u32);
+                ControlFlow::Continue(())
+            });
+        }
+        slots.dedup();
+        slots
     }
 
     /// As [`Directory::list`] for those who can do without some: `damaged` is told of each directory row that does
