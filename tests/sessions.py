@@ -40,6 +40,10 @@ SPECS = {
         ("b", "SELECT id FROM t WHERE id = 3 FOR UPDATE NOWAIT"),
         ("b", "SELECT id FROM t WHERE id IN (2, 3, 4) ORDER BY id FOR UPDATE SKIP LOCKED"),
         ("b", "SELECT id FROM t WHERE id = 3 FOR KEY SHARE SKIP LOCKED"), ("a", "COMMIT")],
+    "an update returns the xmax of who shares the key": [
+        ("a", "BEGIN"), ("b", "BEGIN"), ("a", "SELECT id FROM t WHERE id = 3 FOR KEY SHARE"),
+        ("b", "UPDATE t SET n = 7 WHERE id IN (3, 4) RETURNING id, xmax = 0"), ("b", "SELECT id, xmax = 0 FROM t WHERE id IN (3, 4) ORDER BY 1"),
+        ("b", "UPDATE t SET n = 8 WHERE id IN (3, 4) RETURNING id, xmax = 0"), ("a", "COMMIT"), ("b", "COMMIT")],
     "share locks together": [
         ("a", "BEGIN"), ("b", "BEGIN"), ("a", "SELECT id FROM t WHERE id = 3 FOR SHARE"),
         ("b", "SELECT id FROM t WHERE id = 3 FOR KEY SHARE NOWAIT"),

@@ -231,9 +231,16 @@ pub fn moved_to_other_partition() -> ! {
 
 /// Write the tombstone of a row that [`lock_row`] has locked. After an update, those who hold the
 /// row's key hold the new version's, and so does this transaction if it had locked the row before: as
-/// on heap, where an upsert's `RETURNING xmax = 0` tells new rows from changed ones.
-pub fn bury(directory: &Directory, tid: Tid, locked: &Locked, tombstone: Tombstone, cid: u32) {
+/// on heap, where an upsert's `RETURNING xmax = 0` tells new rows from changed ones. Returns whether anybody does.
+pub fn bury(
+    directory: &Directory,
+    tid: Tid,
+    locked: &Locked,
+    tombstone: Tombstone,
+    cid: u32,
+) -> bool {
     let toast = &directory.toast;
+    let mut is_held = false;
     let key = tombstones::key_of(tid);
     match locked {
         Locked::Anchor(place, _) | Locked::Fresh(place) => {
@@ -241,7 +248,8 @@ pub fn bury(directory: &Directory, tid: Tid, locked: &Locked, tombstone: Tombsto
             if let (Locked::Anchor(_, own), Some(successor)) = (locked, tombstone.successor) {
                 let mut sharers = rowlock::key_sharers(toast.rel(), made);
                 sharers.extend(own);
-                if !sharers.is_empty() {
+                is_held = !sharers.is_empty();
+                if is_held {
                     rowlock::share_key(directory.table, successor, xact::xid(), &sharers);
                 }
             }
@@ -253,6 +261,7 @@ pub fn bury(directory: &Directory, tid: Tid, locked: &Locked, tombstone: Tombsto
     release(directory, tid, locked);
     // Readers take their predicate lock, then look for a tombstone; so the other way round here.
     lock::check_serializable_write(directory.table, tid);
+    is_held
 }
 
 /// Give up what [`lock_row`] holds beyond the row lock itself.

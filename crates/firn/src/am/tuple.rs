@@ -116,8 +116,7 @@ pub fn update(
     };
     heap::insert(table, slot, cid);
     let stone = Tombstone::updated(slot.tid(), same_key && !announced);
-    bury(&directory, tid, &locked, stone, cid);
-    if matches!(&locked, Locked::Anchor(_, own) if !own.is_empty()) {
+    if bury(&directory, tid, &locked, stone, cid) {
         // RETURNING shows the slot's row.
         rowlock::copy_xmax(table, slot);
     }
