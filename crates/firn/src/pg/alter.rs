@@ -202,7 +202,9 @@ unsafe fn drop_of(first: u32, level: i32, tables: impl Fn() -> Vec<u32>, lock: L
         return;
     }
     pg_sys::LockRelationOid(first.into(), level);
-    let is_left = |oid: u32| is_ours(&oid) && !rebuild::left_overs(oid).is_empty();
+    // Who looks for indexes only, under SHARE, passes over those that are out of use.
+    let matters = |index: &u32| lock != LockMode::Share || catalog::is_live_index(*index);
+    let is_left = |oid: u32| is_ours(&oid) && rebuild::left_overs(oid).iter().any(matters);
     for oid in tables() {
         // The stronger one at once, where it is known to be needed: two who hold the weaker one would wait for each other.
         let at_once = if is_left(oid) { STRONGEST } else { lock as i32 };
