@@ -210,6 +210,7 @@ def who_is_at_work_elsewhere_is_not_waited_for(cluster):
         c.execute("SET lock_timeout = '10s'")
         for lock, statement in (
                 ("SHARE", "CREATE INDEX ON p (n)"), ("SHARE", "ALTER TABLE p ADD UNIQUE (id)"), ("ACCESS SHARE", "ALTER TABLE p ADD PRIMARY KEY (id)"),
+                ("ACCESS SHARE", "ALTER TABLE p ADD COLUMN IF NOT EXISTS n int"),
                 ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p DETACH PARTITION p0"),
                 ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p ATTACH PARTITION p0 FOR VALUES FROM (0) TO (1)"),
                 ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p OWNER TO CURRENT_USER"),

@@ -119,7 +119,11 @@ unsafe fn lock_of_children(
     commands: &[*mut pg_sys::AlterTableCmd],
 ) -> Option<LockMode> {
     let is_partitioned = is_partitioned(table);
+    let drops = commands.iter().any(|c| (**c).subtype == pg_sys::AlterTableType::AT_DropColumn);
+    let has = |column: *mut pg_sys::Node| !drops && has_column_of(table, column.cast());
     let lock_for = |command: &*mut pg_sys::AlterTableCmd| match (**command).subtype {
+        // Nothing happens, or an error, before any child is looked at.
+        pg_sys::AlterTableType::AT_AddColumn if has((**command).def) => None,
         pg_sys::AlterTableType::AT_AddColumn | pg_sys::AlterTableType::AT_AlterColumnType => {
             Some(LockMode::AccessExclusive)
         }
@@ -163,6 +167,11 @@ const STRONGEST: i32 = pg_sys::AccessExclusiveLock as i32;
 fn is_partitioned(table: u32) -> bool {
     // SAFETY: plain look-up.
     unsafe { pg_sys::get_rel_relkind(table.into()) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE }
+}
+
+/// There is a column of this name already.
+unsafe fn has_column_of(table: u32, column: *mut pg_sys::ColumnDef) -> bool {
+    pg_sys::get_attnum(table.into(), (*column).colname) != 0
 }
 
 /// The columns of these names are NOT NULL.
