@@ -3,7 +3,7 @@ import threading
 
 import psycopg
 
-from rebuild.common import INVALID, TRAP, clean, compact, equal, fresh, sizes, small_enough, wait_until
+from rebuild.common import INVALID, KINDS, TRAP, clean, compact, equal, fresh, sizes, small_enough, wait_until
 
 
 def errors_are_warnings(cluster):
@@ -107,6 +107,44 @@ def left_overs_go(cluster):
             if "heap" in what or "over" in what:
                 equal(c) if "heap" in what else None
                 continue
+            clean(c)
+
+
+def left_overs_are_not_cloned(cluster):
+    """CREATE TABLE … (LIKE …) clones the indexes that others have made, each of them, and none that a rebuild has left."""
+    clones = """SELECT pg_get_indexdef(indexrelid), obj_description(indexrelid) FROM pg_index WHERE indrelid = 'like_{}'::regclass ORDER BY 1, 2"""
+    like = ["CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES)", "CREATE TABLE like_{0} (m bigint, LIKE {0} INCLUDING ALL EXCLUDING STATISTICS) USING {1}",
+            "CREATE TABLE like_{0} (LIKE other_{0} INCLUDING ALL, LIKE {0} INCLUDING ALL)", "CREATE TEMP TABLE {0} (LIKE {0} INCLUDING INDEXES); ALTER TABLE {0} RENAME TO like_{0}",
+            "DO $$BEGIN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES, LIKE {0}); EXCEPTION WHEN OTHERS THEN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES); END$$"]
+    for kind, before in (("ascending", []), ("random", []), ("random", ["CREATE INDEX {0}_second ON {0} (r)", "CREATE INDEX {0}_third ON {0} (r)"]),
+                         ("partial", ["CREATE INDEX {0}_second ON {0} (r) WHERE n < 50"]), ("expression", ["CREATE INDEX {0}_second ON {0} (upper(t)) WITH (fillfactor = 70)"])):
+        with cluster.connect() as c:
+            fresh(c, [kind], 15000)
+            c.execute("CREATE " + KINDS[kind].format(f"h_{kind}").replace(" ON f ", " ON h "))
+            c.execute(f"COMMENT ON INDEX f_{kind} IS 'first'; COMMENT ON INDEX h_{kind} IS 'first'")
+            compact(c)
+            c.execute("SET firn.crash_point = 'rebuild-swapped'")
+            try:
+                c.execute("VACUUM f")
+                raise AssertionError("not reached")
+            except psycopg.OperationalError:
+                pass
+        cluster.wait_recovered()
+        with cluster.connect() as c:
+            for t, am in (("f", "firn"), ("h", "heap")):
+                c.execute(f"CREATE TABLE other_{t} (o int PRIMARY KEY, p text) USING {am}; CREATE INDEX ON other_{t} (p)")
+                for sql in before:
+                    c.execute(sql.format(t))
+            assert c.execute(INVALID).fetchall() == [(f"f_{kind}_ccnew",)]
+            for sql in like:
+                made = []
+                for t, am in (("f", "firn"), ("h", "heap")):
+                    c.execute(sql.format(t, am))
+                    made.append([(d.replace(f"like_{t}", "like").replace(f"INDEX {t}_", "INDEX "), text) for d, text in c.execute(clones.format(t))])
+                    c.execute(f"DROP TABLE like_{t}")
+                assert made[0] == made[1], (kind, sql, made)
+            c.execute("DROP TABLE other_f, other_h")
+            c.execute("VACUUM f")
             clean(c)
 
 

@@ -95,6 +95,12 @@ postgres_functions! {
         nowait: bool,
     ) -> *mut PgStatEntryRef;
     fn pgstat_unlock_entry(entry: *mut PgStatEntryRef);
+    fn generateClonedIndexStmt(
+        relation: *mut pg_sys::RangeVar,
+        index: pg_sys::Relation,
+        columns: *const pg_sys::AttrMap,
+        constraint: *mut pg_sys::Oid,
+    ) -> *mut pg_sys::IndexStmt;
     fn heap_toast_delete(
         rel: pg_sys::Relation,
         tuple: pg_sys::HeapTuple,

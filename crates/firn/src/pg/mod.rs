@@ -27,6 +27,7 @@ pub mod index;
 pub mod index_clean;
 mod index_toast;
 pub mod known_stores;
+mod like;
 pub mod lock;
 pub mod mark_moved;
 pub mod memory;

@@ -42,9 +42,22 @@ unsafe extern "C-unwind" fn process_utility(
     // Running it may free it, with the plan that it is of (a procedure that rolls back does): what is
     // wanted of it afterwards is copied now.
     let node = (*statement).utilityStmt;
-    if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt
-        || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
+    let is_clients = context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
+    if (*node).type_ == pg_sys::NodeTag::T_CreateStmt {
+        let around = callback(|| super::like::begin(node.cast(), is_clients));
+        run();
+        return callback(|| {
+            super::like::end(around);
+            super::alter::statement_is_over()
+        });
+    }
+    if (*node).type_ == pg_sys::NodeTag::T_IndexStmt
+        && context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_SUBCOMMAND
+        && callback(|| super::like::is_of_left_over(node.cast()))
     {
+        return;
+    }
+    if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt || !is_clients {
         run();
         return callback(super::alter::statement_is_over);
     }

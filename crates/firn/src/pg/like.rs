@@ -1,0 +1,106 @@
+//! CREATE TABLE … (LIKE … INCLUDING INDEXES) makes no index for what a rebuild has left, or is just making.
+//!
+//! PostgreSQL clones every index of the other table that is in use, valid or not. It makes a CREATE INDEX of each, which comes by
+//! the hook, and does not say of which index it is. So those are left out that say what a left-over would, but for
+//! as many as there are other indexes that say the same.
+
+use super::ext::generateClonedIndexStmt;
+use super::{catalog, rebuild, LockMode, OpenRel};
+use pgrx::pg_sys;
+use std::cell::RefCell;
+
+/// A CREATE TABLE that is being run and clones indexes.
+struct Creation {
+    /// Those of these tables.
+    sources: Vec<u32>,
+    /// The left-over of each statement that said what one would.
+    seen: Vec<u32>,
+}
+
+thread_local! {
+    /// Innermost last. One that has failed stays until a client's next.
+    static CURRENT: RefCell<Vec<Creation>> = RefCell::default();
+}
+
+/// A CREATE TABLE begins; returns how many are around it.
+pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt, is_clients: bool) -> usize {
+    let mut sources = Vec::new();
+    let elements = (*statement).tableElts;
+    let count = if elements.is_null() { 0 } else { (*elements).length as usize };
+    for i in 0..count {
+        let element: *mut pg_sys::Node = (*(*elements).elements.add(i)).ptr_value.cast();
+        if (*element).type_ != pg_sys::NodeTag::T_TableLikeClause {
+            continue;
+        }
+        let clause = element as *mut pg_sys::TableLikeClause;
+        if (*clause).options & pg_sys::TableLikeOption::CREATE_TABLE_LIKE_INDEXES != 0 {
+            sources.extend(named((*clause).relation));
+        }
+    }
+    CURRENT.with_borrow_mut(|current| {
+        if is_clients {
+            current.clear();
+        }
+        let around = current.len();
+        if !sources.is_empty() {
+            current.push(Creation { sources, seen: Vec::new() });
+        }
+        around
+    })
+}
+
+/// It is over.
+pub(super) fn end(around: usize) {
+    CURRENT.with_borrow_mut(|current| current.truncate(around));
+}
+
+unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
+    let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
+    let none = std::ptr::null_mut();
+    let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
+    (oid != 0).then_some(oid)
+}
+
+/// This CREATE INDEX would clone what a rebuild has left.
+pub(super) unsafe fn is_of_left_over(statement: *mut pg_sys::IndexStmt) -> bool {
+    let sources = CURRENT.with_borrow(|current| current.last().map(|c| c.sources.clone()));
+    let sources = sources.unwrap_or_default();
+    if !(*statement).transformed || !sources.iter().any(|t| !rebuild::left_overs(*t).is_empty()) {
+        return false;
+    }
+    let Some(table) = named((*statement).relation) else { return false };
+    let bare: *mut pg_sys::IndexStmt = pg_sys::copyObjectImpl(statement.cast()).cast();
+    // What clones it does not ask for that.
+    (*bare).idxcomment = std::ptr::null_mut();
+    let (mut left, mut others) = (Vec::new(), 0);
+    for source in sources {
+        let left_overs = rebuild::left_overs(source);
+        for index in catalog::indexes_of(source) {
+            let is_left_over = left_overs.contains(&index.oid);
+            if (is_left_over || index.live) && clones(bare, table, source, index.oid) {
+                match is_left_over {
+                    true => left.push(index.oid),
+                    false => others += 1,
+                }
+            }
+        }
+    }
+    let Some(first) = left.first() else { return false };
+    CURRENT.with_borrow_mut(|current| {
+        let Some(creation) = current.last_mut() else { return false };
+        let before = creation.seen.iter().filter(|index| *index == first).count();
+        creation.seen.push(*first);
+        before >= others
+    })
+}
+
+/// The statement says what one would that makes a clone of the index of `source` for `table`.
+unsafe fn clones(bare: *mut pg_sys::IndexStmt, table: u32, source: u32, index: u32) -> bool {
+    let lock = LockMode::AccessShare;
+    let opened = [table, source, index].map(|oid| OpenRel::if_there(oid, lock));
+    let [Some(table), Some(source), Some(index)] = opened else { return false };
+    let columns = pg_sys::build_attrmap_by_name((*table.raw()).rd_att, (*source.raw()).rd_att);
+    let none = std::ptr::null_mut();
+    let clone = generateClonedIndexStmt((*bare).relation, index.raw(), columns, none);
+    pg_sys::equal(bare.cast(), clone.cast())
+}
