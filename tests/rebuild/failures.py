@@ -114,7 +114,7 @@ def left_overs_are_not_cloned(cluster):
     """CREATE TABLE … (LIKE …) clones the indexes that others have made, each of them, and none that a rebuild has left."""
     clones = """SELECT pg_get_indexdef(indexrelid), obj_description(indexrelid) FROM pg_index WHERE indrelid = 'like_{}'::regclass ORDER BY 1, 2"""
     like = ["CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES)", "CREATE TABLE like_{0} (m bigint, LIKE {0} INCLUDING ALL EXCLUDING STATISTICS) USING {1}",
-            "CREATE TABLE like_{0} (LIKE other_{0} INCLUDING ALL, LIKE {0} INCLUDING ALL)", "CREATE TEMP TABLE {0} (LIKE {0} INCLUDING INDEXES); ALTER TABLE {0} RENAME TO like_{0}",
+            "CREATE TABLE like_{0} (LIKE other_{0} INCLUDING ALL, LIKE {0} INCLUDING ALL)", "CREATE TEMP TABLE {0} (LIKE public.{0} INCLUDING INDEXES); ALTER TABLE {0} RENAME TO like_{0}",
             "DO $$BEGIN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES, LIKE {0}); EXCEPTION WHEN OTHERS THEN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES); END$$"]
     for kind, before in (("ascending", []), ("random", []), ("random", ["CREATE INDEX {0}_second ON {0} (r)", "CREATE INDEX {0}_third ON {0} (r)"]),
                          ("partial", ["CREATE INDEX {0}_second ON {0} (r) WHERE n < 50"]), ("expression", ["CREATE INDEX {0}_second ON {0} (upper(t)) WITH (fillfactor = 70)"])):
@@ -146,6 +146,11 @@ def left_overs_are_not_cloned(cluster):
             c.execute("DROP TABLE other_f, other_h")
             c.execute("VACUUM f")
             clean(c)
+    with cluster.connect() as c:
+        # Where nothing is made nobody asks for the other table's rights, nor whether it is there.
+        c.execute("CREATE SCHEMA hidden; CREATE ROLE nobody; GRANT ALL ON SCHEMA public TO nobody; SET ROLE nobody")
+        c.execute("CREATE TABLE IF NOT EXISTS h (LIKE hidden.f INCLUDING INDEXES)")
+        c.execute("RESET ROLE; DROP SCHEMA hidden; DROP OWNED BY nobody; DROP ROLE nobody")
 
 
 def cancelled_rebuilds_are_not_forgotten(cluster):

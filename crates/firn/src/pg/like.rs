@@ -54,11 +54,16 @@ pub(super) fn end(around: usize) {
     CURRENT.with_borrow_mut(|current| current.truncate(around));
 }
 
+/// The relation of that name. Whether one may know of it, and what is said of names that are wrong, is PostgreSQL's to say.
 unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
-    let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
-    let none = std::ptr::null_mut();
-    let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
-    (oid != 0).then_some(oid)
+    let oid = match (*name).schemaname.is_null() {
+        true => pg_sys::RelnameGetRelid((*name).relname),
+        false => {
+            let schema = pg_sys::LookupNamespaceNoError((*name).schemaname);
+            pg_sys::get_relname_relid((*name).relname, schema)
+        }
+    };
+    (oid != pg_sys::InvalidOid).then_some(oid.to_u32())
 }
 
 /// This CREATE INDEX would clone what a rebuild has left.
