@@ -12,7 +12,7 @@ use super::super::slot::Slot;
 use super::super::snapshot::Snap;
 use super::super::{error, memory, xact, Kind, Rel};
 use super::conditions::condition_of;
-use super::{columns_of, explain, list_items, table_columns, Shared};
+use super::{backward, columns_of, explain, list_items, table_columns, Shared};
 use crate::pg::datum::Datum;
 use crate::plan::{Bound, Condition, Counters, FirnScan};
 use pgrx::pg_sys;
@@ -57,9 +57,11 @@ struct Feed {
 /// A scan that is set up.
 pub(super) struct Run {
     /// heapam's scan of the row store; null before the first row.
-    heap: pg_sys::TableScanDesc,
-    heap_slot: *mut pg_sys::TupleTableSlot,
+    pub heap: pg_sys::TableScanDesc,
+    pub heap_slot: *mut pg_sys::TupleTableSlot,
     heap_done: bool,
+    /// The table's own scan, from the first step back on; null before.
+    pub both_ways: pg_sys::TableScanDesc,
     /// Highest column (count) used, for deforming.
     deform: i32,
     pub wanted: Vec<usize>,
@@ -145,6 +147,7 @@ unsafe extern "C-unwind" fn begin(
             heap: std::ptr::null_mut(),
             heap_slot: pg_sys::table_slot_create(rel, std::ptr::null_mut()),
             heap_done: false,
+            both_ways: std::ptr::null_mut(),
             deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
             needs_tid: numbers.iter().any(|n| *n < 0)
                 || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
@@ -196,6 +199,10 @@ unsafe extern "C-unwind" fn exec(
 ) -> *mut pg_sys::TupleTableSlot {
     let Some(run) = &mut *(*(node as *mut State)).run else { return std::ptr::null_mut() };
     let run: *mut Run = run;
+    let direction = (*(*node).ss.ps.state).es_direction;
+    if direction == pg_sys::ScanDirection::BackwardScanDirection || !(*run).both_ways.is_null() {
+        return backward::step(node, run, direction);
+    }
     loop {
         if (*run).row < (*run).rows {
             let slot = next_of_batch(node, run);
@@ -223,7 +230,7 @@ unsafe extern "C-unwind" fn exec(
 }
 
 /// An empty result.
-unsafe fn finished(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
+pub(super) unsafe fn finished(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
     let slot = (*node).ss.ss_ScanTupleSlot;
     direct::ExecClearTuple(slot);
     let projection = (*node).ss.ps.ps_ProjInfo;
@@ -353,6 +360,15 @@ unsafe fn next_in_row_store(
     if hidden((*scan).rs_rd, (*scan).rs_snapshot, from) {
         return std::ptr::null_mut();
     }
+    shown(node, run)
+}
+
+/// The row in the slot of the row store as a result: null when it does not pass.
+pub(super) unsafe fn shown(
+    node: *mut pg_sys::CustomScanState,
+    run: *mut Run,
+) -> *mut pg_sys::TupleTableSlot {
+    let from = (*run).heap_slot;
     let deform = (*run).deform;
     if deform > i32::from((*from).tts_nvalid) {
         direct::slot_getsomeattrs_int(from, deform);
@@ -466,6 +482,7 @@ unsafe fn stop(run: &mut Run) {
         }
         run.heap = std::ptr::null_mut();
     }
+    backward::stop(run);
     run.feeds.clear();
     (run.row, run.rows) = (0, 0);
     (run.heap_done, run.stripes_done) = (false, false);

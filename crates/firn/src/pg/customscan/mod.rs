@@ -1,8 +1,9 @@
 //! Custom nodes inside PostgreSQL: paths for the planner, plan nodes, the executor's callbacks.
-//! `path` offers the scan, `conditions` translates quals for it, `exec` runs it, `explain` shows what
+//! `path` offers the scan, `conditions` translates quals for it, `exec` runs it, `backward` for cursors that go back, `explain` shows what
 //! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks. What a scan does with stripes is
 //! [`crate::plan::FirnScan`].
 
+mod backward;
 mod conditions;
 mod count;
 mod exec;

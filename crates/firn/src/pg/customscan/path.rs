@@ -121,7 +121,8 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel) {
         p.rows = ((*rel).rows / divisor).max(1.0);
         p.startup_cost = startup;
         p.total_cost = startup + io + cpu / divisor;
-        (*path).flags = pg_sys::CUSTOMPATH_SUPPORT_PROJECTION;
+        (*path).flags =
+            pg_sys::CUSTOMPATH_SUPPORT_PROJECTION | pg_sys::CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
         (*path).methods = &PATH_METHODS.0;
         path as *mut pg_sys::Path
     };
