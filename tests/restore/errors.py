@@ -149,6 +149,53 @@ def no_place(world):
             run = firn(server, "target", path, "-L", chosen, "-j", jobs, "--on-error", "continue").fails("gone_method", "gone_place")
             assert "skipped" not in run.out, run.out
             same(server.dump("oracle"), server.dump_beside_journal("target"), run.out)
+            # It is not complete before it is as the archive has it.
+            args = (server, "target", path, "-L", chosen, "-j", jobs, "--on-error", "continue", "--resume")
+            again = firn(*args).fails("access method", "gone_method")
+            assert again.code == 3, again.out
+        with server.connect() as c:
+            c.execute(f"CREATE TABLESPACE gone_place LOCATION '{place}'")
+        with server.connect("target") as c:
+            c.execute("CREATE ACCESS METHOD gone_method TYPE TABLE HANDLER heap_tableam_handler")
+            for statement in ("TABLE b SET ACCESS METHOD gone_method", "MATERIALIZED VIEW m SET ACCESS METHOD gone_method",
+                              "TABLE p_1 SET ACCESS METHOD gone_method", "TABLE c SET TABLESPACE gone_place", "INDEX j SET TABLESPACE gone_place"):
+                c.execute("ALTER " + statement)
+        firn(*args).ok()
+        with server.connect() as c:
+            c.execute("DROP DATABASE target")
+            c.execute("DROP TABLESPACE gone_place")
+
+
+def no_owner_of_database(world):
+    """The owner of the archive's database is not there: with --on-error=continue it is made all the same, as by pg_restore. And who restores
+    is who --role says."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS no_owner WITH (FORCE)")
+        for role in ("gone_owner", "makes_databases CREATEDB", "may_be_him LOGIN"):
+            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+        c.execute("GRANT makes_databases TO may_be_him; ALTER ROLE may_be_him NOINHERIT")
+        c.execute("CREATE DATABASE no_owner OWNER gone_owner")
+    with server.connect("no_owner") as c:
+        c.execute("CREATE TABLE t AS SELECT 1 AS i")
+    path = world.archive("no_owner", lambda p: server.archive("no_owner", p, "c"))
+    with server.connect() as c:
+        c.execute("DROP DATABASE no_owner")
+        c.execute("DROP ROLE gone_owner")
+    firn(server, "postgres", path, "-C").fails("gone_owner", "42704")
+    run = firn(server, "postgres", path, "-C", "--on-error", "continue").fails("gone_owner", "errors ignored on restore: 1")
+    assert run.code == 1, run.out
+    with server.connect("no_owner") as c:
+        assert c.execute("SELECT i FROM t").fetchone() == (1,)
+    with server.connect() as c:
+        c.execute("DROP DATABASE no_owner WITH (FORCE)")
+    where = ["-h", server.root, "-p", str(server.port), "-U", "may_be_him", "-d", "postgres"]
+    firn(server, "postgres", path, *where, "-C", "-O", where=False).fails("permission denied to create database")
+    firn(server, "postgres", path, *where, "-C", "-O", "--role=makes_databases", "--schema-only", where=False)
+    with server.connect() as c:
+        owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'no_owner'"
+        assert c.execute(owner).fetchone() == ("makes_databases",)
+        c.execute("DROP DATABASE no_owner WITH (FORCE)")
 
 
 def no_role(world):
@@ -251,5 +298,5 @@ def settings_of_the_target(world):
 
 
 def cases(world):
-    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_role, unprivileged, no_server, environment, settings_of_the_target):
+    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_owner_of_database, no_role, unprivileged, no_server, environment, settings_of_the_target):
         yield f"errors {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

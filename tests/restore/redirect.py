@@ -1,10 +1,13 @@
 """Rows into tables that are there: emptied first (--truncate-table), beside others, or of another name (--redirect-table)."""
 import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter
 
+from harness import proxy as px
+from harness.proxy import Proxy
 from restore.common import NEW, OLD, PANIC, Missing, Server, firn, same
 
 # Tables that foreign keys tie together, partitions on both sides of one, a circle, names that need quotes.
@@ -312,6 +315,45 @@ def crashed(world):
             assert c.execute(counts).fetchone() == (11 + last, 10, 0, 5), run.out
 
 
+def refill_cut(world):
+    """The connection is lost while an unlogged table is filled again, before or after its COMMIT: it is filled once."""
+    server = world.once("redirect kill server", lambda: on_disk(world))
+    with server.connect(server.fresh("refilled")) as c:
+        c.execute("CREATE TABLE l (id int PRIMARY KEY); CREATE UNLOGGED TABLE u (id int REFERENCES l, v text); CREATE TABLE z (id int);"
+                  "INSERT INTO l SELECT generate_series(1, 10); INSERT INTO u SELECT 1, 'v' FROM generate_series(1, 2000) i; INSERT INTO z VALUES (1)")
+    path = os.path.join(world.folder, "refilled")
+    server.archive("refilled", path, "c")
+    for at_commit, cut in ((False, px.cut_before), (False, px.cut_after), (True, px.cut_before), (True, px.cut_after)):
+        server.pg_restore(server.fresh("target"), path, "-s")
+        with server.connect("target") as c:
+            c.execute("ALTER TABLE z ADD CONSTRAINT no CHECK (id <> 1)")
+        args = [path, "-a", "--truncate-table", "--on-error", "continue", "--no-count", "-j", "1"]
+        firn(server, "target", *args).fails("errors ignored on restore: 1")
+        server.crash()
+        server.start()
+        server.wait_ready()
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM u").fetchone() == (0,)
+            c.execute("ALTER TABLE z DROP CONSTRAINT no")
+        with Proxy(os.path.join(server.root, "refilled"), server.root) as proxy:
+            copied = []
+
+            def fault(message):
+                if b"COPY public.u" in message.sql:
+                    copied.append(message)
+                if b"COMMIT" in message.sql and copied if at_commit else b"COPY public.u" in message.sql:
+                    return cut
+                return None
+            proxy.arm(fault)
+            run = firn(server, "target", *args, *proxy.where("target"), "--resume", where=False)
+            assert proxy.fired.is_set(), run.out
+        shutil.rmtree(os.path.join(server.root, "refilled"), ignore_errors=True)
+        if run.code:
+            run = firn(server, "target", *args, "--resume").ok()
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM u").fetchone() == (2000,), (at_commit, cut, run.out)
+
+
 def beside(world, version):
     """Without the flag rows come beside those that are there, or a table stays as it is, as after pg_restore --data-only."""
     path = archive(world, version)
@@ -451,6 +493,7 @@ def cases(world):
             yield f"redirect rows of tables {version} {' '.join(flags)}", lambda v=version, f=form, x=flags: other_tables(world, v, f, x)
         yield f"redirect rows as script {version}", lambda v=version: as_script(world, v)
         yield f"redirect not taken {version}", lambda v=version: not_taken(world, v)
+    yield "redirect emptied cut", lambda: refill_cut(world)
     yield "redirect emptied crashed", lambda: crashed(world)
     for kind in ("program", "server"):
         yield f"redirect emptied killed {kind}", lambda k=kind: killed(world, k)

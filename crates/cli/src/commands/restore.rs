@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut ignored = 0;
     if let Ok(report) = &result {
         for what in &report.ignored {
-            reporter.event(&Event::Note(&format!("warning: could not drop {what}")));
+            reporter.event(&Event::Note(&format!("warning: {what}")));
         }
         // Who goes on after errors learns of all of them by the exit code, as from pg_restore.
         if options.go_on_after_errors {

@@ -5,7 +5,7 @@ use super::session::Target;
 use super::{tell, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{quote_ident, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::search_path;
 use crate::plan::select::Selection;
@@ -15,13 +15,14 @@ use std::time::Duration;
 /// Between looks whether a database is still being made.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Create the archive's database, as `pg_restore --create` does; returns its name. With `--resume` it may exist.
+/// Create the archive's database, as `pg_restore --create` does; returns its name, and what of it failed and was passed over. With
+/// `--resume` it may exist.
 pub fn create(
     archive: &Archive,
     options: &Options,
     watch: &dyn Watch,
     stopped: &dyn Fn() -> bool,
-) -> Result<String> {
+) -> Result<(String, Option<String>)> {
     let toc = archive.toc();
     let entry = toc
         .entries()
@@ -34,7 +35,7 @@ pub fn create(
     let connection = options.target.connect(None)?;
     if !fence::name_database(&connection, entry.tag)? {
         watch.event(&Event::Note(
-            "another restore's server process still creates the database; waiting for it",
+            "another restore creates or removes a database of this name; waiting for it",
         ));
         while !fence::name_database(&connection, entry.tag)? {
             if stopped() {
@@ -43,13 +44,19 @@ pub fn create(
             std::thread::sleep(PAUSE);
         }
     }
+    // As on the connections that come, but for what the archive sets within its database.
+    let mut settings = b"SET statement_timeout = 0; SET lock_timeout = 0;".to_vec();
+    if let Some(role) = &options.target.role {
+        settings.extend([b" SET ROLE ", &quote_ident(role.as_bytes())[..]].concat());
+    }
+    connection.run(&settings)?;
     let mut literal =
         b"SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_database WHERE datname = ".to_vec();
     literal.extend(crate::pg::quote_literal(entry.tag));
     literal.push(b')');
     let exists = connection.query(&literal)?.flag(0, 0);
     if exists && options.resume {
-        return Ok(connection_string(&name, &options.target));
+        return Ok((connection_string(&name, &options.target), None));
     }
     if exists && options.clean {
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
@@ -65,12 +72,24 @@ pub fn create(
     if !options.no_owner && !entry.owner.is_empty() {
         owner = [b" OWNER = ", &crate::pg::quote_ident(entry.owner)[..]].concat();
     }
+    let mut ignored = None;
     while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
-        connection.run(&[statement, &std::mem::take(&mut owner)].concat())?;
+        let owner = std::mem::take(&mut owner);
+        let mut made = connection.run(&[statement, &owner].concat());
+        if let Err(failure) = &made {
+            // There is no such role, or one may not make databases for it: by itself that is an error of ALTER DATABASE.
+            let of_owner = matches!(failure.error.sqlstate.as_deref(), Some("42704" | "42501"));
+            if options.go_on_after_errors && !owner.is_empty() && of_owner {
+                let message = format!("{}: {}", describe(&entry), failure.error.message);
+                made = connection.run(statement);
+                ignored = Some(message);
+            }
+        }
+        made?;
         tell::notices(&connection, watch);
         rest = after;
     }
-    Ok(connection_string(&name, &options.target))
+    Ok((connection_string(&name, &options.target), ignored))
 }
 
 /// A database name for [`Target::connect`] that libpq takes for nothing but a name. It looks for connection strings in the

@@ -129,7 +129,7 @@ pub struct Report {
     pub resumed: usize,
     pub statements_archive: u64,
     pub statements_planned: u64,
-    /// Commands that failed while dropping what was there, with --clean.
+    /// Commands that failed and were passed over: dropping what was there, with --clean; the owner of a new database.
     pub ignored: Vec<String>,
 }
 
@@ -245,6 +245,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         true => Some(database::create(&archive, options, watch, &|| stop.is_set())?),
         false => None,
     };
+    let (created, ownerless) = created.unzip();
     let dbname = created.as_deref();
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
@@ -308,6 +309,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let mut report = Report {
         statements_archive: plan.statements_archive,
         statements_planned: plan.statements_planned,
+        ignored: ownerless.flatten().into_iter().collect(),
         ..Report::default()
     };
     if selection.is_empty() {
@@ -334,7 +336,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         }
         if terms.clean {
             watch.event(&Event::Phase("dropping"));
-            report.ignored = database::clean(&connection, &archive, &selection, options, watch)?;
+            let failed = database::clean(&connection, &archive, &selection, options, watch)?;
+            report.ignored.extend(failed.into_iter().map(|what| format!("could not drop {what}")));
         }
         journal::begin(&connection, &identity, &terms)?;
     }

@@ -142,8 +142,10 @@ pub struct Site<'a> {
     fatal: Mutex<Option<Error>>,
     bytes: AtomicU64,
     rows: AtomicU64,
+    /// With `--truncate-table`: tables that have kept their old rows, and those that they are partitions of, by dump id.
+    old_rows: Mutex<HashSet<i32>>,
     /// Made when it is needed.
-    sequence_users: OnceLock<HashMap<i32, Vec<i32>>>,
+    uses: OnceLock<Uses>,
     /// Some worker has a connection.
     connected: AtomicBool,
     /// It was told that there are fewer connections than were asked for.
@@ -210,7 +212,8 @@ impl<'a> Site<'a> {
             fatal: Mutex::default(),
             bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
-            sequence_users: OnceLock::new(),
+            old_rows: Mutex::default(),
+            uses: OnceLock::new(),
             connected: AtomicBool::new(false),
             fewer: AtomicBool::new(false),
         }
@@ -263,6 +266,17 @@ impl<'a> Site<'a> {
         if entry.desc == b"SCHEMA" {
             lock(&self.dead_schemas).insert(entry.tag.to_vec());
         }
+        if self.terms.truncate && entry.desc == b"TABLE DATA" {
+            let mut old = lock(&self.old_rows);
+            // Rows of an archive without definitions are of a table that is nowhere in it.
+            old.insert(0);
+            for table in entry.dependencies {
+                let mut above = Some(*table);
+                while let Some(table) = above.filter(|table| old.insert(*table)) {
+                    above = self.uses().parents.get(&table).copied();
+                }
+            }
+        }
         lock(&self.dead).insert(place)
     }
 
@@ -282,18 +296,6 @@ impl<'a> Site<'a> {
         if lock(&self.dead).is_empty() {
             return all;
         }
-        // A value that stays set however this ends is not to come where the old rows have stayed.
-        let old_rows: HashSet<i32> = match self.terms.truncate {
-            true => lock(&self.dead)
-                .iter()
-                .map(|p| toc.entry(*p as usize))
-                .filter(|entry| entry.desc == b"TABLE DATA")
-                .flat_map(|entry| entry.dependencies.to_vec())
-                .collect(),
-            false => HashSet::new(),
-        };
-        let some_old = self.terms.truncate
-            && lock(&self.dead).iter().any(|p| toc.entry(*p as usize).desc == b"TABLE DATA");
         all.retain(|place| {
             let entry = toc.entry(*place as usize);
             let dead = {
@@ -304,10 +306,8 @@ impl<'a> Site<'a> {
                 let needs = |d: &i32| toc.place(*d).is_some_and(|p| dead.contains(&(p as u32)));
                 entry.dependencies.iter().any(needs)
             };
-            let dead = dead
-                || some_old
-                    && entry.desc == b"SEQUENCE SET"
-                    && !self.counts_elsewhere(&entry, &old_rows);
+            // A value that stays set however this ends is not to come where the old rows have stayed.
+            let dead = dead || entry.desc == b"SEQUENCE SET" && self.counts_old_rows(&entry);
             let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
             if dead {
                 self.skip(*place);
@@ -317,11 +317,19 @@ impl<'a> Site<'a> {
         all
     }
 
-    /// All tables that a sequence is known to give numbers to are others than these.
-    fn counts_elsewhere(&self, value: &Entry, tables: &HashSet<i32>) -> bool {
-        let users = self.sequence_users.get_or_init(|| sequence_users(self.archive.toc()));
+    /// A table has kept its old rows, and the sequence gives numbers to it, or nobody knows to which it does.
+    fn counts_old_rows(&self, value: &Entry) -> bool {
+        let old = lock(&self.old_rows);
+        if old.is_empty() {
+            return false;
+        }
+        let users = &self.uses().sequences;
         let mut users = value.dependencies.iter().filter_map(|d| users.get(d)).flatten().peekable();
-        users.peek().is_some() && users.all(|table| !tables.contains(table))
+        users.peek().is_none() || users.any(|table| old.contains(table))
+    }
+
+    fn uses(&self) -> &Uses {
+        self.uses.get_or_init(|| Uses::of(self.archive.toc()))
     }
 
     /// A step's name for messages.
@@ -334,25 +342,45 @@ impl<'a> Site<'a> {
     }
 }
 
-/// By dump id of a sequence those of the tables that it belongs to, or whose columns have it in their defaults.
-fn sequence_users(toc: &Toc) -> HashMap<i32, Vec<i32>> {
-    let desc = |id: i32| toc.place(id).map(|p| toc.entry(p).desc);
-    let mut users = HashMap::<i32, Vec<i32>>::new();
-    for entry in toc.entries() {
-        let of = |wanted: &'static [u8]| {
-            entry.dependencies.iter().copied().filter(move |d| desc(*d) == Some(wanted))
-        };
-        match entry.desc {
-            b"SEQUENCE" => users.entry(entry.dump_id).or_default().extend(of(b"TABLE")),
-            b"TABLE" => {
-                of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().push(entry.dump_id))
+/// What the archive tells of tables and their sequences, by dump ids.
+struct Uses {
+    /// Of a sequence: the tables that it belongs to, or whose columns have it in their defaults.
+    sequences: HashMap<i32, Vec<i32>>,
+    /// Of a partition: the table that it is attached to.
+    parents: HashMap<i32, i32>,
+}
+
+impl Uses {
+    fn of(toc: &Toc) -> Uses {
+        let desc = |id: i32| toc.place(id).map(|p| toc.entry(p).desc);
+        let mut uses = Uses { sequences: HashMap::new(), parents: HashMap::new() };
+        for entry in toc.entries() {
+            let of = |wanted: &'static [u8]| {
+                entry.dependencies.iter().copied().filter(move |d| desc(*d) == Some(wanted))
+            };
+            let users = &mut uses.sequences;
+            match entry.desc {
+                b"SEQUENCE" => users.entry(entry.dump_id).or_default().extend(of(b"TABLE")),
+                b"TABLE" => {
+                    of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().push(entry.dump_id));
+                }
+                b"DEFAULT" => {
+                    let tables: Vec<i32> = of(b"TABLE").collect();
+                    of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().extend(&tables));
+                }
+                b"TABLE ATTACH" => {
+                    let is_part = |id: &i32| {
+                        let table = toc.place(*id).map(|p| toc.entry(p));
+                        table.is_some_and(|t| (t.namespace, t.tag) == (entry.namespace, entry.tag))
+                    };
+                    let (parts, parents): (Vec<i32>, Vec<i32>) = of(b"TABLE").partition(is_part);
+                    if let ([part], [parent]) = (&parts[..], &parents[..]) {
+                        uses.parents.insert(*part, *parent);
+                    }
+                }
+                _ => {}
             }
-            b"DEFAULT" => {
-                let tables: Vec<i32> = of(b"TABLE").collect();
-                of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().extend(&tables));
-            }
-            _ => {}
         }
+        uses
     }
-    users
 }

@@ -66,17 +66,20 @@ const RELATIONS: &str = "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' 
          'its owner is \"' || pg_catalog.pg_get_userbyid(c.relowner) || '\" instead of \"' || owner || '\"' \
      WHEN space <> '-' AND space <> COALESCE(s.spcname, '') AND NOT (s.oid IS NULL AND space = base) THEN \
          'its tablespace is \"' || COALESCE(s.spcname, '') || '\" instead of \"' || space || '\"' \
+     WHEN method <> '-' AND c.relkind IN ('r', 'm') AND method <> COALESCE(m.amname, '') THEN \
+         'its access method is \"' || COALESCE(m.amname, '') || '\" instead of \"' || method || '\"' \
      WHEN NOT COALESCE(i.indisvalid, true) AND c.relkind = 'i' THEN 'it is invalid' END AS wrong \
      FROM asked LEFT JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(name) \
      LEFT JOIN pg_catalog.pg_tablespace s ON s.oid = c.reltablespace \
      LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid \
+     LEFT JOIN pg_catalog.pg_am m ON m.oid = c.relam \
      CROSS JOIN (SELECT spcname::text AS base FROM pg_catalog.pg_tablespace t JOIN pg_catalog.pg_database d \
      ON t.oid = d.dattablespace WHERE d.datname = pg_catalog.current_database()) b";
 
 /// All kinds of questions about the selected entries.
 fn questions(job: &Job) -> Vec<Questions> {
     let toc = job.archive.toc();
-    let mut relations = Questions::new("n, name, kinds, owner, space", RELATIONS);
+    let mut relations = Questions::new("n, name, kinds, owner, space, method", RELATIONS);
     let mut attached = Questions::new(
         "n, parent, child",
         // By the child alone: with both to choose from the planner, which knows nothing of the new rows, may take the index by
@@ -130,8 +133,10 @@ fn questions(job: &Job) -> Vec<Questions> {
         let own = name(entry.namespace, entry.tag);
         let owner = if job.terms.no_owner { b"" } else { entry.owner };
         let space = if job.terms.no_tablespaces { b"-" } else { entry.tablespace };
+        let no_method = job.terms.no_table_access_method || entry.tableam.is_empty();
+        let method = if no_method { b"-" } else { entry.tableam };
         let mut relation = |kinds: &[u8], owner: &[u8], space: &[u8]| {
-            relations.ask(place, &[&own, kinds, owner, space]);
+            relations.ask(place, &[&own, kinds, owner, space, method]);
         };
         match entry.desc {
             b"TABLE" if views.contains(&entry.dump_id) => relation(b"rpv", owner, space),
@@ -169,7 +174,7 @@ fn questions(job: &Job) -> Vec<Questions> {
                 let index = text::index(entry.defn).filter(|i| i.constraint);
                 if let (b"CONSTRAINT", Some(index)) = (entry.desc, index) {
                     let own = name(entry.namespace, &unquoted(last_part(index.name)));
-                    relations.ask(place, &[&own, b"iI", b"", space]);
+                    relations.ask(place, &[&own, b"iI", b"", space, b"-"]);
                 }
             }
             b"TRIGGER" => {
@@ -249,7 +254,11 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some((questions, rows)) = next else { break };
-            let found = look_up(job, connection, questions, rows)?;
+            let found = look_up(job, connection, questions, rows);
+            if job.stop.is_set() {
+                return Err(super::cancelled());
+            }
+            let found = found?;
             wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         }
         look_up_by_index(connection, false)

@@ -4,7 +4,7 @@
 //! This is what a restore always does, by the catalogs and by counting rows. [`super::check`] compares every statement, by a
 //! dump of the result, or the rows themselves; it takes longer, and is asked for.
 //!
-//! - [`catalogs`]: objects, owners, tablespaces, identity, partitions, constraints, large objects.
+//! - [`catalogs`]: objects, owners, tablespaces, access methods, identity, partitions, constraints, large objects.
 //! - [`rows`]: as many rows as were copied.
 
 mod catalogs;
@@ -68,4 +68,9 @@ pub fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
     }
     job.watch.event(&Event::Fact { name: "checked", value: &value });
     Ok(())
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "canceled by user")
+        .hint("All is restored, but not compared: --resume does that.")
 }

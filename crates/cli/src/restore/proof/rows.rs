@@ -1,6 +1,6 @@
 //! Rows, counted: at least as many as the journal says were copied.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::pg::{quote_ident, Connection};
 use crate::plan::build::copies_via_root;
 use crate::plan::text::qualified;
@@ -110,14 +110,14 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
         job.stop.cancels(connection);
         while let Some(table) = next() {
             if job.stop.is_set() {
-                return Err(cancelled());
+                return Err(super::cancelled());
             }
             let what = format!("counting {}", String::from_utf8_lossy(&table.name));
             let cost = cost(&table);
             job.watch.event(&Event::Begin { worker, what: &what, steps: 1, cost });
             let difference = one(job, connection, &table);
             if job.stop.is_set() {
-                return Err(cancelled());
+                return Err(super::cancelled());
             }
             let ok = matches!(difference, Ok(None));
             let did = Did { steps: 1, cost, statements: 1, ok, ..Did::default() };
@@ -134,11 +134,6 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
     job.stop.cancels_no_more();
     done?;
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "canceled by user")
-        .hint("All is restored, but not compared: --resume does that.")
 }
 
 fn all_len(tables: &Mutex<Vec<Table>>) -> usize {

@@ -64,10 +64,11 @@ impl From<Error> for Tried {
 /// there, deadlocks, and catalog rows that two sessions made or changed at once.
 fn may_pass(error: &Error) -> bool {
     let Some(state) = error.sqlstate.as_deref() else { return false };
+    // A parallel worker that was ended is an error of the statement.
     matches!(
         state,
         "42P01" | "42883" | "42704" | "42703" | "3F000" | "42710" | "42P07" | "23505" | "23503"
-    ) || matches!(state, "40P01" | "40001" | "55P03" | "53200")
+    ) || matches!(state, "40P01" | "40001" | "55P03" | "53200" | "57P01" | "57P02")
         || (state == "XX000" && error.message.contains("concurrently"))
 }
 
@@ -188,7 +189,7 @@ impl Worker<'_, '_> {
 
     /// Connect again after the connection broke. Tells whether the steps were committed all the same. An error of kind
     /// `Connection`: nobody knows what was done but the journal.
-    fn recover(&mut self, step: u32, piece: Option<u32>, error: &Error) -> Result<bool> {
+    fn recover(&mut self, steps: &[u32], piece: Option<u32>, error: &Error) -> Result<bool> {
         let site = self.site;
         let lost = self.connection.take();
         let number = self.number + 1;
@@ -208,9 +209,12 @@ impl Worker<'_, '_> {
             std::thread::sleep(Duration::from_millis(wait));
             match self.connect() {
                 Ok(()) => {
-                    if let Some((connection, _)) = &self.connection {
-                        return journal::has(connection, step, piece);
+                    // The records of steps that are filled again are those of before; what they find done they leave.
+                    let new = steps.iter().find(|step| !self.is_refill(**step));
+                    if let (Some((connection, _)), Some(step)) = (&self.connection, new) {
+                        return journal::has(connection, *step, piece);
                     }
+                    return Ok(false);
                 }
                 Err(e) if e.kind == ErrorKind::Usage => return Err(e),
                 Err(e) => last = Some(e),
@@ -318,10 +322,13 @@ impl Worker<'_, '_> {
     /// where the server has it by default.
     fn do_without(&self, step: u32, tried: &Tried) -> bool {
         let site = self.site;
-        let is_new = match site.go_on_after_errors {
-            true => site.renderer.refused.add(tried.statement.as_bytes()),
-            false => None,
-        };
+        // There is none of this name, or no right to it.
+        let state = tried.error.sqlstate.as_deref();
+        let is_new =
+            match site.go_on_after_errors && matches!(state, Some("22023" | "42704" | "42501")) {
+                true => site.renderer.refused.add(tried.statement.as_bytes()),
+                false => None,
+            };
         if is_new == Some(true) {
             let error = tried.error.clone();
             self.give_up(site.describe(step), Tried { error, statement: tried.statement.clone() });
@@ -462,7 +469,7 @@ impl Worker<'_, '_> {
                 Statements::Piece(place) => Some(place),
                 _ => None,
             };
-            if self.recover(steps[0], piece, &tried.error)? {
+            if self.recover(steps, piece, &tried.error)? {
                 return Ok(None);
             }
         }

@@ -7,7 +7,7 @@ use crate::plan::build::describe;
 use crate::plan::render::Settings;
 use crate::plan::{Reload, Work};
 use crate::restore::data::{copy_rows, Copied, Flow};
-use crate::restore::unlogged;
+use crate::restore::{reload::target, unlogged};
 
 impl Worker<'_, '_> {
     /// Empty tables and fill them, in the order in which foreign keys hold. `sql` is what was to be sent before.
@@ -45,6 +45,9 @@ impl Worker<'_, '_> {
         let mut copied = Copied::default();
         let places = site.plan.entries(step as usize).iter();
         for &place in places.filter(|p| !refill || site.again.contains(p)) {
+            if refill && !self.is_empty(connection, place, sql)? {
+                continue;
+            }
             sql.extend(site.renderer.before_rows(place, settings));
             copied.statements += self.send(connection, sql)?;
             let skip_empty = site.terms.rules.skip_empty_data;
@@ -63,7 +66,7 @@ impl Worker<'_, '_> {
                 let message = format!("{what}: the server took {rows} of {sent} rows");
                 let error = Error::new(ErrorKind::Statement, message)
                     .detail("The table keeps the rows that it had.")
-                    .hint("A trigger or a rule of the table leaves rows out; --disable-triggers switches triggers off meanwhile.");
+                    .hint("A trigger, a rule or ON CONFLICT leaves rows out; --disable-triggers switches triggers off meanwhile.");
                 return Err(error.into());
             }
             copied.add(&found);
@@ -73,6 +76,20 @@ impl Worker<'_, '_> {
             false => triggers(sql, b" ENABLE"),
         }
         Ok(copied)
+    }
+
+    /// Nobody has filled the table again, this program before its connection was lost included; nobody does from now on.
+    fn is_empty(
+        &self,
+        connection: &Connection,
+        place: u32,
+        sql: &mut Vec<u8>,
+    ) -> Result<bool, Tried> {
+        let target = target(self.site.archive.toc(), place);
+        sql.extend([b"LOCK TABLE ", &target[..], b" IN SHARE ROW EXCLUSIVE MODE;\n"].concat());
+        self.send(connection, sql)?;
+        let look = [b"SELECT NOT EXISTS (SELECT FROM ", &target[..], b")"].concat();
+        Ok(connection.query(&look)?.flag(0, 0))
     }
 
     /// The step is recorded, and a crash has emptied some of its tables, which are not logged: these are filled again, and nothing else.
