@@ -295,6 +295,40 @@ def damages(cluster):
         assert "manifest is damaged" in r.stdout, r.stdout
 
 
+def planted(cluster):
+    """Who can write to where a backup lies, and cannot encrypt for us, puts one in the clear there: who gives a key never reads it."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    file = os.path.join(tools.folder, "passphrase")
+    with open(file, "w") as f:
+        f.write("sesame\n")
+    os.chmod(file, 0o600)
+    good, plain = backup(cluster, "few", "good", "-r", recipient), backup(cluster, "few", "plain")
+    fresh(cluster, "bad")
+    rests = {"all but the manifest": lambda name: name != "manifest.json", "the table of contents": lambda name: name == "toc.dat.age",
+             "the encrypted manifest": lambda name: name == "manifest.json.age", "nothing": lambda name: False}
+    for what, stays in rests.items():
+        for beside in (True, False):
+            path = place(cluster, "planted")
+            os.mkdir(path)
+            for name in filter(stays, os.listdir(good)):
+                shutil.copy(os.path.join(good, name), path)
+            for name in os.listdir(plain) if beside else ():
+                if name != "manifest.json":
+                    shutil.copy(os.path.join(plain, name), path)
+            packed = place(cluster, "planted.tar")
+            subprocess.run(["tar", "-C", path, "-cf", packed, *sorted(os.listdir(path), reverse=True)], check=bool(os.listdir(path)))
+            told = "its manifest is missing" if stays("toc.dat.age") else "is not encrypted" if beside else '"toc.dat" does not exist'
+            for flags in (("-i", key), ("--passphrase-file", file)):
+                for source in (path, packed) if os.listdir(path) else (path,):
+                    for command in (("-d", "bad"), ("-l",), ("-f", "-")):
+                        r = firn(cluster, "restore", *command, *flags, source, code=1)
+                        assert told in r.stderr and "COPY" not in r.stdout and "TABLE" not in r.stdout, (what, r.stdout, r.stderr)
+                firn(cluster, "backup", "verify", *flags, path, code=3)
+    with cluster.connect("bad") as c:
+        assert not c.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace").fetchall()
+
+
 def dumped(cluster, database):
     path = place(cluster, "dumped")
     tool(cluster, "pg_dump", "-Fc", "-f", path, database)
@@ -510,9 +544,19 @@ def in_store(cluster, store):
     with cluster.connect("back") as c:
         if c.execute("SELECT to_regclass('t')").fetchone()[0]:
             assert c.execute("SELECT count(*) FROM t").fetchone()[0] == 0
+    # Without its manifest nothing is read, not even what somebody puts there in the clear.
+    os.unlink(os.path.join(folder, "manifest.json"))
+    plain = backup(cluster, "few", "plain")
+    for beside in (False, True):
+        for name in os.listdir(plain) if beside else ():
+            if name != "manifest.json":
+                shutil.copy(os.path.join(plain, name), folder)
+        for flags in (("-i", key),) if beside else (("-i", key), ()):
+            r = firn(cluster, "restore", "-l", *flags, url, env=store.env, code=1)
+            assert "its manifest is missing" in r.stderr and "TABLE" not in r.stdout, r.stderr
 
 
-CASES = {"encrypted round trip": round_trip, "encrypted with age": with_age, "encrypted damage": damages,
+CASES = {"encrypted round trip": round_trip, "encrypted with age": with_age, "encrypted damage": damages, "encrypted planted": planted,
          "encrypted keys": keys, "encrypted passphrases": passphrases, "encrypted interrupted": interrupted,
          "encrypted memory": memory}
 STORE_CASES = {"encrypted": in_store}

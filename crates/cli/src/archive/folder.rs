@@ -260,19 +260,30 @@ impl Folder {
                 return Ok((self.stored(&full, &member)?, listed.unwrap_or(member.size)));
             }
         }
-        if self.has_sealed_contents()? {
-            return Err(Error::archive("it is encrypted, and its manifest is missing").hint(
+        Err(self.no_contents()?)
+    }
+
+    /// Why somebody who gave keys gets nothing of a folder that has no manifest.
+    pub fn without_manifest(&self, keys: &Keys, what: &str) -> Error {
+        let sealed = self.find_alone(&Seal::name(CONTENTS)).map(|found| found.is_some());
+        match sealed.and_then(|sealed| Ok(!sealed && self.has_contents()?)) {
+            Ok(true) => keys.not_encrypted(what),
+            Ok(false) => self.no_contents().unwrap_or_else(|e| e),
+            Err(e) => e,
+        }
+    }
+
+    /// What to say if there is no table of contents in the clear.
+    fn no_contents(&self) -> Result<Error> {
+        // In a store, too, of whose files there is no list without a table of contents.
+        if self.find_alone(&Seal::name(CONTENTS))?.is_some() {
+            return Ok(Error::archive("it is encrypted, and its manifest is missing").hint(
                 "Decrypt its files with age, all of them into another folder, and restore that.",
             ));
         }
-        Err(Error::archive("file \"toc.dat\" does not exist").hint(
+        Ok(Error::archive("file \"toc.dat\" does not exist").hint(
             "An archive is a file or a directory that pg_dump made in custom, directory or tar format.",
         ))
-    }
-
-    /// Whether there is an encrypted table of contents.
-    pub fn has_sealed_contents(&self) -> Result<bool> {
-        Ok(self.find(&Seal::name(CONTENTS))?.is_some())
     }
 
     /// All bytes of a file as they are, if there is one with exactly this name.

@@ -54,6 +54,9 @@ use std::sync::Arc;
 use tar::{is_tar, Tar};
 use wire::Wire;
 
+/// What is told of errors about a table of contents that is not found.
+const CONTENTS: &str = "The table of contents of an archive is its file \"toc.dat\".";
+
 /// One large object of an archive.
 pub struct LargeObject {
     pub oid: u32,
@@ -224,15 +227,16 @@ impl Archive {
             }
             None => {
                 folder.survey().while_reading(&what, &manifest)?;
-                if !folder.has_sealed_contents().while_reading(&what, &manifest)? {
-                    keys.expect_nothing(&what)?;
+                // Whatever lies there, nothing shows that it is what the key is for: who can write there, too, may
+                // have put a table of contents of his own beside an encrypted one.
+                if keys.are_given() {
+                    let refusal = folder.without_manifest(keys, &what);
+                    return Err(while_reading(refusal, &what, CONTENTS));
                 }
             }
         }
         let detail = "File \"toc.dat\" of the archive.";
-        let opened = folder.open_contents().map_err(|e| {
-            while_reading(e, &what, "The table of contents of an archive is its file \"toc.dat\".")
-        });
+        let opened = folder.open_contents().map_err(|e| while_reading(e, &what, CONTENTS));
         let (Stored { bytes, compression, name }, size) = opened?;
         let limit = if compression == Compression::None { size } else { u64::MAX };
         let contents = decompress::of_file(bytes, compression).map_err(read_error);

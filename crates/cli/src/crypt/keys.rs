@@ -128,17 +128,24 @@ impl Keys {
         Keys { given: true, ..self }
     }
 
+    /// Whether somebody gave them, and so expects what they open.
+    pub fn are_given(&self) -> bool {
+        self.given
+    }
+
     /// An error about something that is not encrypted, if it should be: who cannot encrypt for us could else put a backup of
     /// his own in the place of ours.
     pub fn expect_nothing(&self, what: &str) -> Result<()> {
         match self.given {
             false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Key,
-                format!("{what} is not encrypted, and a key for it was given"),
-            )
-            .hint("If it should not be encrypted, leave the key out. Else it is not what you believe it to be.")),
+            true => Err(self.not_encrypted(what)),
         }
+    }
+
+    /// What is said of something that should be encrypted.
+    pub fn not_encrypted(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Key, format!("{what} is not encrypted, and a key for it was given"))
+            .hint("If it should not be encrypted, leave the key out. Else it is not what you believe it to be.")
     }
 
     /// Whether there are no identities.
