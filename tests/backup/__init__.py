@@ -4,7 +4,8 @@ import os
 import subprocess
 import threading
 
-from backup import compare, damage, encrypted, encrypted_beside, expire, faulty, firn_tables, incremental, stores, trips, trouble
+from backup import (basis, compare, damage, encrypted, encrypted_beside, expire, faulty, firn_tables, incremental, meanwhile, stores, trips,
+                    trouble)
 from harness.cluster import Cluster
 from harness.program import ROOT
 
@@ -33,9 +34,10 @@ CASES = {
     **encrypted.CASES,
     **encrypted_beside.CASES,
     **expire.CASES,
+    **meanwhile.CASES,
 }
 # Each with a server of its own.
-ALONE = incremental.CASES
+ALONE = {**incremental.CASES, **basis.CASES}
 
 
 def run(tally, pattern):

@@ -231,25 +231,25 @@ def two_at_once(cluster):
             firn(cluster, "backup", "verify", "-q", os.path.join(parent, name))
 
 
-def taken_for_dead(cluster):
-    """An unfinished backup that is removed while it is being made does not end as one."""
+def selections(cluster):
+    """Parts of a database are no later state of the whole; a clock that was wrong makes nothing the latest; notes of removals that
+    were not begun go."""
     source(cluster)
-    parent = some(cluster, "ages", [1])
-    path = os.path.join(parent, "slow")
-    with cluster.connect("small") as c, c.transaction():
-        c.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        p = start(cluster, "backup", "small", path, "-j", "2")
-        end = time.time() + 30
-        while not os.path.exists(os.path.join(path, "unfinished.json")):
-            assert time.time() < end and p.poll() is None, p.communicate()
-            time.sleep(0.01)
-        expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
-        assert os.path.exists(path)
-        dated(path, 2)
-        expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
-    _, err = p.communicate(timeout=60)
-    assert p.returncode == 1, (p.returncode, err)
-    assert not os.path.exists(os.path.join(path, "manifest.json"))
+    parent = place(cluster, "selections")
+    os.mkdir(parent)
+    for name, age, flags in (("full-a", 20, []), ("full-b", 10, ["--lock-wait-timeout=1000"]), ("t-a", 3, ["-t", "t"]), ("t-b", 2, ["-t", "t"]),
+                             ("tu", 1, ["-t", "u", "-t", "t"]), ("ut", 0, ["-t", "t", "-t", "u"]), ("schema", 0, ["-s"])):
+        firn(cluster, "backup", "small", os.path.join(parent, name), "-j", "1", *flags)
+        dated(os.path.join(parent, name), age, hours=1)
+    shutil.copytree(os.path.join(parent, "full-b"), os.path.join(parent, "future"))
+    dated(os.path.join(parent, "future"), -400)
+    for name in ("full-b", "full-a"):
+        with open(os.path.join(parent, name, "expired.json"), "w") as f:
+            f.write("{}\n")
+    r = expire(cluster, parent, "--keep=1")
+    assert names(parent) == ["full-b", "future", "schema", "t-b", "ut"], (names(parent), r.stdout)
+    assert "keep t-b (small --table=t, " in r.stdout and "its time is in the future" in r.stdout, r.stdout
+    assert not os.path.exists(os.path.join(parent, "full-b", "expired.json"))
 
 
 def in_store(cluster, store):
@@ -305,5 +305,5 @@ def in_store(cluster, store):
 
 
 CASES = {"expire rules": rules, "expire left alone": left_alone, "expire kills": kills, "expire halfway": halfway,
-         "expire two at once": two_at_once, "expire taken for dead": taken_for_dead}
+         "expire two at once": two_at_once, "expire selections": selections}
 STORE_CASES = {"expire": in_store}

@@ -40,7 +40,7 @@ pub fn check(
     stop: Arc<AtomicBool>,
 ) -> Result<Checked> {
     let halt = Halt::new(stop);
-    let listed = Place::open(location, settings, &halt, false)?.list(0)?;
+    let listed = Place::open(location, settings, &halt, false)?.list(0)?.0;
     let place = Place::open(location, settings, &halt, true)?;
     if !listed.iter().any(|file| file.name == manifest::FILE) {
         let message = if listed.iter().any(|file| file.name == manifest::DOOMED) {

@@ -11,11 +11,11 @@ pub use rules::Rules;
 
 use super::halt::Halt;
 use super::list::DEPTH;
-use super::manifest::{self, Manifest, Marker};
-use super::place::{Found, Place};
-use crate::crypt::KEY_FILE;
+use super::place::Place;
+use super::survey::{survey, Lot, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreSettings;
+use remove::Removal;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
@@ -44,6 +44,8 @@ pub enum Fate {
     Removed,
     /// It is no matter of rules: unfinished, damaged, not ours.
     Left,
+    /// It was to be removed, and could not be, or not wholly.
+    Failed,
 }
 
 /// A backup and what became of it, or would.
@@ -53,146 +55,155 @@ pub struct Expired {
     pub fate: Fate,
     pub why: String,
     pub database: Option<String>,
+    /// What of it, as flags for `pg_dump`.
+    pub options: Vec<String>,
     pub snapshot_time: Option<String>,
     /// Bytes and number of the files that there were.
     pub size: u64,
     pub files: u64,
 }
 
-/// What lies in a folder.
-struct Lot {
-    name: String,
-    files: Vec<Found>,
-    /// A removal was begun.
-    doomed: bool,
-    standing: Standing,
-}
-
-impl Lot {
-    /// Whether a file of this name may go with the rest. A key that somebody keeps beside backups that it opens may have the name that
-    /// the key of a backup with a passphrase has.
-    fn owns(&self, name: &str) -> bool {
-        match &self.standing {
-            Standing::Whole(manifest) if name == KEY_FILE => {
-                manifest.files.iter().any(|file| file.name == KEY_FILE)
-            }
-            _ => manifest::is_backup_file(name),
-        }
-    }
-}
-
-enum Standing {
-    /// Complete, and all files are there with the sizes they should have.
-    Whole(Box<Manifest>),
-    /// Complete by its manifest only, or the manifest is damaged.
-    Broken(String),
-    Unfinished(Option<Marker>),
-    /// Without a manifest or marker.
-    Archive,
-}
-
-/// Removes what the rules do not keep; `each` learns of every backup, in order of name, after its fate is sealed.
+/// Removes what the rules do not keep; `each` learns of every backup, in order of name, after its fate is sealed. Answers what could
+/// not be looked at.
 ///
-/// Removals that an earlier run began are finished. A failure ends it; running it again goes on.
+/// Removals that an earlier run began are finished. One that fails does not keep the others from being removed; the error comes at the end.
 pub fn run(
     options: &Options,
     stop: Arc<AtomicBool>,
     mut each: impl FnMut(&Expired) -> Result<()>,
-) -> Result<()> {
+) -> Result<Vec<Error>> {
     let halt = Halt::new(stop);
     let place = Place::open(&options.parent, &options.store, &halt, false)?;
-    let lots = survey(&place, &halt)?;
+    let (lots, unread) = survey(&place, DEPTH, &halt)?;
     let kept = kept(&lots, &options.rules);
+    let mut failed = None;
+    let mut failures = 0;
     for lot in &lots {
         halt.check()?;
-        let (fate, why) = match kept.get(&lot.name[..]) {
-            Some(Some(why)) => (Fate::Kept, why.to_string()),
-            Some(None) => (Fate::Removed, "no rule keeps it".to_string()),
-            None => other(lot, options.incomplete_hours),
+        let (mut fate, mut why) = match (kept.get(&lot.name[..]), &lot.foreign) {
+            (Some(Some(why)), _) => (Fate::Kept, why.to_string()),
+            (Some(None), None) => (Fate::Removed, "no rule keeps it".to_string()),
+            (_, foreign) => other(lot, foreign.as_deref(), options.incomplete_hours),
         };
-        let foreign = lot.files.iter().find(|file| !lot.owns(own_name(file)));
-        let (fate, why) = match foreign {
-            Some(file) if fate == Fate::Removed => {
-                let name = own_name(file).escape_debug().to_string();
-                (Fate::Left, format!("it holds \"{name}\", which is not part of a backup"))
+        let done = match fate {
+            _ if options.dry_run => Ok(Removal::Done),
+            Fate::Removed => remove::remove(options, lot, &halt),
+            // An earlier run was killed before it began in earnest.
+            Fate::Kept if lot.doomed => remove::spare(options, lot, &halt).map(|()| Removal::Done),
+            _ => Ok(Removal::Done),
+        };
+        match done {
+            Ok(Removal::Done) => {}
+            Ok(Removal::Changed) => {
+                (fate, why) = (Fate::Left, "it was changed or finished meanwhile".to_string());
             }
-            _ => (fate, why),
-        };
-        if fate == Fate::Removed && !options.dry_run {
-            remove::remove(options, &lot.name, &halt).map_err(|e| unfinished(e, lot))?;
+            Err(e) if e.kind == ErrorKind::Cancelled => return Err(e),
+            // It stays, with a note that says nothing as long as the manifest is there.
+            Err(_) if fate == Fate::Kept => {}
+            Err(e) => {
+                (fate, why) = (Fate::Failed, e.message.clone());
+                failures += 1;
+                failed.get_or_insert((&lot.name, e));
+            }
         }
-        let (database, snapshot_time) = match &lot.standing {
-            Standing::Whole(m) => {
-                (Some(m.head.database.clone()), Some(m.head.snapshot_time.clone()))
+        let (database, snapshot_time, selected) = match &lot.standing {
+            Standing::Sealed { head, .. } => (
+                Some(head.database.clone()),
+                Some(head.snapshot_time.clone()),
+                selection(&head.options),
+            ),
+            Standing::Unfinished { marker: Some(marker), .. } => {
+                (Some(marker.database.clone()), None, Vec::new())
             }
-            Standing::Unfinished(Some(marker)) => (Some(marker.database.clone()), None),
-            _ => (None, None),
+            _ => (None, None, Vec::new()),
         };
         each(&Expired {
             name: lot.name.clone(),
             fate,
             why,
             database,
+            options: selected,
             snapshot_time,
-            size: lot.files.iter().map(|file| file.size).sum(),
-            files: lot.files.len() as u64,
+            size: lot.size,
+            files: lot.files,
         })?;
     }
-    Ok(())
-}
-
-fn unfinished(e: Error, lot: &Lot) -> Error {
-    match e.kind {
-        ErrorKind::Cancelled => e,
-        _ => Error {
-            message: format!("could not remove backup \"{}\": {}", lot.name, e.message),
-            ..e
+    match failed {
+        None => Ok(unread),
+        Some((name, e)) => {
+            let more = match failures {
+                1 => String::new(),
+                n => format!(" (and {} others)", n - 1),
+            };
+            let message = format!("could not remove backup \"{name}\"{more}: {}", e.message);
+            Err(Error { message, ..e }.hint("Run the command again to remove what is left."))
         }
-        .hint(
-            "What is left of it is no backup any more. Run the command again to remove the rest.",
-        ),
     }
 }
 
-/// The file's name within its folder.
-fn own_name(file: &Found) -> &str {
-    file.name.rsplit_once('/').map_or(&file.name, |(_, name)| name)
-}
-
-/// What becomes of what is no whole backup.
-fn other(lot: &Lot, incomplete_hours: Option<u32>) -> (Fate, String) {
+/// What becomes of what is no whole backup, or is none of ours.
+fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fate, String) {
+    let left = |why: String| (Fate::Left, why);
     match &lot.standing {
-        Standing::Broken(why) => (Fate::Left, why.clone()),
-        _ if lot.doomed => (Fate::Removed, "its removal was begun before".to_string()),
-        Standing::Unfinished(marker) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-            let begun = marker.as_ref().and_then(|m| rules::seconds(&m.started));
-            match (incomplete_hours, begun) {
-                (Some(hours), Some(begun))
-                    if begun.saturating_add(u64::from(hours) * 3600) < now =>
-                {
-                    (
-                        Fate::Removed,
-                        format!("it was begun more than {hours} hours ago and never finished"),
-                    )
-                }
-                _ => (Fate::Left, "it is not finished, and may be being made".to_string()),
-            }
+        Standing::Damaged(e) => return left(e.message.clone()),
+        Standing::Sealed { lacks: Some(file), .. } => {
+            return left(format!("its file \"{file}\" is missing or has another size"))
         }
-        _ => (Fate::Left, "it has no manifest: pg_dump made it".to_string()),
+        _ => {}
+    }
+    if let Some(name) = foreign {
+        let name = name.escape_debug();
+        return left(format!("it holds \"{name}\", which is not part of a backup"));
+    }
+    if lot.doomed {
+        return (Fate::Removed, "its removal was begun before".to_string());
+    }
+    let Standing::Unfinished { marker, .. } = &lot.standing else {
+        return left("it has no manifest: pg_dump made it".to_string());
+    };
+    let begun = marker.as_ref().and_then(|m| rules::seconds(&m.started));
+    match (incomplete_hours, begun) {
+        (Some(hours), Some(begun)) if begun.saturating_add(u64::from(hours) * 3600) < now() => {
+            (Fate::Removed, format!("it was begun more than {hours} hours ago and never finished"))
+        }
+        _ => left("it is not finished, and may be being made".to_string()),
     }
 }
 
-/// Whether and why each whole backup is kept. Those of each database of each cluster are for themselves.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// How far clocks may be apart.
+const SKEW: u64 = 86_400;
+
+/// Flags for `pg_dump` that change nothing of what a backup holds.
+const EMPTY: [&str; 2] = ["--lock-wait-timeout=", "--strict-names"];
+
+/// The flags by which a backup's contents were chosen, in one order.
+pub fn selection(options: &[String]) -> Vec<String> {
+    let empty = |flag: &&String| !EMPTY.iter().any(|empty| flag.starts_with(empty));
+    let mut flags: Vec<String> = options.iter().filter(empty).cloned().collect();
+    flags.sort();
+    flags.dedup();
+    flags
+}
+
+/// Whether and why each whole backup is kept. Those of each database of each cluster are for themselves, and so is each selection of
+/// what is in them: part of a database is no later state of the whole.
 fn kept<'a>(lots: &'a [Lot], rules: &Rules) -> HashMap<&'a str, Option<&'static str>> {
+    let now = now();
     let mut families = BTreeMap::<_, Vec<(u64, &str)>>::new();
     let mut kept = HashMap::new();
     for lot in lots {
-        let Standing::Whole(manifest) = &lot.standing else { continue };
-        let head = &manifest.head;
+        let Standing::Sealed { head, lacks: None, .. } = &lot.standing else { continue };
         match rules::seconds(&head.snapshot_time) {
+            // Made while the server's clock was wrong, it would be the latest for ever.
+            Some(time) if time > now + SKEW => {
+                kept.insert(&lot.name[..], Some("its time is in the future"));
+            }
             Some(time) => families
-                .entry((&head.database, &head.system_identifier))
+                .entry((&head.database, &head.system_identifier, selection(&head.options)))
                 .or_default()
                 .push((time, &lot.name)),
             None => {
@@ -200,7 +211,6 @@ fn kept<'a>(lots: &'a [Lot], rules: &Rules) -> HashMap<&'a str, Option<&'static 
             }
         }
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     for family in families.values_mut() {
         // The latest first.
         family.sort_by(|a, b| b.cmp(a));
@@ -210,60 +220,4 @@ fn kept<'a>(lots: &'a [Lot], rules: &Rules) -> HashMap<&'a str, Option<&'static 
         }
     }
     kept
-}
-
-/// All folders with a file of a backup.
-fn survey(place: &Place, halt: &Halt) -> Result<Vec<Lot>> {
-    let mut folders = BTreeMap::<String, Vec<Found>>::new();
-    for file in place.list(DEPTH)? {
-        let (folder, name) = file.name.rsplit_once('/').unwrap_or((".", &file.name));
-        // Deeper folders are listed by name only.
-        if !name.is_empty() {
-            folders.entry(folder.to_string()).or_default().push(file);
-        }
-    }
-    let tells = |name: &str| name != KEY_FILE && manifest::is_backup_file(name);
-    folders.retain(|_, files| files.iter().any(|file| tells(own_name(file))));
-    let mut lots = Vec::new();
-    for (name, files) in folders {
-        halt.check()?;
-        let has = |wanted| files.iter().find(|file| own_name(file) == wanted);
-        let doomed = has(manifest::DOOMED).is_some();
-        let standing = match (has(manifest::FILE), has(manifest::MARKER)) {
-            (Some(file), _) => match read(place, file)? {
-                Some(text) => standing(&text, &files),
-                // Another run has just removed it.
-                None => Standing::Archive,
-            },
-            (None, Some(file)) => Standing::Unfinished(
-                read(place, file)?.and_then(|text| serde_json::from_slice(&text).ok()),
-            ),
-            (None, None) => Standing::Archive,
-        };
-        lots.push(Lot { name, files, doomed, standing });
-    }
-    Ok(lots)
-}
-
-/// A file's text; `None` if it is gone meanwhile.
-fn read(place: &Place, file: &Found) -> Result<Option<Vec<u8>>> {
-    match place.read_all(&file.name) {
-        Ok(text) => Ok(Some(text)),
-        Err(_) if !place.has(&file.name)? => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-fn standing(text: &[u8], files: &[Found]) -> Standing {
-    let manifest = match Manifest::from_text(text) {
-        Ok(manifest) => manifest,
-        Err(e) => return Standing::Broken(e.message),
-    };
-    let sizes: HashMap<&str, u64> = files.iter().map(|file| (own_name(file), file.size)).collect();
-    match manifest.files.iter().find(|file| sizes.get(&file.name[..]) != Some(&file.size)) {
-        Some(file) => {
-            Standing::Broken(format!("its file \"{}\" is missing or has another size", file.name))
-        }
-        None => Standing::Whole(Box::new(manifest)),
-    }
 }

@@ -30,6 +30,7 @@ pub(crate) mod program;
 mod progress;
 pub(crate) mod sealed;
 pub(crate) mod session;
+mod survey;
 pub(crate) mod tasks;
 mod worker;
 
@@ -120,6 +121,7 @@ impl<'a> Backup<'a> {
         halt: Arc<Halt>,
     ) -> Result<Backup<'a>> {
         let (started, began) = (SystemTime::now(), Instant::now());
+        incremental::check(options)?;
         let leader = Leader::connect(options)?;
         let server = leader.connection.server_version() / 10_000;
         if server < 15 {
@@ -183,7 +185,7 @@ impl<'a> Backup<'a> {
         } = self;
         let leader = leader.into_inner().unwrap_or_else(|e| e.into_inner());
         let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
-        let known = Known::read(&leader, &schema, options)?;
+        let known = Known::read(&leader, &schema, options, &*progress)?;
         let taken = match &options.incremental {
             Some(base) => {
                 let ask = incremental::Ask {
@@ -235,11 +237,10 @@ impl<'a> Backup<'a> {
             ending::write_lists(&work, &schema.contents.data, &objects)?;
             ending::write_toc(&work, schema.toc)?;
             work.destination.settle()?;
+            let entries = &schema.contents.data;
+            let proofs = known.confirmed(options, &schema.snapshot, &tables, entries, &*progress);
             halt.check()?;
-            Ok((
-                after_data,
-                known.confirmed(options, &schema.snapshot, &tables, &schema.contents.data)?,
-            ))
+            Ok((after_data, proofs))
         });
         let (after_data, (basis, proofs)) = match written {
             Ok(done) => done,
@@ -417,15 +418,28 @@ struct Known {
 }
 
 impl Known {
-    fn read(leader: &Leader, schema: &Schema, options: &Options) -> Result<Known> {
-        let mut known = Known { basis: None, facts: Facts::default() };
-        // With row security rows depend on who asks.
-        if let (Some(before), false) = (&schema.snapshot.before, options.login.row_security) {
-            let (connection, entries) = (&leader.connection, &schema.contents.data);
-            known.basis = basis::server(connection)?;
-            known.facts = basis::facts(connection, before, &schema.tables.list, entries)?;
-        }
-        Ok(known)
+    /// The backup is as good without it: what fails here is told, no more.
+    fn read(
+        leader: &Leader,
+        schema: &Schema,
+        options: &Options,
+        progress: &dyn Progress,
+    ) -> Result<Known> {
+        let none = Known { basis: None, facts: Facts::default() };
+        let read = match &schema.snapshot.before {
+            // With row security rows depend on who asks.
+            Ok(Some(before)) if !options.login.row_security => leader.aside(|connection| {
+                let (tables, entries) = (&schema.tables.list, &schema.contents.data);
+                let basis = basis::server(connection)?;
+                Ok(Known { basis, facts: basis::facts(connection, before, tables, entries)? })
+            })?,
+            Ok(_) => return Ok(none),
+            Err(e) => Err(e.clone()),
+        };
+        Ok(read.unwrap_or_else(|e| {
+            progress.note(&unknown(&e));
+            none
+        }))
     }
 
     /// What goes into the manifest: of tables by dump id.
@@ -435,15 +449,26 @@ impl Known {
         snapshot: &Snapshot,
         copied: &[Table],
         entries: &[DataEntry],
-    ) -> Result<(Option<Basis>, HashMap<i32, TableBasis>)> {
+        progress: &dyn Progress,
+    ) -> (Option<Basis>, HashMap<i32, TableBasis>) {
         if self.basis.is_none() {
-            return Ok((None, HashMap::new()));
+            return (None, HashMap::new());
         }
-        let present = session::connect(&options.login)?;
-        let tables = self.facts.confirmed(&present, &snapshot.lsn, copied, entries)?;
+        let tables = session::connect(&options.login)
+            .and_then(|present| self.facts.confirmed(&present, &snapshot.lsn, copied, entries));
         let by_id = |(place, basis)| Some((entries.get::<usize>(place)?.dump_id, basis));
-        Ok((self.basis, tables.into_iter().filter_map(by_id).collect()))
+        match tables {
+            Ok(tables) => (self.basis, tables.into_iter().filter_map(by_id).collect()),
+            Err(e) => {
+                progress.note(&unknown(&e));
+                (self.basis, HashMap::new())
+            }
+        }
     }
+}
+
+fn unknown(e: &Error) -> String {
+    format!("later incremental backups cannot take the tables that are copied now: {}", e.message)
 }
 
 /// Cancels what some connections do once the run is over, until it is dropped.

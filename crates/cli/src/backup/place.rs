@@ -47,18 +47,18 @@ impl Place {
     }
 
     /// All files, in order of name, down to `depth` folders below (object stores: all). What is no regular file or
-    /// folder is listed with size 0 too.
-    pub fn list(&self, depth: usize) -> Result<Vec<Found>> {
-        let mut found = Vec::new();
+    /// folder is listed with size 0 too. Folders below that cannot be read are passed over, and told of.
+    pub fn list(&self, depth: usize) -> Result<(Vec<Found>, Vec<Error>)> {
+        let (mut found, mut unread) = (Vec::new(), Vec::new());
         match self {
-            Place::Folder(path) => list_folder(path, "", depth, &mut found)?,
+            Place::Folder(path) => list_folder(path, "", depth, &mut found, &mut unread)?,
             Place::Remote { store, halt } => {
                 let all = store.list("", &|| halt.is_set()).map_err(store_error)?;
                 found.extend(all.into_iter().map(|(name, size)| Found { name, size }));
             }
         }
         found.sort();
-        Ok(found)
+        Ok((found, unread))
     }
 
     /// Reads a file piece by piece; `each` gets the pieces. Returns the number of bytes. The error's kind is
@@ -125,8 +125,8 @@ impl Place {
         }
     }
 
-    /// Writes a small file, durably; if there is one already it stays.
-    pub fn put_new(&self, name: &str, text: &'static [u8]) -> Result<()> {
+    /// Writes a small file, durably; if there is one already it stays, and the answer is false.
+    pub fn put_new(&self, name: &str, text: &'static [u8]) -> Result<bool> {
         match self {
             Place::Folder(path) => {
                 let file = path.join(name);
@@ -139,13 +139,13 @@ impl Place {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                         Err(Error::io(format!("could not write file \"{}\"", file.display()), &e))
                     }
-                    _ => self.settle(),
+                    written => self.settle().map(|()| written.is_ok()),
                 }
             }
             Place::Remote { store, halt } => {
                 match store.put(name, text.into(), &|| halt.is_set()) {
                     Err(e) if e.kind != firn_lake::ErrorKind::AlreadyExists => Err(store_error(e)),
-                    _ => Ok(()),
+                    written => Ok(written.is_ok()),
                 }
             }
         }
@@ -202,7 +202,13 @@ impl Place {
     }
 }
 
-fn list_folder(path: &PathBuf, prefix: &str, depth: usize, found: &mut Vec<Found>) -> Result<()> {
+fn list_folder(
+    path: &PathBuf,
+    prefix: &str,
+    depth: usize,
+    found: &mut Vec<Found>,
+    unread: &mut Vec<Error>,
+) -> Result<()> {
     let failed =
         |e: io::Error| Error::io(format!("could not read directory \"{}\"", path.display()), &e);
     let entries = match fs::read_dir(path) {
@@ -215,7 +221,13 @@ fn list_folder(path: &PathBuf, prefix: &str, depth: usize, found: &mut Vec<Found
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         let kind = entry.file_type().map_err(failed)?;
         if kind.is_dir() && depth > 0 {
-            list_folder(&entry.path(), &format!("{name}/"), depth - 1, found)?;
+            let below = format!("{name}/");
+            // Somebody else's: "lost+found", a service's folder for temporary files.
+            let before = found.len();
+            if let Err(e) = list_folder(&entry.path(), &below, depth - 1, found, unread) {
+                found.truncate(before);
+                unread.push(e);
+            }
         } else if kind.is_dir() {
             found.push(Found { name: format!("{name}/"), size: 0 });
         } else {

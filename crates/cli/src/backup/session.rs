@@ -46,8 +46,8 @@ pub struct Snapshot {
     pub lsn: String,
     /// The server is a standby.
     pub standby: bool,
-    /// Who was writing before it was taken; not known of standbys.
-    pub before: Option<Before>,
+    /// Who was writing before it was taken; not known of standbys. No backup needs it, so an error is none yet.
+    pub before: Result<Option<Before>>,
 }
 
 /// The connection whose transaction exports the snapshot and holds the locks.
@@ -79,6 +79,18 @@ impl Leader {
         self.connection.query(sql).ok().map(|rows| rows.text(0, 0)).filter(|s| !s.is_empty())
     }
 
+    /// Asks for something within the transaction that may fail without it. The outer error: the connection is lost.
+    pub fn aside<T>(&self, ask: impl FnOnce(&Connection) -> Result<T>) -> Result<Result<T>> {
+        self.connection.run(b"SAVEPOINT aside")?;
+        let answer = ask(&self.connection);
+        let end = match &answer {
+            Ok(_) => &b"RELEASE SAVEPOINT aside"[..],
+            Err(_) => b"ROLLBACK TO SAVEPOINT aside",
+        };
+        self.connection.run(end)?;
+        Ok(answer)
+    }
+
     /// Takes a new snapshot; gives up one taken before, and all locks.
     pub fn begin(&self) -> Result<Snapshot> {
         let mode = match self.deferrable {
@@ -86,7 +98,7 @@ impl Leader {
             false => "ISOLATION LEVEL REPEATABLE READ, READ ONLY",
         };
         self.connection.run(b"ROLLBACK")?;
-        let before = basis::before(&self.connection)?;
+        let before = basis::before(&self.connection);
         self.connection.run(format!("BEGIN; SET TRANSACTION {mode}").as_bytes())?;
         let rows = self.connection.query(
             b"SELECT pg_catalog.pg_export_snapshot(), \

@@ -169,8 +169,11 @@ fn check(args: &Verify) -> Result<ExitCode> {
 
 fn list(args: &List) -> Result<ExitCode> {
     let keys = args.locked.keys()?;
-    let backups =
+    let (backups, notes) =
         list::list(&args.parent, &StoreSettings::default(), keys.as_ref(), stop_flag(say)?)?;
+    for note in notes {
+        say(&format!("note: {}", note.message));
+    }
     let text = match args.json {
         true => as_json(&backups)?,
         false => as_table(backups),
@@ -185,16 +188,16 @@ fn expire(args: &Expire) -> Result<ExitCode> {
     let options = args.options(StoreSettings { cancelled, ..StoreSettings::default() })?;
     let mut out = std::io::stdout().lock();
     let (mut kept, mut removed, mut freed) = (0, 0, 0);
-    expire::run(&options, stop, |backup| {
+    let result = expire::run(&options, stop, |backup| {
         match backup.fate {
             Fate::Kept => kept += 1,
             Fate::Removed => {
                 removed += 1;
                 freed += backup.size;
             }
-            Fate::Left => {}
+            Fate::Left | Fate::Failed => {}
         }
-        if args.quiet && backup.fate != Fate::Removed {
+        if args.quiet && matches!(backup.fate, Fate::Kept | Fate::Left) {
             return Ok(());
         }
         let line = expired_line(backup, args)?;
@@ -205,12 +208,15 @@ fn expire(args: &Expire) -> Result<ExitCode> {
             }
             _ => Ok(()),
         }
-    })?;
+    });
+    for note in result.as_ref().unwrap_or(&Vec::new()) {
+        say(&format!("note: {}", note.message));
+    }
     if !args.quiet && args.log_format == LogFormat::Text {
         let done = if args.dry_run { "would be removed" } else { "removed" };
         say(&format!("{removed} backups with {} {done}, {kept} kept", size(freed)));
     }
-    Ok(ExitCode::SUCCESS)
+    result.map(|_| ExitCode::SUCCESS)
 }
 
 fn expired_line(backup: &Expired, args: &Expire) -> Result<String> {
@@ -227,14 +233,13 @@ fn expired_line(backup: &Expired, args: &Expire) -> Result<String> {
         (Fate::Left, _) => "leave",
         (Fate::Removed, true) => "would remove",
         (Fate::Removed, false) => "removed",
+        (Fate::Failed, _) => "could not remove",
     };
-    Ok(format!(
-        "{fate} {} ({}, {}): {}",
-        backup.name,
-        backup.database.as_deref().unwrap_or("-"),
-        size(backup.size),
-        backup.why
-    ))
+    let mut what = backup.database.as_deref().unwrap_or("-").to_string();
+    for flag in &backup.options {
+        what += &format!(" {flag}");
+    }
+    Ok(format!("{fate} {} ({what}, {}): {}", backup.name, size(backup.size), backup.why))
 }
 
 fn as_json(backups: &[Backup]) -> Result<String> {

@@ -62,7 +62,8 @@ pub fn before(connection: &Connection) -> Result<Option<Before>> {
     Ok(Some(Before { lsn: rows.text(0, 0), busy }))
 }
 
-/// What holds for all tables: the life of the server, and settings that rows' text depends on.
+/// What holds for all tables: the life of the server, settings that rows' text depends on, and which database of its name and oid it is
+/// (one that was made anew with an old oid, from files that were copied, has old pages).
 pub fn server(connection: &Connection) -> Result<Option<Basis>> {
     let rows = connection.query(
         b"SELECT pg_catalog.to_char(pg_catalog.pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), \
@@ -70,7 +71,8 @@ pub fn server(connection: &Connection) -> Result<Option<Basis>> {
           pg_catalog.concat_ws('; ', pg_catalog.version(), pg_catalog.current_setting('server_encoding'), \
           pg_catalog.current_setting('client_encoding'), pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('DateStyle'), \
           pg_catalog.current_setting('IntervalStyle'), pg_catalog.current_setting('extra_float_digits'), \
-          pg_catalog.current_setting('bytea_output'), pg_catalog.current_setting('row_security'))",
+          pg_catalog.current_setting('bytea_output'), pg_catalog.current_setting('row_security'), \
+          (SELECT pg_catalog.concat_ws('.', d.oid, d.xmin) FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))",
     )?;
     Ok(rows.get(0, 1).is_some().then(|| Basis {
         version: VERSION,
@@ -213,7 +215,8 @@ fn definitions(
         tables.iter().filter(|table| table.is_plain()).map(|table| (table.oid, table)).collect();
     let oids = list(plain.keys().copied());
     let types = Types::read(connection, &oids)?;
-    // xmin: a definition that was changed and changed back is another one. Heap is the access method 2.
+    // xmin: a definition that was changed and changed back is another one. Heap is the access method 2. Extensions write to their own
+    // tables by code that may give locks up before it commits.
     let own = types::summed(
         "pg_catalog.json_build_array(n.nspname, c.relname, c.relkind, c.relrowsecurity, c.relforcerowsecurity)",
     );
@@ -229,7 +232,9 @@ fn definitions(
          (SELECT pg_catalog.array_to_string(pg_catalog.array_agg(DISTINCT a.atttypid), ',') FROM pg_catalog.pg_attribute a \
           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[]) AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.relam = 2"
+         WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[]) AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.relam = 2 \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+          AND d.objid = c.oid AND d.objsubid = 0 AND d.deptype = 'e')"
     );
     let rows = connection.query(sql.as_bytes())?;
     let mut found = HashMap::with_capacity(rows.len());

@@ -1,6 +1,6 @@
 //! A backup in a local folder.
 
-use super::{judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
+use super::{judge, must_clear, usurped, Destination, Found, Output, Preparation, Sibling};
 use crate::backup::manifest;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -57,13 +57,10 @@ impl FolderDestination {
             Err(e) => return Err(failed("read directory", &path, &e)),
         }
         let found = judge(names.iter().map(String::as_str));
+        let mut cleared = false;
         if must_clear(&path.display().to_string(), found, how.overwrite_incomplete)? {
-            // The marker last: without it the rest would be taken for an archive.
-            names.sort_by_key(|name| name == manifest::MARKER);
-            for name in names {
-                let file = path.join(name);
-                fs::remove_file(&file).map_err(|e| failed("remove file", &file, &e))?;
-            }
+            clear(&path, names)?;
+            cleared = true;
         }
         let destination = FolderDestination {
             path,
@@ -76,6 +73,10 @@ impl FolderDestination {
         let marker = destination.path.join(manifest::MARKER);
         let mut file = destination.open_new(&marker)?;
         file.write_all(&destination.marker).map_err(|e| failed("write file", &marker, &e))?;
+        if cleared {
+            let note = destination.path.join(manifest::DOOMED);
+            fs::remove_file(&note).map_err(|e| failed("remove file", &note, &e))?;
+        }
         if destination.sync {
             file.sync_all().map_err(|e| failed("synchronize file", &marker, &e))?;
             sync_folder(&destination.path)?;
@@ -96,6 +97,33 @@ impl FolderDestination {
             .open(path)
             .map_err(|e| failed("create file", path, &e))
     }
+}
+
+/// Removes what an unfinished backup left but for a note that it is being removed, which is to go when the new marker is there.
+///
+/// Whoever made it may be alive after all and at its end. It writes its manifest and then looks for the note; here it is the other
+/// way round, so at least one of the two gives up.
+fn clear(path: &Path, mut names: Vec<String>) -> Result<()> {
+    let note = path.join(manifest::DOOMED);
+    fs::write(&note, b"{}\n").map_err(|e| failed("write file", &note, &e))?;
+    if !matches!(path.join(manifest::FILE).try_exists(), Ok(false)) {
+        fs::remove_file(&note).map_err(|e| failed("remove file", &note, &e))?;
+        return must_clear(&path.display().to_string(), Found::Complete, true).map(|_| ());
+    }
+    names.retain(|name| name != manifest::DOOMED);
+    // The marker last: without it the rest would be taken for what "firn backup expire" removes.
+    names.sort_by_key(|name| name == manifest::MARKER);
+    for name in names {
+        let file = path.join(name);
+        match fs::remove_file(&file) {
+            // The other run names its files, and removes some.
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove file", &file, &e))
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Copies a file, if it is what it should be.
@@ -200,7 +228,11 @@ impl Destination for FolderDestination {
 
     fn seal(&self, manifest: Vec<u8>) -> Result<()> {
         let marker = self.path.join(manifest::MARKER);
-        let usurpers = || fs::read(&marker).map_or(true, |text| text != self.marker);
+        let note = self.path.join(manifest::DOOMED);
+        let usurpers = || {
+            fs::read(&marker).map_or(true, |text| text != self.marker)
+                || !matches!(note.try_exists(), Ok(false))
+        };
         if usurpers() {
             return Err(usurped());
         }
@@ -215,14 +247,19 @@ impl Destination for FolderDestination {
         if self.sync {
             sync_folder(&self.path)?;
         }
-        // Whoever removes an unfinished backup removes the marker first, then all that he finds. If it is still there now, he will
-        // find the manifest, too.
+        // Whoever removes an unfinished backup writes his note first, and then looks for the manifest. If there is none now, he will
+        // find it.
         if usurpers() {
             fs::remove_file(&target).map_err(|e| failed("remove file", &target, &e))?;
             return Err(usurped());
         }
         // The manifest is there: should the marker come back after a crash, nobody minds.
-        fs::remove_file(&marker).map_err(|e| failed("remove file", &marker, &e))
+        match fs::remove_file(&marker) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove file", &marker, &e))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn abandon(&self) {}

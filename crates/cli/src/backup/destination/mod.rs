@@ -89,6 +89,8 @@ enum Found {
     Incomplete,
     /// Files of an archive with neither.
     Archive,
+    /// What is left of a backup whose removal was begun.
+    Doomed,
     Complete,
     /// Something that no backup writes.
     Foreign(String),
@@ -97,8 +99,12 @@ enum Found {
 /// What is said when the marker is gone or another's.
 fn usurped() -> Error {
     Error::new(ErrorKind::Storage, "the destination is not this backup's any more")
-        .detail(format!("The file \"{}\" was removed or replaced.", manifest::MARKER))
-        .hint("Another run with --overwrite-incomplete may have removed files of this one. Start again.")
+        .detail(format!(
+            "The file \"{}\" was removed or replaced, or there is a file \"{}\".",
+            manifest::MARKER,
+            manifest::DOOMED
+        ))
+        .hint("Another run with --overwrite-incomplete, or \"firn backup expire\", may have removed files of this one. Start again.")
 }
 
 fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
@@ -110,6 +116,7 @@ fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
         found = match (name, found) {
             (manifest::FILE, _) | (_, Found::Complete) => Found::Complete,
             (manifest::MARKER, _) | (_, Found::Incomplete) => Found::Incomplete,
+            (manifest::DOOMED, _) | (_, Found::Doomed) => Found::Doomed,
             _ => Found::Archive,
         };
     }
@@ -128,6 +135,9 @@ fn must_clear(location: &str, found: Found, overwrite_incomplete: bool) -> Resul
         Found::Archive => Err(not_empty()
             .detail("It holds an archive without a manifest, maybe one that pg_dump made.")
             .hint("Give a destination that is empty or does not exist.")),
+        Found::Doomed => Err(not_empty()
+            .detail("It holds what is left of a backup that is being removed.")
+            .hint("Wait for \"firn backup expire\", or run it again if it was broken off.")),
         Found::Complete => Err(not_empty()
             .detail("It holds a complete backup.")
             .hint("Backups are never overwritten: give another destination.")),
@@ -149,6 +159,9 @@ mod tests {
         assert_eq!(judged(&["12.dat.gz", "toc.dat", "unfinished.json"]), Found::Incomplete);
         assert_eq!(judged(&["unfinished.json", "1.dat"]), Found::Incomplete);
         assert_eq!(judged(&["manifest.json", "unfinished.json"]), Found::Complete);
+        assert_eq!(judged(&["1.dat", "expired.json", "toc.dat"]), Found::Doomed);
+        // --overwrite-incomplete was killed: it removes the marker last.
+        assert_eq!(judged(&["expired.json", "unfinished.json"]), Found::Incomplete);
         assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));
         assert!(must_clear("d", Found::Incomplete, true).unwrap());
@@ -158,6 +171,7 @@ mod tests {
             (Found::Complete, false),
             (Found::Complete, true),
             (Found::Archive, true),
+            (Found::Doomed, true),
             (Found::Foreign("x".into()), true),
         ] {
             must_clear("d", found, overwrite).unwrap_err();

@@ -4,7 +4,7 @@
 //! larger one becomes an upload in parts as soon as it is too large for that. At most one part per thread waits for
 //! its turn, so memory is bounded whatever the store's speed.
 
-use super::{judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
+use super::{judge, must_clear, usurped, Destination, Found, Output, Preparation, Sibling};
 use crate::backup::halt::Halt;
 use crate::backup::manifest;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +35,8 @@ const NAMED: Duration = Duration::from_secs(5);
 pub struct RemoteDestination {
     shared: Arc<Shared>,
     work: Mutex<Option<SyncSender<Work>>>,
+    /// Stores that nobody uses now, with their connections.
+    idle: Mutex<Vec<Store>>,
     /// The marker's text.
     marker: Bytes,
 }
@@ -82,8 +84,21 @@ impl RemoteDestination {
         let stopped = || halt.is_set();
         let mut found = store.list("", &stopped).map_err(store_error)?;
         let judged = judge(found.iter().map(|(key, _)| key.as_str()));
+        let mut cleared = false;
         if must_clear(url, judged, how.overwrite_incomplete)? {
-            // The marker last: without it the rest would be taken for an archive.
+            cleared = true;
+            // As in a folder: the note, a look for a manifest, all else, the marker.
+            match store.put(manifest::DOOMED, Bytes::from_static(b"{}\n"), &stopped) {
+                Err(e) if e.kind != firn_lake::ErrorKind::AlreadyExists => {
+                    return Err(store_error(e))
+                }
+                _ => {}
+            }
+            if is_there(&store, manifest::FILE, &stopped)? {
+                store.delete(manifest::DOOMED, &stopped).map_err(store_error)?;
+                must_clear(url, Found::Complete, true)?;
+            }
+            found.retain(|(key, _)| key != manifest::DOOMED);
             found.sort_by_key(|(key, _)| key == manifest::MARKER);
             for (key, _) in found {
                 store.delete(&key, &stopped).map_err(store_error)?;
@@ -92,6 +107,9 @@ impl RemoteDestination {
         // Of two backups to the same prefix only one gets past this.
         let marker = Bytes::from(how.marker);
         store.put(manifest::MARKER, marker.clone(), &stopped).map_err(store_error)?;
+        if cleared {
+            store.delete(manifest::DOOMED, &stopped).map_err(store_error)?;
+        }
         let options = settings.patient_store_options(url)?;
         let threads = (2 * how.jobs).clamp(2, 16);
         let (work, queue) = sync_channel(0);
@@ -110,7 +128,8 @@ impl RemoteDestination {
                 .spawn(move || shared.serve(&queue))
                 .map_err(|e| Error::io("could not start a thread", &e))?;
         }
-        Ok(RemoteDestination { shared, work: Mutex::new(Some(work)), marker })
+        let work = Mutex::new(Some(work));
+        Ok(RemoteDestination { shared, work, idle: Mutex::default(), marker })
     }
 
     fn queue(&self) -> Result<SyncSender<Work>> {
@@ -119,9 +138,34 @@ impl RemoteDestination {
 }
 
 impl RemoteDestination {
-    /// Whether the marker is still this run's.
+    /// Copies an object within the store.
+    fn adopt_by(&self, store: &Store, from: &Sibling, name: &str) -> Result<bool> {
+        use firn_lake::ErrorKind::{Cancelled, NotFound, Unreachable};
+        let stopped = || self.shared.halt.is_set();
+        let source = format!("{}/{}", from.backup, from.file);
+        match store.copy_beside(&source, name, &stopped) {
+            Ok(()) => {}
+            Err(e) if e.kind == NotFound => return Ok(false),
+            // A copy whose answer is lost may still come: what was asked for has to be there in the end, or the backup fails.
+            Err(e) if matches!(e.kind, Cancelled | Unreachable) || e.attempts > 1 => {
+                return Err(store_error(e))
+            }
+            // The store says no: the object lies in an archive tier, or has a key of its own. The table is copied.
+            Err(_) => return Ok(false),
+        }
+        if store.head(name, &stopped).map_err(store_error)? == from.size {
+            return Ok(true);
+        }
+        store.delete(name, &stopped).map_err(store_error)?;
+        Ok(false)
+    }
+
+    /// Whether the marker is still this run's, and nobody removes the backup.
     fn is_ours(&self, store: &Store) -> Result<bool> {
         let stopped = || self.shared.halt.is_set();
+        if is_there(store, manifest::DOOMED, &stopped)? {
+            return Ok(false);
+        }
         let length = self.marker.len() as u64;
         let found = store.head(manifest::MARKER, &stopped).and_then(|found| match found {
             found if found == length => store.get_range(manifest::MARKER, 0..length, &stopped),
@@ -132,6 +176,15 @@ impl RemoteDestination {
             Err(e) if e.kind == firn_lake::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(store_error(e)),
         }
+    }
+}
+
+/// Whether there is such an object.
+fn is_there(store: &Store, key: &str, stopped: &dyn Fn() -> bool) -> Result<bool> {
+    match store.head(key, stopped) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind == firn_lake::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(store_error(e)),
     }
 }
 
@@ -217,19 +270,14 @@ impl Destination for RemoteDestination {
         if from.size > LARGEST_COPY {
             return Ok(false);
         }
-        let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
-        let stopped = || self.shared.halt.is_set();
-        let source = format!("{}/{}", from.backup, from.file);
-        // A copy whose answer is lost may still come: what was asked for has to be there in the end, or the backup fails.
-        match store.copy_beside(&source, name, &stopped) {
-            Err(e) if e.kind == firn_lake::ErrorKind::NotFound => return Ok(false),
-            copied => copied.map_err(store_error)?,
-        }
-        if store.head(name, &stopped).map_err(store_error)? == from.size {
-            return Ok(true);
-        }
-        store.delete(name, &stopped).map_err(store_error)?;
-        Ok(false)
+        let idle = lock(&self.idle).pop();
+        let store = match idle {
+            Some(store) => store,
+            None => Store::open(&self.shared.options, || {}).map_err(store_error)?,
+        };
+        let adopted = self.adopt_by(&store, from, name);
+        lock(&self.idle).push(store);
+        adopted
     }
 
     fn scratch(&self) -> Result<File> {
@@ -261,8 +309,8 @@ impl Destination for RemoteDestination {
             return Err(usurped());
         }
         store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)?;
-        // Whoever removes an unfinished backup removes the marker first, then all that he finds. If it is still there now, he will
-        // find the manifest, too.
+        // Whoever removes an unfinished backup writes his note first, and then looks for the manifest. If there is none now, he will
+        // find it.
         if !self.is_ours(&store)? {
             store.delete(manifest::FILE, &stopped).map_err(store_error)?;
             return Err(usurped());

@@ -8,12 +8,17 @@
 //! | all else is gone | the note | being removed | goes on |
 //! | the note is gone | an empty folder | nothing | nothing: a backup can be made there |
 //!
-//! Each line is durable before the next is begun. A backup that is still being made, and was taken for dead, finds its marker
-//! gone when it is to write its manifest, or right after that, and ends in an error.
+//! Each line is durable before the next is begun.
+//!
+//! What was surveyed may be something else by now: removing others takes hours in an object store. So it is looked at again, before
+//! the note is written and after. A backup that is still being made, and was taken for dead, writes its manifest first and then looks for
+//! the note; we write the note first and then look for the manifest. So one of the two sees the other: the backup ends in an error, or
+//! stays. (If both do, it stays as an unfinished one.)
 
 use super::super::halt::Halt;
 use super::super::manifest;
 use super::super::place::Place;
+use super::super::survey::{self, Lot, Standing};
 use super::Options;
 use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,42 +38,111 @@ fn open(options: &Options, name: &str, halt: &Arc<Halt>) -> Result<Place> {
     Place::open(&location, &options.store, halt, true)
 }
 
+/// What became of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// All is gone, maybe by others.
+    Done,
+    /// It is not any more what was surveyed, and is left as it is.
+    Changed,
+}
+
 /// Removes a backup, or what is left of it. Another run may be doing the same, and take the folder away at any moment.
-pub fn remove(options: &Options, name: &str, halt: &Arc<Halt>) -> Result<()> {
-    let place = open(options, name, halt)?;
-    remove_at(&place, options, name, halt).or_else(|e| match &place {
-        Place::Folder(path) if matches!(path.try_exists(), Ok(false)) => Ok(()),
+pub fn remove(options: &Options, lot: &Lot, halt: &Arc<Halt>) -> Result<Removal> {
+    let place = open(options, &lot.name, halt)?;
+    remove_at(&place, options, lot, halt).or_else(|e| match &place {
+        Place::Folder(path) if matches!(path.try_exists(), Ok(false)) => Ok(Removal::Done),
         _ => Err(e),
     })
 }
 
-fn remove_at(place: &Place, options: &Options, name: &str, halt: &Arc<Halt>) -> Result<()> {
-    place.put_new(manifest::DOOMED, b"{}\n")?;
+/// What a second look finds.
+enum Seen {
+    Same,
+    /// Others are removing it.
+    Going,
+    Gone,
+    Other,
+}
+
+fn look(place: &Place, lot: &Lot) -> Result<Seen> {
+    if let Some(text) = survey::read(place, manifest::FILE)? {
+        return Ok(match &lot.standing {
+            Standing::Sealed { sum, .. } if survey::sum(&text) == *sum => Seen::Same,
+            _ => Seen::Other,
+        });
+    }
+    let marker = survey::read(place, manifest::MARKER)?;
+    let doomed = place.has(manifest::DOOMED)?;
+    Ok(match (&lot.standing, marker) {
+        (Standing::Unfinished { text, .. }, Some(found)) if found == *text => Seen::Same,
+        (_, Some(_)) => Seen::Other,
+        (_, None) if doomed => Seen::Going,
+        (_, None) if place.list(0)?.0.iter().all(|file| file.name.ends_with('/')) => Seen::Gone,
+        (_, None) => Seen::Other,
+    })
+}
+
+fn remove_at(place: &Place, options: &Options, lot: &Lot, halt: &Arc<Halt>) -> Result<Removal> {
+    match look(place, lot)? {
+        Seen::Same | Seen::Going => {}
+        Seen::Gone => return place.remove_folder_of(&lot.name),
+        Seen::Other => return Ok(Removal::Changed),
+    }
+    let own = place.put_new(manifest::DOOMED, b"{}\n")?;
+    if matches!(look(place, lot)?, Seen::Other) {
+        if own {
+            place.remove(manifest::DOOMED)?;
+        }
+        return Ok(Removal::Changed);
+    }
     let sealed = [manifest::FILE, "toc.dat"].map(|name| format!("{name}{}", crypt::SUFFIX));
     for first in [&[manifest::MARKER, manifest::FILE][..], &["toc.dat", &sealed[0], &sealed[1]]] {
         first.iter().try_for_each(|file| place.remove(file))?;
         place.settle()?;
     }
     for _ in 0..ROUNDS {
-        let mut left: Vec<String> = place.list(0)?.into_iter().map(|file| file.name).collect();
+        let mut left: Vec<String> = place.list(0)?.0.into_iter().map(|file| file.name).collect();
+        // Others have removed all, and a new backup is being made here.
+        if left.iter().any(|name| [manifest::MARKER, manifest::FILE].contains(&&name[..])) {
+            return Ok(Removal::Changed);
+        }
         // Other backups may lie in folders within.
         left.retain(|name| {
-            !name.contains('/') && name != manifest::DOOMED && manifest::is_backup_file(name)
+            !name.contains('/') && name != manifest::DOOMED && lot.owns(name)
         });
         if left.is_empty() {
             place.settle()?;
             place.remove(manifest::DOOMED)?;
             place.settle()?;
-            // For object stores there are no folders.
-            return match name {
-                "." => Ok(()),
-                _ => place.remove_folder(),
-            };
+            return place.remove_folder_of(&lot.name);
         }
-        remove_all(options, name, place, &left, halt)?;
+        remove_all(options, &lot.name, place, &left, halt)?;
     }
     Err(Error::new(ErrorKind::Storage, "files keep coming while they are removed")
         .hint("A backup to this place may be under way."))
+}
+
+impl Place {
+    /// The last step of removing a backup of that name.
+    fn remove_folder_of(&self, name: &str) -> Result<Removal> {
+        // For object stores there are no folders.
+        match name {
+            "." => Ok(Removal::Done),
+            _ => self.remove_folder().map(|()| Removal::Done),
+        }
+    }
+}
+
+/// Takes the note away from a backup that is kept.
+pub fn spare(options: &Options, lot: &Lot, halt: &Arc<Halt>) -> Result<()> {
+    let place = open(options, &lot.name, halt)?;
+    place.remove(manifest::DOOMED)?;
+    // Another run, by other rules, is removing it just now.
+    if !place.has(manifest::FILE)? {
+        place.put_new(manifest::DOOMED, b"{}\n")?;
+    }
+    Ok(())
 }
 
 fn remove_all(

@@ -1,0 +1,170 @@
+"""What happens to a backup while others look at it, remove it or make one in its place: each held where it matters."""
+import errno
+import os
+import shutil
+import time
+
+from backup import expire
+from backup.expire import DAY, dated, names, some, source, states
+from backup.zoo import place
+from harness.hold import Hold, refusing
+from harness.program import firn, start
+
+
+def ended(process, code):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, (process.returncode, out, err)
+    return out + err
+
+
+def sound(cluster, path):
+    firn(cluster, "backup", "verify", "-q", path)
+
+
+def slow(cluster, path, what):
+    """A backup that is held at a moment."""
+    hold = Hold(cluster, what)
+    process = start(cluster, "backup", "small", path, "-j", "2", env=hold.env)
+    hold.reached(process)
+    return hold, process
+
+
+def finished_meanwhile(cluster):
+    """What is surveyed as unfinished or old is something else when its turn comes."""
+    source(cluster)
+    parent = some(cluster, "ages", [1, 2, 3])
+    backup, making = slow(cluster, os.path.join(parent, "slow"), "create:toc.dat")
+    # The survey comes to it last, and waits for somebody to write.
+    gate = os.path.join(parent, "zzz", "manifest.json")
+    os.mkdir(os.path.dirname(gate))
+    os.mkfifo(gate)
+    hold = Hold(cluster, "nothing:", ahead=2 * DAY)
+    expiring = start(cluster, "backup", "expire", parent, "--keep=1", "--incomplete-hours=24", env=hold.env)
+    end = time.time() + 60
+    while True:
+        try:
+            writer = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as e:
+            assert e.errno == errno.ENXIO and time.time() < end and expiring.poll() is None, expiring.communicate()
+            time.sleep(0.01)
+    backup.go()
+    ended(making, 0)
+    shutil.rmtree(os.path.join(parent, "d003"))
+    shutil.copytree(os.path.join(parent, "d001"), os.path.join(parent, "d003"))
+    dated(os.path.join(parent, "d003"), 0)
+    os.close(writer)
+    told = ended(expiring, 0)
+    assert names(parent) == ["d001", "d003", "slow", "zzz"], (names(parent), told)
+    assert told.count("changed or finished meanwhile") == 2, told
+    for name in ("d001", "d003", "slow"):
+        sound(cluster, os.path.join(parent, name))
+        assert "expired.json" not in os.listdir(os.path.join(parent, name))
+
+
+def taken_for_dead(cluster):
+    """An unfinished backup is taken for dead: either it ends in an error, or it stays."""
+    source(cluster)
+    for place_of_expire, lives in (("create:expired.json", True), ("unlink:unfinished.json", False), ("unlink:toc.dat", False)):
+        for place_of_backup in ("create:toc.dat", "create:manifest.json.tmp", "rename:manifest.json"):
+            parent = some(cluster, "ages", [1])
+            path = os.path.join(parent, "slow")
+            backup, making = slow(cluster, path, place_of_backup)
+            # It is not old yet.
+            expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
+            assert os.path.exists(path)
+            hold = Hold(cluster, place_of_expire, ahead=2 * DAY)
+            expiring = start(cluster, "backup", "expire", parent, "--keep=1", "--incomplete-hours=24", env=hold.env)
+            hold.reached(expiring)
+            backup.go()
+            told = ended(making, 0 if lives else 1)
+            hold.go()
+            ended(expiring, 0)
+            if lives:
+                sound(cluster, path)
+                assert set(states(cluster, parent)) == {"d001", "slow"} and "expired.json" not in os.listdir(path)
+                continue
+            assert "is not this backup's any more" in told, told
+            assert not os.path.exists(os.path.join(path, "manifest.json")), os.listdir(path)
+            expire.expire(cluster, parent, "--keep=1")
+            assert names(parent) == ["d001"], names(parent)
+
+
+def overwritten_alive(cluster):
+    """--overwrite-incomplete against a run that lives and comes to its end meanwhile."""
+    source(cluster)
+    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.tmp", "rename:manifest.json")):
+        path = place(cluster, f"twice-{number}")
+        backup, making = slow(cluster, path, moment)
+        hold = Hold(cluster, "unlink:unfinished.json")
+        other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+        hold.reached(other)
+        backup.go()
+        told = ended(making, 1)
+        assert "is not this backup's any more" in told or "No such file" in told, told
+        hold.go()
+        out, err = other.communicate(timeout=120)
+        if other.returncode:
+            # A file that the first run made after the second had looked is in its way, and is never taken for its own.
+            assert "File exists" in err and "manifest.json" not in os.listdir(path), (out, err)
+            firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+        sound(cluster, path)
+        assert not {"expired.json", "unfinished.json"} & set(os.listdir(path))
+    # It was at its end before: then it stays.
+    path = place(cluster, "first")
+    backup, making = slow(cluster, path, "create:toc.dat")
+    hold = Hold(cluster, "create:expired.json")
+    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+    hold.reached(other)
+    backup.go()
+    ended(making, 0)
+    hold.go()
+    assert "holds a complete backup" in ended(other, 2)
+    sound(cluster, path)
+    assert "expired.json" not in os.listdir(path)
+    # Killed in between, it can be done again.
+    path = place(cluster, "again")
+    _, making = slow(cluster, path, "create:toc.dat")
+    making.kill()
+    making.communicate()
+    hold = Hold(cluster, "unlink:unfinished.json")
+    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+    hold.reached(other)
+    other.kill()
+    other.communicate()
+    firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+    sound(cluster, path)
+    # What another removes is nobody's place.
+    os.remove(os.path.join(path, "manifest.json"))
+    with open(os.path.join(path, "expired.json"), "w"):
+        pass
+    r = firn(cluster, "backup", "small", path, "--overwrite-incomplete", code=2)
+    assert "is being removed" in r.stderr, r.stderr
+
+
+def unreadable(cluster):
+    """Folders and manifests that cannot be read, and backups that cannot be removed, are told of and keep nothing else from its turn."""
+    source(cluster)
+    parent = some(cluster, "ages", [1, 2, 3])
+    os.mkdir(os.path.join(parent, "lost+found"))
+    r = firn(cluster, "backup", "list", parent, env=refusing(cluster, "lost+found"))
+    assert r.stdout.count("complete") == 3 and "lost+found" in r.stderr, (r.stdout, r.stderr)
+    r = firn(cluster, "backup", "list", parent, env=refusing(cluster, "d002/manifest.json"))
+    assert r.stdout.count(" complete") == 2 and "damaged manifest" in r.stdout and "Permission denied" in r.stderr, (r.stdout, r.stderr)
+    r = expire.expire(cluster, parent, "--keep=1", "--dry-run", env=refusing(cluster, "d003/manifest.json"))
+    assert "leave d003" in r.stdout and "would remove d002" in r.stdout, r.stdout
+    r = expire.expire(cluster, parent, "--keep=1", env=refusing(cluster, "d002/expired.json"), code=1)
+    assert 'could not remove backup "d002"' in r.stderr and "could not remove d002" in r.stdout, (r.stdout, r.stderr)
+    assert names(parent) == ["d001", "d002", "lost+found"], names(parent)
+    sound(cluster, os.path.join(parent, "d002"))
+    # An incremental backup beside all that, and in a folder that cannot be read.
+    for refused, base in (("lost+found", "d001"), ("d002/manifest.json", "d001"), ("ages", None)):
+        path = os.path.join(parent, "new")
+        r = firn(cluster, "backup", "small", path, "--incremental", "--no-sync", env=refusing(cluster, refused))
+        assert ("all tables are copied: could not read directory" in r.stderr) == (base is None), r.stderr
+        sound(cluster, path)
+        shutil.rmtree(path)
+
+
+CASES = {"expire finished meanwhile": finished_meanwhile, "expire taken for dead": taken_for_dead, "expire overwritten alive": overwritten_alive,
+         "expire unreadable": unreadable}

@@ -1,0 +1,96 @@
+"""Holds the program where a test wants it: by a library that is loaded before the C library's calls."""
+import os
+import subprocess
+import time
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* HOLD=what:name: leaves HOLD_AT.reached, and goes on when there is HOLD_AT.go. */
+static void hold(const char *what, const char *path) {
+  const char *want = getenv("HOLD"), *at = getenv("HOLD_AT"), *name = strrchr(path, '/');
+  size_t n = strlen(what);
+  char file[4096];
+  name = name ? name + 1 : path;
+  if (!want || !at || strcmp(program_invocation_short_name, "firn") || strncmp(want, what, n) || want[n] != ':' || strcmp(want + n + 1, name))
+    return;
+  snprintf(file, sizeof file, "%s.reached", at);
+  close(syscall(SYS_openat, AT_FDCWD, file, O_CREAT | O_WRONLY, 0600));
+  snprintf(file, sizeof file, "%s.go", at);
+  while (access(file, F_OK)) usleep(5000);
+}
+
+/* REFUSE=end: a path with that end is not to be opened. */
+static int refused(const char *path) {
+  const char *end = getenv("REFUSE");
+  size_t n = end ? strlen(end) : 0, length = strlen(path);
+  return n && n <= length && !strcmp(path + length - n, end);
+}
+
+int unlink(const char *path) { hold("unlink", path); return syscall(SYS_unlinkat, AT_FDCWD, path, 0); }
+int rename(const char *from, const char *to) { hold("rename", to); return syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0); }
+static int opened(const char *path, int flags, int mode) {
+  if (refused(path)) { errno = EACCES; return -1; }
+  if (flags & O_CREAT) hold("create", path);
+  return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+int open(const char *path, int flags, ...) { va_list l; va_start(l, flags); int mode = va_arg(l, int); va_end(l); return opened(path, flags, mode); }
+int open64(const char *path, int flags, ...) { va_list l; va_start(l, flags); int mode = va_arg(l, int); va_end(l); return opened(path, flags, mode); }
+DIR *opendir(const char *path) {
+  static DIR *(*next)(const char *);
+  if (refused(path)) { errno = EACCES; return NULL; }
+  if (!next) next = (DIR *(*)(const char *)) dlsym(RTLD_NEXT, "opendir");
+  return next(path);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  const char *ahead = getenv("AHEAD");
+  int r = syscall(SYS_clock_gettime, clock, now);
+  if (clock == CLOCK_REALTIME && ahead) now->tv_sec += atol(ahead);
+  return r;
+}
+"""
+
+
+def library(cluster):
+    path = os.path.join(cluster.root, "hold.so")
+    if not os.path.exists(path):
+        with open(path[:-3] + ".c", "w") as f:
+            f.write(SOURCE)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", path, path[:-3] + ".c", "-ldl"], check=True)
+    return path
+
+
+def refusing(cluster, end):
+    """Environment in which paths with this end cannot be opened."""
+    return {"LD_PRELOAD": library(cluster), "REFUSE": end}
+
+
+class Hold:
+    """`env` makes a program wait where it is about to do that: `create:`, `unlink:` or `rename:` and a file's name."""
+    count = 0
+
+    def __init__(self, cluster, what, ahead=0):
+        Hold.count += 1
+        self.at = os.path.join(cluster.root, f"hold-{Hold.count}")
+        self.env = {"LD_PRELOAD": library(cluster), "HOLD": what, "HOLD_AT": self.at, "AHEAD": str(ahead)}
+
+    def reached(self, process):
+        end = time.time() + 60
+        while not os.path.exists(f"{self.at}.reached"):
+            assert time.time() < end and process.poll() is None, process.communicate()
+            time.sleep(0.01)
+
+    def go(self):
+        with open(f"{self.at}.go", "w"):
+            pass
