@@ -19,6 +19,7 @@ pub mod backup;
 pub mod commands;
 pub mod crypt;
 pub mod error;
+mod hex;
 pub mod pg;
 pub mod plan;
 pub mod report;

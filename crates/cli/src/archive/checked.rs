@@ -79,16 +79,7 @@ fn unlisted(name: &str) -> Error {
 
 /// A SHA-256 from its hexadecimal digits.
 fn sha256(digits: &str) -> Option<[u8; 32]> {
-    let digits = digits.as_bytes();
-    let mut sum = [0; 32];
-    if digits.len() != 2 * sum.len() {
-        return None;
-    }
-    for (byte, pair) in sum.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |c: u8| (c as char).to_digit(16);
-        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
-    }
-    Some(sum)
+    crate::hex::decode(digits.as_bytes())?.try_into().ok()
 }
 
 struct Checked<R> {

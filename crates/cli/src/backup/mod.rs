@@ -8,7 +8,7 @@
 //! - `lane`, `pack`, `destination`: the way of the data; [`manifest`]: what says that it is all there.
 //! - `basis`, `incremental`: what proves that a table has not changed, and whose files are then taken.
 //! - `ending`: what is written after all data; `sealed`: encrypted backups.
-//! - [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
+//! - `survey`: what lies in a folder. [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
 //! - [`Progress`]: what it tells while it works; `halt`: how it stops.
 
 pub mod check;

@@ -122,14 +122,7 @@ fn sum_there(oid: u32, connection: &Connection, halt: &Halt) -> Result<Option<Su
 fn decoded(text: &[u8]) -> Result<Vec<u8>> {
     let wrong = || Error::new(ErrorKind::Internal, "the server sent no bytea in hexadecimal");
     let digits = text.strip_prefix(b"\\x").ok_or_else(wrong)?;
-    let digit = |c: u8| (c as char).to_digit(16).ok_or_else(wrong);
-    digits
-        .chunks(2)
-        .map(|pair| match pair {
-            [high, low] => Ok((digit(*high)? * 16 + digit(*low)?) as u8),
-            _ => Err(wrong()),
-        })
-        .collect()
+    crate::hex::decode(digits).ok_or_else(wrong)
 }
 
 #[cfg(test)]

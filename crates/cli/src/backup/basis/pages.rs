@@ -5,6 +5,7 @@ use super::super::session;
 use super::super::Login;
 use super::lsn;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hex;
 use crate::pg::{quote_literal, Canceller, Connection};
 
 /// Reads pages' headers on the server.
@@ -96,7 +97,7 @@ impl Pages {
             ]
             .concat();
             let rows = self.connection.query(&sql)?;
-            let read = rows.get(0, 0).and_then(bytes).unwrap_or_default();
+            let read = rows.get(0, 0).and_then(hex::decode).unwrap_or_default();
             if read.len() as u64 != (end - begin) * HEADER as u64 {
                 return Ok(false);
             }
@@ -107,12 +108,6 @@ impl Pages {
         }
         Ok(true)
     }
-}
-
-/// Bytes of hexadecimal digits.
-fn bytes(digits: &[u8]) -> Option<Vec<u8>> {
-    let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
-    digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
 }
 
 /// Whether a page was changed last at or before a place in WAL.
@@ -163,12 +158,5 @@ mod tests {
         ] {
             assert!(!is_before(&other, 8192, u64::MAX));
         }
-    }
-
-    #[test]
-    fn digits() {
-        assert_eq!(bytes(b"00ff1A"), Some(vec![0, 255, 26]));
-        assert_eq!(bytes(b"0"), None);
-        assert_eq!(bytes(b"0g"), None);
     }
 }

@@ -229,9 +229,10 @@ impl Destination for FolderDestination {
     fn seal(&self, manifest: Vec<u8>) -> Result<()> {
         let marker = self.path.join(manifest::MARKER);
         let note = self.path.join(manifest::DOOMED);
+        // The note first: it goes when the other's marker is there.
         let usurpers = || {
-            fs::read(&marker).map_or(true, |text| text != self.marker)
-                || !matches!(note.try_exists(), Ok(false))
+            !matches!(note.try_exists(), Ok(false))
+                || fs::read(&marker).map_or(true, |text| text != self.marker)
         };
         if usurpers() {
             return Err(usurped());

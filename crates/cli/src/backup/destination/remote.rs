@@ -163,6 +163,7 @@ impl RemoteDestination {
     /// Whether the marker is still this run's, and nobody removes the backup.
     fn is_ours(&self, store: &Store) -> Result<bool> {
         let stopped = || self.shared.halt.is_set();
+        // The note first: it goes when the other's marker is there.
         if is_there(store, manifest::DOOMED, &stopped)? {
             return Ok(false);
         }

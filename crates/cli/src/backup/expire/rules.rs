@@ -1,5 +1,8 @@
 //! Which backups are kept.
 
+use super::super::manifest::utc;
+use std::time::{Duration, UNIX_EPOCH};
+
 /// What to keep. A backup is kept if any of them keeps it; the latest always is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -41,11 +44,9 @@ pub fn seconds(time: &str) -> Option<u64> {
 
 /// The month of a time, as a number that tells it from all others.
 fn month(time: u64) -> u64 {
-    let days = time / DAY + 719_468;
-    let (cycle, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    (cycle * 400 + year) * 12 + (5 * day + 2) / 153
+    let text = utc(UNIX_EPOCH + Duration::from_secs(time));
+    let mut parts = text.split('-').map(|part| part.parse::<u64>().unwrap_or(0));
+    parts.next().unwrap_or(0) * 12 + parts.next().unwrap_or(0)
 }
 
 impl Rules {
@@ -98,9 +99,7 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::manifest::utc;
     use super::*;
-    use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn times_there_and_back() {
@@ -108,9 +107,8 @@ mod tests {
             let text = utc(UNIX_EPOCH + Duration::from_secs(time));
             assert_eq!(seconds(&text), Some(time), "{text}");
             let (year, rest) = text.split_once('-').unwrap();
-            let calendar =
-                year.parse::<u64>().unwrap() * 12 + rest[..2].parse::<u64>().unwrap() - 1;
-            assert_eq!(month(time) + 2, calendar, "{text}");
+            let calendar = year.parse::<u64>().unwrap() * 12 + rest[..2].parse::<u64>().unwrap();
+            assert_eq!(month(time), calendar, "{text}");
         }
         assert_eq!(seconds("2026-11-21T14:03:20.554769Z"), Some(1_795_269_800));
         for bad in [
