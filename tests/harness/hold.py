@@ -23,7 +23,7 @@ static void hold(const char *what, const char *path) {
   size_t n = strlen(what);
   char file[4096];
   name = name ? name + 1 : path;
-  if (!want || !at || strcmp(program_invocation_short_name, "firn") || strncmp(want, what, n) || want[n] != ':' || strcmp(want + n + 1, name))
+  if (!want || !at || strncmp(program_invocation_short_name, "firn", 4) || strncmp(want, what, n) || want[n] != ':' || strcmp(want + n + 1, name))
     return;
   snprintf(file, sizeof file, "%s.reached", at);
   close(syscall(SYS_openat, AT_FDCWD, file, O_CREAT | O_WRONLY, 0600));
