@@ -50,6 +50,11 @@ def incremental(cluster):
     firn(cluster, "backup", "few", at("open2"), "--incremental")
     with open(os.path.join(at("open2"), "manifest.json")) as f:
         assert json.load(f)["base"] == "open"
+    # An encrypted one that is later than those is not passed over, either.
+    firn(cluster, "backup", "few", at("sealed"), "-r", recipient)
+    r = firn(cluster, "backup", "few", at("open3"), "--incremental", code=2)
+    assert 'backup "sealed" is encrypted, and no incremental backup can go by it' in r.stderr, r.stderr
+    shutil.rmtree(at("open3"))
     # Facts about tables, by which incremental backups go, are not in the clear.
     closed(at("locked"))
     with open(os.path.join(at("locked"), "manifest.json")) as f:
@@ -103,6 +108,13 @@ def removal(cluster):
     assert os.path.exists(os.path.join(parent, "d001", "key.age"))
     expire(cluster, parent, "--keep=1", env=nowhere)
     assert names(parent) == ["d000"]
+    # One of a part does not tell of which, so it stands for nothing else: neither does it oust others nor they it.
+    parent = some(cluster, "ages", [0, 1], "-r", recipient, "-t", "t")
+    whole = some(cluster, "whole", [2, 3], "-r", recipient)
+    for name in names(whole):
+        os.rename(os.path.join(whole, name), os.path.join(parent, name))
+    r = expire(cluster, parent, "--keep=1", env=nowhere)
+    assert names(parent) == ["d000", "d001", "d002"] and r.stdout.count("does not tell which part") == 2, r.stdout
     # What is kept is what it was.
     path = backup(cluster, "small", "there", "-r", recipient)
     expire(cluster, path, "--keep=1", env=nowhere)

@@ -197,6 +197,12 @@ fn kept<'a>(lots: &'a [Lot], rules: &Rules) -> HashMap<&'a str, Option<&'static 
     let mut kept = HashMap::new();
     for lot in lots {
         let Standing::Sealed { head, lacks: None, .. } = &lot.standing else { continue };
+        // It may be another part than all others, and the only one of it.
+        if head.encryption.as_ref().is_some_and(|encryption| encryption.selected) {
+            let why = "it is encrypted, and does not tell which part of the database it holds";
+            kept.insert(&lot.name[..], Some(why));
+            continue;
+        }
         match rules::seconds(&head.snapshot_time) {
             // Made while the server's clock was wrong, it would be the latest for ever.
             Some(time) if time > now + SKEW => {

@@ -1,8 +1,8 @@
 //! Finding backups.
 
 use super::halt::Halt;
-use super::place::Place;
 use super::manifest;
+use super::place::Place;
 use super::survey::{survey, Standing};
 use crate::archive::Archive;
 use crate::crypt::Keys;

@@ -135,6 +135,9 @@ pub struct Encryption {
     pub recipients: usize,
     /// With a passphrase, which protects the key in the file [`crypt::KEY_FILE`].
     pub passphrase: bool,
+    /// Flags chose what is in it. Which did is not told: they may name tables.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub selected: bool,
 }
 
 /// What a manifest tells of the backup as a whole. Times are UTC in ISO 8601.

@@ -5,6 +5,7 @@
 //! whether all of it is there and whole can be told without a key.
 
 use super::destination::{Destination, Output, Sibling};
+use super::expire::selection;
 use super::manifest::{self, hex, Encryption, FileRecord, Manifest};
 use crate::archive::read_error;
 use crate::crypt::{self, Keys, Opened, Refusal, Sealed, Sealing};
@@ -38,6 +39,7 @@ impl Sealer {
             format: crypt::FORMAT.to_string(),
             recipients: self.sealing.recipients(),
             passphrase: self.sealing.key_file().is_some(),
+            selected: !selection(&manifest.head.options).is_empty(),
         };
         Manifest { head: manifest.head.public(&encryption), files }
     }

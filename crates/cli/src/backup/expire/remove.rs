@@ -108,9 +108,7 @@ fn remove_at(place: &Place, options: &Options, lot: &Lot, halt: &Arc<Halt>) -> R
             return Ok(Removal::Changed);
         }
         // Other backups may lie in folders within.
-        left.retain(|name| {
-            !name.contains('/') && name != manifest::DOOMED && lot.owns(name)
-        });
+        left.retain(|name| !name.contains('/') && name != manifest::DOOMED && lot.owns(name));
         if left.is_empty() {
             place.settle()?;
             place.remove(manifest::DOOMED)?;
