@@ -54,8 +54,12 @@ fn sealed(text: &[u8]) -> Vec<u8> {
 
 /// The manifest that anybody may read, for the encrypted files that there are.
 fn publish(files: &mut Files, own: &Manifest) {
-    let encryption =
-        Encryption { format: "age-encryption.org/v1".into(), recipients: 1, passphrase: false };
+    let encryption = Encryption {
+        format: "age-encryption.org/v1".into(),
+        recipients: 1,
+        passphrase: false,
+        selected: false,
+    };
     let records =
         files.iter().filter(|(name, _)| *name != b"manifest.json").map(|(name, bytes)| {
             FileRecord {
