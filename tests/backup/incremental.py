@@ -356,8 +356,14 @@ def standby_note(_):
             r = firn(shadow, "backup", "some", path, "--incremental")
             assert "standby" in r.stderr and not taken(path)
             assert "basis" not in manifest(path) and not any("basis" in t for t, _ in tables(path).values())
-            r = firn(cluster, "backup", "some", os.path.join(cluster.root, "inc", "after"), "--incremental")
-            assert "does not tell enough" in r.stderr, r.stderr
+            path = os.path.join(cluster.root, "inc", "after")
+            r = firn(cluster, "backup", "some", path, "--incremental=standby")
+            assert "does not tell enough" in r.stderr and not taken(path), r.stderr
+            # Of its own accord it goes by an earlier one that does.
+            path = os.path.join(cluster.root, "inc", "last")
+            shutil.rmtree(os.path.join(cluster.root, "inc", "after"))
+            firn(cluster, "backup", "some", path, "--incremental")
+            assert manifest(path)["base"] == "base"
         finally:
             shadow.destroy()
 
