@@ -370,9 +370,45 @@ def counts_without_storage(cluster):
         assert one(c, "SELECT count(*) FROM alone") == 5
 
 
+def rewound_cursors(cluster):
+    """A scan of a large table begins where another one is; a cursor that is rewound, at its own first row."""
+    with cluster.connect(autocommit=False) as c:
+        c.execute("CREATE TABLE w (id int, t text) USING firn; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 1000")
+        c.execute("INSERT INTO w SELECT i, repeat('x', 200) FROM generate_series(30001, 33000) i")
+        c.execute("SET firn.bulk_threshold = 1000000")
+        c.execute("INSERT INTO w SELECT i, repeat('x', 200) FROM generate_series(1, 30000) i")
+        c.commit()
+        assert "FirnScan" in str(c.execute("EXPLAIN SELECT id FROM w").fetchall())
+
+        def ids(sql):
+            return [row for [row] in c.execute(sql).fetchall()]
+
+        every = list(range(1, 33001))
+        for fetched in (1, 7000, 20000, 31000, 33000):
+            # Another scan's place, away from the first block.
+            c.execute("DECLARE o CURSOR FOR SELECT id FROM w; MOVE 11000 FROM o")
+            c.execute("DECLARE c CURSOR WITH HOLD FOR SELECT id FROM w")
+            first = ids(f"FETCH {fetched} FROM c")
+            c.commit()
+            assert sorted(first + ids("FETCH ALL FROM c")) == every, fetched
+            c.execute("CLOSE c; DECLARE c SCROLL CURSOR FOR SELECT id FROM w")
+            first = ids(f"FETCH {fetched} FROM c")
+            assert ids("FETCH ABSOLUTE 1 FROM c") == first[:1], fetched
+            assert first[:1] + (ids(f"FETCH {fetched - 1} FROM c") if fetched > 1 else []) == first, fetched
+            assert fetched == 1 or ids(f"FETCH BACKWARD {fetched - 1} FROM c") == first[-2::-1], fetched
+            c.rollback()
+        c.execute("CREATE TABLE seen (id int); CREATE PROCEDURE walk() LANGUAGE plpgsql AS $$ DECLARE r record; n int := 0; BEGIN "
+                  "FOR r IN SELECT id FROM w LOOP INSERT INTO seen VALUES (r.id); n := n + 1; IF n % 9000 = 0 THEN COMMIT; END IF; "
+                  "END LOOP; END $$")
+        c.commit()
+        c.autocommit = True
+        c.execute("CALL walk()")
+        assert sorted(ids("SELECT id FROM seen")) == every
+
+
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
-    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage)}
+    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors)}
 
 
 def run(tally, pattern):

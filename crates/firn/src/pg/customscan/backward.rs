@@ -52,9 +52,8 @@ unsafe fn start(node: *mut pg_sys::CustomScanState, run: &mut Run) {
         let scan =
             guarded(|| tableam_scan::begin(rel, (*state).es_snapshot, 0, none, none.cast(), flags));
         // Where another session's scan was when ours began, if that was in step with it.
-        if !run.heap.is_null() {
-            (*(scan as pg_sys::HeapScanDesc)).rs_startblock =
-                (*(run.heap as pg_sys::HeapScanDesc)).rs_startblock;
+        if let Some(block) = run.first_block {
+            (*(scan as pg_sys::HeapScanDesc)).rs_startblock = block;
         }
         run.both_ways = scan;
     })

@@ -60,6 +60,9 @@ pub(super) struct Run {
     pub heap: pg_sys::TableScanDesc,
     pub heap_slot: *mut pg_sys::TupleTableSlot,
     heap_done: bool,
+    /// The row store's block that the first scan began at: where all of them begin, so that a cursor that is
+    /// rewound finds the same rows in the same order (as heapam's rescan has it).
+    pub first_block: Option<pg_sys::BlockNumber>,
     /// The table's own scan, from the first step back on; null before.
     pub both_ways: pg_sys::TableScanDesc,
     /// Highest column (count) used, for deforming.
@@ -147,6 +150,7 @@ unsafe extern "C-unwind" fn begin(
             heap: std::ptr::null_mut(),
             heap_slot: pg_sys::table_slot_create(rel, std::ptr::null_mut()),
             heap_done: false,
+            first_block: None,
             both_ways: std::ptr::null_mut(),
             deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
             needs_tid: numbers.iter().any(|n| *n < 0)
@@ -395,7 +399,11 @@ unsafe fn start_heap(node: *mut pg_sys::CustomScanState, run: &mut Run) {
                 | pg_sys::ScanOptions::SO_ALLOW_STRAT
                 | pg_sys::ScanOptions::SO_ALLOW_SYNC;
             let none = std::ptr::null_mut();
-            pg_sys::heap_beginscan(rel, (*state).es_snapshot, 0, none, none.cast(), flags)
+            let heap =
+                pg_sys::heap_beginscan(rel, (*state).es_snapshot, 0, none, none.cast(), flags);
+            let block = &raw mut (*(heap as pg_sys::HeapScanDesc)).rs_startblock;
+            *block = *run.first_block.get_or_insert(*block);
+            heap
         } else {
             pg_sys::table_beginscan_parallel(rel, Parallel::scan(run.parallel))
         };
