@@ -406,9 +406,77 @@ def rewound_cursors(cluster):
         assert sorted(ids("SELECT id FROM seen")) == every
 
 
+BY_INDEX = "SET firn.enable_scan = off; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+
+
+def pages_bounded(cluster):
+    """What a session keeps of pages stays within firn.page_cache, whatever rows it has fetched by index."""
+    with cluster.connect() as c:
+        stripes(c, "paged", 30, "a int, t text, u text", "i, md5(i::text), repeat(md5(i::text), i % 9)", rows=4000)
+        c.execute("CREATE INDEX ON paged (id); ANALYZE paged")
+    walk = ("SELECT max(p.t), max(p.u), sum(p.a) FROM generate_series(1, 20000) g JOIN paged p ON p.id = g * 7919 %% 120000 + 1",
+            "SELECT max(t), max(u), sum(a) FROM paged WHERE id = ANY(%s)")
+    grown, rows = {}, set()
+    for cache in ("0", "1MB", "200MB"):
+        with cluster.connect() as c:
+            c.execute(f"{BY_INDEX}; SET firn.page_cache = '{cache}'")
+            assert "paged_id_idx" in str(c.execute(f"EXPLAIN {walk[0]}", []).fetchall())
+            c.execute("SELECT t, u FROM paged WHERE id = 1")
+            before = resident(c.info.backend_pid)
+            rows.add(c.execute(walk[0], []).fetchone())
+            grown[cache] = resident(c.info.backend_pid) - before
+            c.execute(walk[1], [list(range(1, 120000, 300))])
+            # Less room from now on.
+            c.execute("SET firn.page_cache = '1MB'")
+            rows.add(c.execute(walk[0], []).fetchone())
+    assert len(rows) == 1, rows
+    # Metadata and dictionaries have a cache of their own.
+    assert grown["200MB"] > 12 << 20 and max(grown["0"], grown["1MB"]) < 8 << 20, grown
+
+
+def lookups_beside_changes(cluster):
+    """Index scans under way see what their snapshot saw, whoever changes, moves or removes rows meanwhile."""
+    seen = {}
+    for am in ("heap", "firn"):
+        with cluster.connect() as other:
+            other.execute(f"CREATE TABLE l (id int PRIMARY KEY, v text) USING {am}; SET firn.stripe_rows = 500")
+            other.execute("INSERT INTO l SELECT i, 'v' || i FROM generate_series(1, 5000) i")
+
+            def settle(other=other, am=am):
+                if am == "firn":
+                    other.execute("SELECT firn.compact('l')")
+
+            settle()
+            log = seen[am] = []
+            for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
+                with cluster.connect(autocommit=False) as c:
+                    c.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+                    c.execute(BY_INDEX)
+                    c.execute("DECLARE s CURSOR FOR SELECT id, v FROM l WHERE id > 0")
+                    c.execute("DECLARE j CURSOR FOR SELECT g, l.v FROM generate_series(1, 5000, 7) g LEFT JOIN l ON l.id = g")
+                    for step in (lambda: None,
+                                 lambda: other.execute("DELETE FROM l WHERE id % 5 = 0"),
+                                 lambda: other.execute("UPDATE l SET v = v || '+' WHERE id % 7 = 1"),
+                                 lambda: (other.execute("VACUUM l"), settle()),
+                                 lambda: other.execute("INSERT INTO l SELECT i, 'new' FROM generate_series(5, 5000, 5) i"),
+                                 lambda: (settle(), other.execute("VACUUM l"))):
+                        step()
+                        log.append(c.execute("FETCH 120 FROM s").fetchall())
+                        log.append(c.execute("FETCH 60 FROM j").fetchall())
+                    log.append(c.execute("FETCH ALL FROM s").fetchall())
+                    log.append(c.execute("FETCH ALL FROM j").fetchall())
+                    # A new snapshot, or not.
+                    log.append(c.execute("SELECT count(v), md5(string_agg(v, ',' ORDER BY g)) FROM generate_series(1, 5000) g "
+                                         "LEFT JOIN l ON l.id = g").fetchall())
+                    c.commit()
+            other.execute("DROP TABLE l")
+    assert seen["heap"] == seen["firn"]
+
+
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
-    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors)}
+    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded,
+    lookups_beside_changes)}
 
 
 def run(tally, pattern):

@@ -44,7 +44,7 @@ SETTINGS = {
     "parallel-all": Setting("parallel_setup_cost=0; parallel_tuple_cost=0; min_parallel_table_scan_size=0; "
                             "min_parallel_index_scan_size=0; max_parallel_workers_per_gather=4", [WALK, ("sql", "counts")]),
     "wal": Setting("wal_consistency_checking=all", [WALK, ("vacuum", "anchors"), ("rewrites", "chains")], standby=True),
-    "tiny-stripes": Setting("firn.bulk_threshold=0; firn.stripe_rows=2; firn.write_memory=1MB; firn.metadata_cache=1MB",
+    "tiny-stripes": Setting("firn.bulk_threshold=0; firn.stripe_rows=2; firn.write_memory=1MB; firn.metadata_cache=1MB; firn.page_cache=0",
                             [WALK, ("sql", "transactions"), ("sql", "constraints")]),
     "tiny-memory": Setting("work_mem=64kB; maintenance_work_mem=1MB; temp_buffers=100; shared_buffers=8MB; "
                            "hash_mem_multiplier=1; logical_decoding_work_mem=64kB", [WALK, ("sql", "dml")]),

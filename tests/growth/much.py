@@ -6,7 +6,7 @@ ALL = "(SELECT sum(used_bytes)::bigint FROM pg_backend_memory_contexts)"
 
 def fresh(cluster):
     c = cluster.connect("growth", prepare_threshold=None)
-    c.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; SET firn.metadata_cache = '1MB'; SET client_min_messages = error")
+    c.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; SET firn.metadata_cache = '1MB'; SET firn.page_cache = '1MB'; SET client_min_messages = error")
     return c
 
 
@@ -129,7 +129,7 @@ def stripes(cluster, n, tell):
             used = {}
             for table in ("few", "f"):
                 with cluster.connect("growth", prepare_threshold=None) as s:
-                    s.execute("SET firn.metadata_cache = '1MB'; SET maintenance_work_mem = '4MB'")
+                    s.execute("SET firn.metadata_cache = '1MB'; SET firn.page_cache = '1MB'; SET maintenance_work_mem = '4MB'")
                     s.execute(f"SELECT v FROM {table} LIMIT 1")
                     used[table] = taken(s, sql.replace("@", table))
             tell(f"{what} of {n // 10} and {n} stripes", used["few"], used["f"])
@@ -152,7 +152,7 @@ def tables(cluster, n, tell):
                 c.execute(f"CREATE TABLE {am}_{i} (id int PRIMARY KEY, v text) USING {am}")
         for am in ("heap", "firn"):
             with cluster.connect("growth", prepare_threshold=None) as s:
-                s.execute("SET firn.bulk_threshold = 0; SET firn.metadata_cache = '1MB'")
+                s.execute("SET firn.bulk_threshold = 0; SET firn.metadata_cache = '1MB'; SET firn.page_cache = '1MB'")
                 begin = resident(s.info.backend_pid)
                 for i in range(n):
                     s.execute(f"INSERT INTO {am}_{i} SELECT g, 'v' || g FROM generate_series(1, 5) g")

@@ -103,7 +103,7 @@ def repeat(cluster, name, op, n, seconds):
         session = Session(cluster, name)
         try:
             # What is remembered of stripes and directories is full before the first mark.
-            session.conn.execute("SET firn.metadata_cache = '1MB'; SET client_min_messages = error")
+            session.conn.execute("SET firn.metadata_cache = '1MB'; SET firn.page_cache = '1MB'; SET client_min_messages = error")
             for step in op.setup:
                 session.execute(step, 0)
             watch = Watch(cluster, session.conn, other)

@@ -72,7 +72,7 @@ END$$""", SUBTRANSACTIONS),
 def measured(cluster, table, sql, rows_file, rows):
     """The statement's peak, over what the session has before it."""
     with cluster.connect("growth", prepare_threshold=None) as c:
-        c.execute("SET firn.metadata_cache = '1MB'; SET maintenance_work_mem = '1MB'; SET work_mem = '1MB'")
+        c.execute("SET firn.metadata_cache = '1MB'; SET firn.page_cache = '1MB'; SET maintenance_work_mem = '1MB'; SET work_mem = '1MB'")
         c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 2000; SET max_parallel_maintenance_workers = 0; SET max_parallel_workers_per_gather = 0")
         if "/*plain*/" in sql:
             c.execute("SET firn.enable_scan = off; SET enable_sort = off")

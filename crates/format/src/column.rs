@@ -124,6 +124,21 @@ impl Dictionary {
 }
 
 impl Column {
+    /// Memory it takes, bytes; a dictionary is others' too.
+    pub fn memory_bytes(&self) -> usize {
+        let values = match &self.values {
+            Values::Bool(v) => v.capacity(),
+            Values::I32(v) => v.capacity() * 4,
+            Values::I64(v) => v.capacity() * 8,
+            Values::I128(v) => v.capacity() * 16,
+            Values::F32(v) => v.capacity() * 4,
+            Values::F64(v) => v.capacity() * 8,
+            Values::Bytes(v) => v.offsets.capacity() * 4 + v.data.capacity(),
+            Values::Dict { keys, .. } => keys.capacity() * 4,
+        };
+        values + self.nulls.as_ref().map_or(0, Vec::capacity)
+    }
+
     /// The value of row `row`.
     pub fn value(&self, row: usize) -> Value<'_> {
         if self.is_null(row) {

@@ -1,11 +1,12 @@
 //! Rows of stripes by TID: which of them a snapshot sees, and their values.
 
+use super::known::KnownStripes;
 use crate::directory::{tombstones, Directory};
 use crate::pg::datum::Datum;
 use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
-use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer};
+use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer, StripeHandle};
 use crate::write::{pending_at, PendingRef};
-use firn_format::{EntryState, Tid, TombstoneState};
+use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
 use std::rc::Rc;
 
 /// Where a visible row is.
@@ -100,6 +101,9 @@ pub struct Fetcher {
     table: Rel,
     layout: Rc<Layout>,
     directory: Option<Directory>,
+    known: KnownStripes,
+    /// The stripe read last: its directory entry, and its handle.
+    open: Option<(Rc<DirectoryEntry>, Rc<StripeHandle>)>,
     buffer: RowBuffer,
     /// The columns that the slot last filled needs, once it is known.
     wanted: Option<(TupleSlot, Option<Rc<[bool]>>)>,
@@ -111,6 +115,8 @@ impl Fetcher {
             table,
             layout: layout(table),
             directory: Directory::open(table, LockMode::AccessShare),
+            known: KnownStripes::default(),
+            open: None,
             buffer: RowBuffer::default(),
             wanted: None,
         }
@@ -122,7 +128,7 @@ impl Fetcher {
         if snap.is_serializable() {
             lock::predicate_lock_row(self.table, tid, snap);
         }
-        let Some(at) = locate(directory, tid, snap) else { return false };
+        let Some(at) = self.known.locate(directory, tid, snap) else { return false };
         match self.wanted_in(slot) {
             None => self.load(&at, |_| true),
             Some(wanted) => self.load(&at, |i| wanted.get(i).copied().unwrap_or(true)),
@@ -153,11 +159,15 @@ impl Fetcher {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {
-                let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
+                if !self.open.as_ref().is_some_and(|(entry, _)| Rc::ptr_eq(entry, &found.entry)) {
+                    let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
+                    self.open = Some((found.entry.clone(), handle));
+                }
+                let Some((_, handle)) = &self.open else { return };
                 stripe_row(
                     &self.layout,
                     &directory.toast,
-                    &handle,
+                    handle,
                     at.row,
                     wanted,
                     &mut self.buffer,

@@ -10,6 +10,7 @@ pub mod clean_indexes;
 pub mod counts;
 pub mod fetch;
 pub mod index_build;
+mod known;
 pub mod moved;
 pub mod row_lock;
 pub mod rows;

@@ -8,6 +8,7 @@ static mut BULK_THRESHOLD: i32 = 10_000;
 static mut STRIPE_ROWS: i32 = 262_144;
 static mut WRITE_MEMORY_MB: i32 = 512;
 static mut METADATA_CACHE_MB: i32 = 64;
+static mut PAGE_CACHE_MB: i32 = 8;
 static mut ENABLE_SCAN: bool = true;
 static mut ENABLE_WINDOW_GROUPING: bool = true;
 static mut REBUILD_INDEXES: bool = true;
@@ -31,6 +32,10 @@ pub fn write_memory() -> usize {
 /// Bytes of decoded directory rows, stripe metadata and dictionaries kept by this backend.
 pub fn metadata_cache() -> usize {
     unsafe { (METADATA_CACHE_MB as usize) << 20 }
+}
+/// Bytes of decoded pages kept by this backend for reading single rows.
+pub fn page_cache() -> usize {
+    unsafe { (PAGE_CACHE_MB as usize) << 20 }
 }
 /// Offer the custom scan to the planner.
 pub fn enable_scan() -> bool {
@@ -234,6 +239,14 @@ pub fn define() {
         c"Memory that a session may use to keep stripe metadata and dictionaries.",
         &raw mut METADATA_CACHE_MB,
         (1, 1_048_576),
+        C::PGC_USERSET,
+        pg_sys::GUC_UNIT_MB,
+    );
+    int(
+        c"firn.page_cache",
+        c"Memory that a session may use to keep decoded pages of stripes from which it reads single rows.",
+        &raw mut PAGE_CACHE_MB,
+        (0, 1_048_576),
         C::PGC_USERSET,
         pg_sys::GUC_UNIT_MB,
     );

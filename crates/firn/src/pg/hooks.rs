@@ -32,35 +32,32 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
     }
     let state = (*query).planstate;
     if !state.is_null() {
-        let mut look = Look { only_reads: wanted::only_reads(query), bitmaps: false };
-        prepare(state, (&raw mut look).cast());
-        if look.bitmaps && !look.only_reads {
+        let mut bitmaps = false;
+        prepare(state, (&raw mut bitmaps).cast());
+        if bitmaps && !only_reads(query) {
             guard_rechecks(state, (*query).estate.cast());
         }
     }
 }
 
-/// What is known of a query, and what is found in its plan.
-struct Look {
-    only_reads: bool,
-    /// There is a bitmap heap scan of a firn table.
-    bitmaps: bool,
+unsafe fn only_reads(query: *mut pg_sys::QueryDesc) -> bool {
+    let statement = (*query).plannedstmt;
+    (*statement).commandType == pg_sys::CmdType::CMD_SELECT
+        && (*statement).rowMarks.is_null()
+        && !(*statement).hasModifyingCTE
 }
 
-/// Look at each scan of a plan before it runs.
+/// Look at each scan of a plan before it runs, and note whether there is a bitmap heap scan of a firn table.
 unsafe extern "C-unwind" fn prepare(
     state: *mut pg_sys::PlanState,
-    look: *mut core::ffi::c_void,
+    bitmaps: *mut core::ffi::c_void,
 ) -> bool {
     if state.is_null() {
         return false;
     }
-    let found = look as *mut Look;
-    (*found).bitmaps |= no_prefetch(state);
-    if (*found).only_reads {
-        wanted::note(state);
-    }
-    direct::planstate_tree_walker(state, Some(prepare), look)
+    *(bitmaps as *mut bool) |= no_prefetch(state);
+    wanted::note(state);
+    direct::planstate_tree_walker(state, Some(prepare), bitmaps)
 }
 
 /// The nodes that check changed rows again make nodes of their own of the plan below them, out of

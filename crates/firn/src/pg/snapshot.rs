@@ -17,6 +17,16 @@ pub enum SnapKind {
     Other,
 }
 
+/// By what a snapshot is known again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotId {
+    at: usize,
+    xmin: u32,
+    xmax: u32,
+    curcid: u32,
+    completed: u64,
+}
+
 impl Snap {
     pub(super) fn of(raw: pg_sys::Snapshot) -> Snap {
         Snap(raw)
@@ -54,6 +64,24 @@ impl Snap {
     pub fn curcid(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.0).curcid }
+    }
+
+    /// What it sees, in short; None unless it is an MVCC snapshot of a transaction that is not serializable. Two that are
+    /// equal, at one place and in one transaction, see the same: PostgreSQL itself takes a snapshot for current as
+    /// long as no transaction has completed (GetSnapshotDataReuse()).
+    pub fn id(self) -> Option<SnapshotId> {
+        if self.kind() != SnapKind::Mvcc || super::xact::is_serializable() {
+            return None;
+        }
+        // SAFETY: as above.
+        let snap = unsafe { &*self.0 };
+        Some(SnapshotId {
+            at: self.0 as usize,
+            xmin: snap.xmin.into_inner(),
+            xmax: snap.xmax.into_inner(),
+            curcid: snap.curcid,
+            completed: snap.snapXactCompletionCount,
+        })
     }
 
     /// What a dirty snapshot found: transactions in progress that inserted (xmin) or deleted or

@@ -1,5 +1,5 @@
 //! Which columns an index or bitmap scan needs of the rows that it fetches. The table access method
-//! is not told: it gets a slot to fill. So the slots of scans of plain queries are marked when the
+//! is not told: it gets a slot to fill. So the slots of scans are marked when the
 //! executor starts, and who fills a marked slot finds the scan's expressions through it.
 //!
 //! The mark is a bit of the slot that PostgreSQL does not use and clears when it makes a slot, so an
@@ -26,7 +26,8 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct Scan(*mut pg_sys::ScanState);
 
-/// Note the scan nodes of a query that only reads.
+/// Note a scan node. Nobody but its own plan looks at the columns of its rows: who changes or locks a row has a slot of
+/// its own for it, and fetches the row anew.
 ///
 /// # Safety
 /// A planstate node of a query that has been started.
@@ -52,14 +53,6 @@ pub(super) unsafe fn note(state: *mut pg_sys::PlanState) {
             scans.insert(slot as usize, Scan(scan));
         })
     })
-}
-
-/// The query only reads: nobody but its own plan looks at the rows of its scans.
-pub(super) unsafe fn only_reads(query: *mut pg_sys::QueryDesc) -> bool {
-    let statement = (*query).plannedstmt;
-    (*statement).commandType == pg_sys::CmdType::CMD_SELECT
-        && (*statement).rowMarks.is_null()
-        && !(*statement).hasModifyingCTE
 }
 
 impl Slot {

@@ -3,6 +3,7 @@
 //! is right as long as its key is.
 
 use super::datums::{dictionary_datums, Datums};
+use super::pages;
 use crate::directory::chunks;
 use crate::pg::datum::Conversion;
 use crate::pg::report::raise_format;
@@ -31,6 +32,8 @@ type Converted = (Conversion, Rc<Datums>);
 
 /// An open stripe.
 pub struct StripeHandle {
+    /// No other handle of this session has it, before or after.
+    pub number: u64,
     pub slot: Slot,
     pub entry: Rc<DirectoryEntry>,
     table: String,
@@ -79,6 +82,7 @@ pub fn handle_for(
         }
         evict(map);
         let handle = Rc::new(StripeHandle {
+            number: *clock,
             slot,
             entry: entry.clone(),
             table: table.name(),
@@ -106,6 +110,12 @@ fn evict(map: &mut HashMap<Key, Rc<StripeHandle>>) {
     ages.sort_unstable();
     let median = ages.get(ages.len() / 2).copied().unwrap_or(0);
     map.retain(|_, h| h.used.get() > median);
+}
+
+impl Drop for StripeHandle {
+    fn drop(&mut self) {
+        pages::forget(self.number);
+    }
 }
 
 impl StripeHandle {

@@ -6,10 +6,11 @@ mod batch;
 mod datums;
 mod handle;
 mod layout;
+mod pages;
 mod row;
 
 pub use batch::{Batch, BatchReader, BATCH_ROWS};
 pub use datums::{column_datums, timestamp, Datums, Rows};
-pub use handle::handle_for;
+pub use handle::{handle_for, StripeHandle};
 pub use layout::{layout, layout_of, Layout};
 pub use row::{pending_row, stripe_row, RowBuffer};

@@ -1,11 +1,13 @@
-//! Single rows by number: one page per column is read and one value taken from it.
+//! Single rows by number: one page per column is read, unless it was lately, and one value taken from it.
 
 use super::datums::{one_value, One};
 use super::handle::{with_decoder, StripeHandle};
 use super::layout::Layout;
-use crate::pg::datum::Datum;
+use super::pages::{self, PageKey};
+use crate::pg::datum::{Conversion, Datum};
 use crate::pg::Toast;
-use firn_format::StripeWriter;
+use firn_format::{Column, PageLocation, StripeWriter};
+use std::rc::Rc;
 
 /// A row as datums; the buffer owns what they point to until its next use.
 #[derive(Default)]
@@ -16,6 +18,16 @@ pub struct RowBuffer {
     page: Vec<u8>,
     value: Vec<u8>,
     by_reference: Vec<(usize, usize)>,
+    last: LastPages,
+}
+
+/// The pages that were read last, one of each column of a stripe.
+#[derive(Default)]
+struct LastPages {
+    /// The number of the stripe's handle.
+    handle: u64,
+    /// By the stripe's columns.
+    pages: Vec<Option<(u32, Rc<Column>)>>,
 }
 
 impl RowBuffer {
@@ -40,6 +52,83 @@ impl RowBuffer {
             }
         }
     }
+
+    /// A page decoded: the one of before, one that is kept, or read now to be kept. None when that does not pay.
+    fn decoded(
+        &mut self,
+        toast: &Toast,
+        handle: &StripeHandle,
+        key: PageKey,
+        page: &PageLocation,
+    ) -> Option<Rc<Column>> {
+        if self.last.handle != handle.number {
+            self.last = LastPages { handle: handle.number, pages: Vec::new() };
+        }
+        let (column, number) = key;
+        if let Some(Some((last, decoded))) = self.last.pages.get(column as usize) {
+            if *last == number {
+                return Some(decoded.clone());
+            }
+        }
+        let decoded = match pages::find(handle.number, key) {
+            Some(kept) => kept,
+            None if !pages::fits(page.len as usize)
+                || !pages::is_asked_again(handle.number, key) =>
+            {
+                return None
+            }
+            None => {
+                let dictionary = handle.dictionary(toast, column as usize);
+                handle.read(toast, page.offset, page.len as usize, &mut self.page);
+                let meta = handle.meta(toast);
+                let decoded = with_decoder(|d| {
+                    d.decode_page(
+                        meta,
+                        column as usize,
+                        number as usize,
+                        &self.page,
+                        dictionary.as_ref(),
+                    )
+                    .unwrap_or_else(|e| handle.raise(e))
+                });
+                let decoded = Rc::new(decoded);
+                if !pages::keep(handle.number, key, &decoded) {
+                    return Some(decoded);
+                }
+                decoded
+            }
+        };
+        let pages = &mut self.last.pages;
+        if pages.len() <= column as usize {
+            pages.resize(column as usize + 1, None);
+        }
+        pages[column as usize] = Some((number, decoded.clone()));
+        Some(decoded)
+    }
+
+    /// A value out of a page that is not decoded for it.
+    fn value_of(
+        &mut self,
+        toast: &Toast,
+        handle: &StripeHandle,
+        (column, number): PageKey,
+        page: &PageLocation,
+        within: u32,
+        conversion: Conversion,
+    ) -> One {
+        let (column, number) = (column as usize, number as usize);
+        let dictionary = handle.dictionary(toast, column);
+        handle.read(toast, page.offset, page.len as usize, &mut self.page);
+        let meta = handle.meta(toast);
+        let (bytes, value, out) = (&self.page, &mut self.value, &mut self.bytes);
+        value.clear();
+        with_decoder(|d| {
+            d.value_at(meta, column, number, within, bytes, dictionary.as_ref(), value)
+                .map(|v| one_value(&v, conversion, out))
+                .unwrap_or_else(|e| handle.raise(e))
+        })
+    }
+
     /// Addresses are known once nothing moves any more.
     fn finish(&mut self) {
         self.bytes.reserve(8);
@@ -77,19 +166,12 @@ pub fn stripe_row(
         let conversion = column.conversion_from(meta.columns()[stored].kind);
         let page_no = meta.page_of(stored, row);
         let Some(page) = meta.pages(stored).get(page_no) else { continue };
-        let dictionary = handle.dictionary(toast, stored);
-        let mut bytes = std::mem::take(&mut out.page);
-        handle.read(toast, page.offset, page.len as usize, &mut bytes);
-        let mut value = std::mem::take(&mut out.value);
-        value.clear();
-        let one = with_decoder(|d| {
-            let within = row.saturating_sub(page.first_row);
-            d.value_at(meta, stored, page_no, within, &bytes, dictionary.as_ref(), &mut value)
-                .map(|v| one_value(&v, conversion, &mut out.bytes))
-                .unwrap_or_else(|e| handle.raise(e))
-        });
-        out.page = bytes;
-        out.value = value;
+        let within = row.saturating_sub(page.first_row);
+        let key = (stored as u32, page_no as u32);
+        let one = match out.decoded(toast, handle, key, page) {
+            Some(decoded) => one_value(&decoded.value(within as usize), conversion, &mut out.bytes),
+            None => out.value_of(toast, handle, key, page, within, conversion),
+        };
         out.put(i, one);
     }
     out.finish();

@@ -3,8 +3,9 @@
 use super::super::ext::callback;
 use super::super::scandesc::alloc;
 use super::super::{LockMode, OpenRel, Rel};
+use super::price::{self, Prices};
 use super::{columns_of, conditions, exec, list_items, table_columns, Shared};
-use crate::am::counts::stripe_totals;
+use crate::am::counts::{stripe_totals, StripeTotals};
 use crate::write::pending_of;
 use pgrx::pg_sys;
 
@@ -32,16 +33,47 @@ unsafe extern "C-unwind" fn pathlist(
         f(root, rel, rti, rte);
     }
     callback(|| {
+        if (*rte).rtekind != pg_sys::RTEKind::RTE_RELATION
+            || !matches!((*rte).relkind as u8, b'r' | b'm')
+        {
+            return;
+        }
+        // The planner holds a lock on every relation it plans for.
+        let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
+        if !table.is_firn() || (*rte).inh {
+            return;
+        }
+        let totals = stripe_totals(table.rel());
+        let prices = Prices::of(rel, table.rel(), &totals);
+        if totals.rows > 0.0 {
+            only_what_is_needed(rel);
+            price::reprice(root, rel, &prices);
+        }
         if applies(root, rel, rte) {
-            // The planner holds a lock on every relation it plans for.
-            let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
             // Of the system columns a row made of columns has its TID and table only.
-            if table.is_firn() && !uses_transaction_columns(rel) {
-                offer(rel, table.rel());
+            if !uses_transaction_columns(rel) {
+                offer(rel, table.rel(), &totals, &prices);
             }
         }
     });
 }
+
+/// Scans of this relation give the columns that are asked for. PostgreSQL would have index scans give all of them where
+/// nobody minds, as of a heap tuple they cost nothing; a stripe's columns cost a page each. It does not where a
+/// system column is needed (use_physical_tlist()), so one is said to be: from here on, when paths are compared, that
+/// is looked at for columns which the relation gives, and it does not give this one.
+unsafe fn only_what_is_needed(rel: *mut pg_sys::RelOptInfo) {
+    let first = i32::from((*rel).min_attr);
+    if (*rel).reloptkind != pg_sys::RelOptKind::RELOPT_BASEREL || first > TABLE_OID {
+        return;
+    }
+    let system = || (first..=0).map(|n| (*rel).attr_needed.add((n - first) as usize));
+    if system().all(|needed| (*needed).is_null()) {
+        *(*rel).attr_needed.add((TABLE_OID - first) as usize) = pg_sys::bms_make_singleton(0);
+    }
+}
+
+const TABLE_OID: i32 = pg_sys::TableOidAttributeNumber;
 
 unsafe fn applies(
     root: *mut pg_sys::PlannerInfo,
@@ -50,9 +82,6 @@ unsafe fn applies(
 ) -> bool {
     use pg_sys::CmdType as C;
     if !super::super::guc::enable_scan()
-        || (*rte).rtekind != pg_sys::RTEKind::RTE_RELATION
-        || !matches!((*rte).relkind as u8, b'r' | b'm')
-        || (*rte).inh
         || !(*rte).tablesample.is_null()
         || !(*rel).lateral_relids.is_null()
         || (*rel).pathlist.is_null()
@@ -76,8 +105,7 @@ unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
 /// Estimated cost: for rows of the row store that of a sequential scan; of stripes the share of the
 /// pages that the wanted columns take, and less work per row than deforming tuples. A table without
 /// stripes is left to PostgreSQL's own scan.
-unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel) {
-    let totals = stripe_totals(table);
+unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel, totals: &StripeTotals, prices: &Prices) {
     if totals.rows == 0.0 && pending_of(table).is_empty() {
         return;
     }
@@ -90,6 +118,7 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel) {
     let stripe_rows = totals.rows.min((*rel).tuples);
     let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
     let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.5)
+        + prices.values()
         + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
             * (*rel).tuples.max(1.0);
     let io = pages * pg_sys::seq_page_cost;

@@ -1,0 +1,149 @@
+//! Pages that rows were read from one by one, decoded, per session within `firn.page_cache`: who follows an index comes to
+//! the same pages again and again, and a page costs as much to decompress for one value as for all.
+//!
+//! A page is known by its stripe's handle, and a stripe never changes, so nothing of it can be outdated. What belongs
+//! to a handle goes with it.
+
+use crate::pg::guc;
+use firn_format::Column;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+
+/// A page within a stripe: the stripe's column, its number within that.
+pub type PageKey = (u32, u32);
+
+/// Hashes numbers that nobody chooses.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, v: u32) {
+        self.write_u64(u64::from(v));
+    }
+    fn write_u64(&mut self, v: u64) {
+        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 ^= self.0 >> 29;
+    }
+}
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+
+struct Kept {
+    column: Rc<Column>,
+    bytes: usize,
+    used: Cell<u64>,
+}
+
+#[derive(Default)]
+struct Pages {
+    stripes: Map<u64, Map<PageKey, Kept>>,
+    bytes: usize,
+    /// Counts uses.
+    clock: u64,
+    /// Pages that were asked for lately and are not kept, by hash.
+    asked: Vec<u64>,
+}
+
+/// For so many bytes of the cache one page more is remembered as asked for: about as many as fit.
+const BYTES_PER_ASKED: usize = 16_384;
+
+thread_local! {
+    static PAGES: RefCell<Pages> = RefCell::default();
+}
+
+/// Pages of so many stored bytes are worth decoding whole. Of others a value is looked for in the page.
+pub fn fits(stored: usize) -> bool {
+    stored <= guc::page_cache() / 16
+}
+
+/// Whether a page that is not kept was asked for before, not long ago: then it is worth to be decoded whole and kept. Of rows here and
+/// there in a large table, few are of a page that is asked for again, and one value costs less than all.
+pub fn is_asked_again(handle: u64, key: PageKey) -> bool {
+    let mut hash = Mix(handle);
+    hash.write_u32(key.0);
+    hash.write_u32(key.1);
+    let hash = hash.finish();
+    PAGES.with_borrow_mut(|pages| {
+        let size = (guc::page_cache() / BYTES_PER_ASKED).next_power_of_two();
+        if pages.asked.len() != size {
+            pages.asked = vec![0; size];
+        }
+        let place = &mut pages.asked[hash as usize & (size - 1)];
+        std::mem::replace(place, hash) == hash
+    })
+}
+
+/// A page that is kept of the stripe that this handle is of.
+pub fn find(handle: u64, key: PageKey) -> Option<Rc<Column>> {
+    PAGES.with_borrow_mut(|pages| {
+        pages.clock += 1;
+        let kept = pages.stripes.get(&handle)?.get(&key)?;
+        kept.used.set(pages.clock);
+        Some(kept.column.clone())
+    })
+}
+
+/// Keep a page, unless it is too large a part of what may be kept. True when it is so small a part of it that the reader
+/// may hold on to it, too.
+pub fn keep(handle: u64, key: PageKey, column: &Rc<Column>) -> bool {
+    let most = guc::page_cache();
+    let bytes = column.memory_bytes() + std::mem::size_of::<(PageKey, Kept, Column)>();
+    PAGES.with_borrow_mut(|pages| {
+        if bytes > most / 8 {
+            pages.make_room(most);
+            return false;
+        }
+        pages.make_room(most - bytes);
+        let kept = Kept { column: column.clone(), bytes, used: Cell::new(pages.clock) };
+        if let Some(before) = pages.stripes.entry(handle).or_default().insert(key, kept) {
+            pages.bytes -= before.bytes;
+        }
+        pages.bytes += bytes;
+        bytes <= most / 64
+    })
+}
+
+/// Nobody has this handle any more.
+pub fn forget(handle: u64) {
+    // A session that ends may have given up its pages before its handles.
+    let _ = PAGES.try_with(|pages| {
+        let mut pages = pages.borrow_mut();
+        if let Some(gone) = pages.stripes.remove(&handle) {
+            pages.bytes -= gone.values().map(|kept| kept.bytes).sum::<usize>();
+        }
+    });
+}
+
+impl Pages {
+    /// Drop those not used longest, a quarter of all at a time, until the others take no more than `most` bytes.
+    fn make_room(&mut self, most: usize) {
+        while self.bytes > most {
+            let each = self.stripes.values().flat_map(|pages| pages.values());
+            let mut uses: Vec<u64> = each.map(|kept| kept.used.get()).collect();
+            let quarter = uses.len() / 4;
+            let (_, oldest, _) = uses.select_nth_unstable(quarter);
+            let oldest = *oldest;
+            let bytes = &mut self.bytes;
+            self.stripes.retain(|_, pages| {
+                pages.retain(|_, kept| {
+                    let stays = kept.used.get() > oldest;
+                    if !stays {
+                        *bytes -= kept.bytes;
+                    }
+                    stays
+                });
+                !pages.is_empty()
+            });
+        }
+    }
+}
