@@ -55,6 +55,10 @@ pub(super) unsafe fn note(state: *mut pg_sys::PlanState) {
     })
 }
 
+unsafe fn is_btree(index: pg_sys::Relation) -> bool {
+    !index.is_null() && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
+}
+
 impl Slot {
     /// Whether the columns needed in this slot may be fewer than all.
     pub fn is_marked(self) -> bool {
@@ -78,7 +82,11 @@ impl Slot {
             let rechecked = match (*plan).type_ {
                 pg_sys::NodeTag::T_IndexScan => {
                     let index = plan as *mut pg_sys::IndexScan;
-                    [(*index).indexqualorig, (*index).indexorderbyorig]
+                    // What a B-tree finds is not checked again.
+                    match is_btree((*(scan as *mut pg_sys::IndexScanState)).iss_RelationDesc) {
+                        true => [std::ptr::null_mut(), std::ptr::null_mut()],
+                        false => [(*index).indexqualorig, (*index).indexorderbyorig],
+                    }
                 }
                 pg_sys::NodeTag::T_BitmapHeapScan => {
                     let bitmap = plan as *mut pg_sys::BitmapHeapScan;
