@@ -426,12 +426,66 @@ def pages_bounded(cluster):
             rows.add(c.execute(walk[0], []).fetchone())
             grown[cache] = resident(c.info.backend_pid) - before
             c.execute(walk[1], [list(range(1, 120000, 300))])
-            # Less room from now on.
-            c.execute("SET firn.page_cache = '1MB'")
-            rows.add(c.execute(walk[0], []).fetchone())
+            # Less room from now on, or none.
+            for less in ("1MB", "0"):
+                c.execute(f"SET firn.page_cache = '{less}'")
+                rows.add(c.execute(walk[0], []).fetchone())
     assert len(rows) == 1, rows
     # Metadata and dictionaries have a cache of their own.
     assert grown["200MB"] > 12 << 20 and max(grown["0"], grown["1MB"]) < 8 << 20, grown
+
+
+def prices(cluster):
+    """Plans of rows by index cost what they cost: index-only scans read no column, a cache that holds a table makes look-ups cheaper."""
+    with cluster.connect() as c:
+        stripes(c, "priced", 20, "a int, t text", "i % 5000, md5(i::text)", rows=5000)
+        c.execute("CREATE INDEX ON priced (a, id); CREATE INDEX ON priced (id)")
+        c.execute("VACUUM ANALYZE priced")
+
+        def cost(sql, *settings):
+            for setting in ("RESET ALL", *settings):
+                c.execute(f"SET {setting}" if "=" in setting else setting)
+            [[plan]] = c.execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
+            return plan[0]["Plan"]["Node Type"], plan[0]["Plan"]["Total Cost"]
+
+        only = ["firn.enable_scan = off", "enable_seqscan = off", "enable_bitmapscan = off"]
+        ids = "SELECT id FROM priced WHERE a = 7"
+        node, price = cost(ids, *only)
+        assert node == "Index Only Scan" and cost(ids, *only, "firn.page_cache = 0")[1] == price, (node, price)
+        node, dear = cost(ids, *only, "enable_indexonlyscan = off")
+        assert node == "Index Scan" and dear > price, (node, dear, price)
+        text = "SELECT t FROM priced WHERE a BETWEEN 7 AND 300"
+        assert cost(text, *only, "firn.page_cache = 0")[1] > cost(text, *only, "firn.page_cache = '64MB'")[1]
+        # What is changed is found by PostgreSQL's own scan where an index does not win.
+        found = [cost(f"DELETE FROM priced WHERE a < {n}")[1] for n in (1, 5000)]
+        assert found[1] <= cost("DELETE FROM priced WHERE a < 5000", "enable_indexscan = off", "enable_bitmapscan = off")[1], found
+        c.execute("RESET ALL")
+        plans = ["".join(line for [line] in c.execute(f"EXPLAIN DELETE FROM priced WHERE a < {n}").fetchall()) for n in (1, 5000)]
+        assert "Seq Scan" in plans[1] and "Seq Scan" not in plans[0], plans
+
+
+def lookups_beside_deletion(cluster):
+    """Rows of a stripe that somebody is deleting from are found without looking at all that he has deleted."""
+    with cluster.connect() as c, cluster.connect(autocommit=False) as other, cluster.connect(autocommit=False) as old:
+        stripes(c, "going", 1, "v text", "md5(i::text)", rows=20000)
+        c.execute("CREATE UNIQUE INDEX ON going (id)")
+        c.execute("VACUUM ANALYZE going")
+        query = "SELECT v FROM going WHERE id IN (1, 2, 3, 4, 19000)"
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute(BY_INDEX)
+        c.execute(BY_INDEX)
+        before = old.execute(query).fetchall()
+        other.execute("DELETE FROM going WHERE id < 19000")
+
+        def buffers(conn):
+            assert sorted(conn.execute(query).fetchall()) == sorted(before)
+            [[plan]] = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {query}").fetchall()
+            return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+
+        assert buffers(c) < 100, buffers(c)
+        other.commit()
+        assert buffers(old) < 100, buffers(old)
+        assert len(c.execute(query).fetchall()) == 1
 
 
 def lookups_beside_changes(cluster):
@@ -476,7 +530,7 @@ def lookups_beside_changes(cluster):
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded,
-    lookups_beside_changes)}
+    lookups_beside_changes, lookups_beside_deletion, prices)}
 
 
 def run(tally, pattern):

@@ -25,7 +25,7 @@ pub struct KnownStripes {
 struct Known {
     found: Found,
     rows_asked_for: u32,
-    /// No tombstone of it is seen.
+    /// It has no tombstones.
     whole: bool,
 }
 
@@ -65,9 +65,10 @@ impl Known {
     fn look(&mut self, directory: &Directory, tid: Tid, row: u32, snap: Snap) -> Option<RowAt> {
         let (toast, found) = (&directory.toast, &self.found);
         if !self.whole {
-            self.rows_asked_for += 1;
+            self.rows_asked_for = self.rows_asked_for.saturating_add(1);
             if self.rows_asked_for == SINGLE_LOOKS + 1 {
-                self.whole = !tombstones::any(toast, found.slot, found.entry.rows, snap);
+                // Whoever sees them: the first one ends the search. If there is none, this snapshot will see none.
+                self.whole = !tombstones::any(toast, found.slot, found.entry.rows, Snap::any());
             }
         }
         let deleted = !self.whole

@@ -24,7 +24,8 @@ pub struct SnapshotId {
     xmin: u32,
     xmax: u32,
     curcid: u32,
-    completed: u64,
+    /// How many transactions and subtransactions were.
+    running: (u32, u32),
 }
 
 impl Snap {
@@ -66,9 +67,9 @@ impl Snap {
         unsafe { (*self.0).curcid }
     }
 
-    /// What it sees, in short; None unless it is an MVCC snapshot of a transaction that is not serializable. Two that are
-    /// equal, at one place and in one transaction, see the same: PostgreSQL itself takes a snapshot for current as
-    /// long as no transaction has completed (GetSnapshotDataReuse()).
+    /// What it sees, in short; None unless it is an MVCC snapshot of a transaction that is not serializable. For those who live no
+    /// longer than the snapshot that they were made for, as a scan does: it tells whether they are asked
+    /// under another one. (Two snapshots that were at one place one after the other can be equal in this, and see different rows.)
     pub fn id(self) -> Option<SnapshotId> {
         if self.kind() != SnapKind::Mvcc || super::xact::is_serializable() {
             return None;
@@ -80,7 +81,7 @@ impl Snap {
             xmin: snap.xmin.into_inner(),
             xmax: snap.xmax.into_inner(),
             curcid: snap.curcid,
-            completed: snap.snapXactCompletionCount,
+            running: (snap.xcnt, snap.subxcnt as u32),
         })
     }
 

@@ -87,21 +87,21 @@ pub fn is_asked_again(handle: u64, key: PageKey) -> bool {
 pub fn find(handle: u64, key: PageKey) -> Option<Rc<Column>> {
     PAGES.with_borrow_mut(|pages| {
         pages.clock += 1;
+        // There may be less room than there was.
+        pages.make_room(guc::page_cache());
         let kept = pages.stripes.get(&handle)?.get(&key)?;
         kept.used.set(pages.clock);
         Some(kept.column.clone())
     })
 }
 
-/// Keep a page, unless it is too large a part of what may be kept. True when it is so small a part of it that the reader
-/// may hold on to it, too.
-pub fn keep(handle: u64, key: PageKey, column: &Rc<Column>) -> bool {
+/// Keep a page, unless it is too large a part of what may be kept.
+pub fn keep(handle: u64, key: PageKey, column: &Rc<Column>) {
     let most = guc::page_cache();
     let bytes = column.memory_bytes() + std::mem::size_of::<(PageKey, Kept, Column)>();
     PAGES.with_borrow_mut(|pages| {
         if bytes > most / 8 {
-            pages.make_room(most);
-            return false;
+            return;
         }
         pages.make_room(most - bytes);
         let kept = Kept { column: column.clone(), bytes, used: Cell::new(pages.clock) };
@@ -109,7 +109,6 @@ pub fn keep(handle: u64, key: PageKey, column: &Rc<Column>) -> bool {
             pages.bytes -= before.bytes;
         }
         pages.bytes += bytes;
-        bytes <= most / 64
     })
 }
 

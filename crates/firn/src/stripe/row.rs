@@ -7,7 +7,7 @@ use super::pages::{self, PageKey};
 use crate::pg::datum::{Conversion, Datum};
 use crate::pg::Toast;
 use firn_format::{Column, PageLocation, StripeWriter};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// A row as datums; the buffer owns what they point to until its next use.
 #[derive(Default)]
@@ -21,13 +21,13 @@ pub struct RowBuffer {
     last: LastPages,
 }
 
-/// The pages that were read last, one of each column of a stripe.
+/// The pages that were read last, one of each column of a stripe. They belong to the cache.
 #[derive(Default)]
 struct LastPages {
     /// The number of the stripe's handle.
     handle: u64,
     /// By the stripe's columns.
-    pages: Vec<Option<(u32, Rc<Column>)>>,
+    pages: Vec<(u32, Weak<Column>)>,
 }
 
 impl RowBuffer {
@@ -65,9 +65,9 @@ impl RowBuffer {
             self.last = LastPages { handle: handle.number, pages: Vec::new() };
         }
         let (column, number) = key;
-        if let Some(Some((last, decoded))) = self.last.pages.get(column as usize) {
-            if *last == number {
-                return Some(decoded.clone());
+        if let Some((last, decoded)) = self.last.pages.get(column as usize) {
+            if let Some(decoded) = decoded.upgrade().filter(|_| *last == number) {
+                return Some(decoded);
             }
         }
         let decoded = match pages::find(handle.number, key) {
@@ -92,17 +92,15 @@ impl RowBuffer {
                     .unwrap_or_else(|e| handle.raise(e))
                 });
                 let decoded = Rc::new(decoded);
-                if !pages::keep(handle.number, key, &decoded) {
-                    return Some(decoded);
-                }
+                pages::keep(handle.number, key, &decoded);
                 decoded
             }
         };
         let pages = &mut self.last.pages;
         if pages.len() <= column as usize {
-            pages.resize(column as usize + 1, None);
+            pages.resize(column as usize + 1, (0, Weak::new()));
         }
-        pages[column as usize] = Some((number, decoded.clone()));
+        pages[column as usize] = (number, Rc::downgrade(&decoded));
         Some(decoded)
     }
 

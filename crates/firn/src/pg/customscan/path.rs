@@ -2,7 +2,7 @@
 
 use super::super::ext::callback;
 use super::super::scandesc::alloc;
-use super::super::{LockMode, OpenRel, Rel};
+use super::super::{LockMode, OpenRel};
 use super::price::{self, Prices};
 use super::{columns_of, conditions, exec, list_items, table_columns, Shared};
 use crate::am::counts::{stripe_totals, StripeTotals};
@@ -40,19 +40,22 @@ unsafe extern "C-unwind" fn pathlist(
         }
         // The planner holds a lock on every relation it plans for.
         let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
-        if !table.is_firn() || (*rte).inh {
+        if !table.is_firn() || (*rte).inh || !(*rte).tablesample.is_null() {
             return;
         }
         let totals = stripe_totals(table.rel());
+        if totals.rows == 0.0 && pending_of(table.rel()).is_empty() {
+            return;
+        }
         let prices = Prices::of(rel, table.rel(), &totals);
         if totals.rows > 0.0 {
             only_what_is_needed(rel);
             price::reprice(root, rel, &prices);
         }
-        if applies(root, rel, rte) {
+        if applies(root, rel) {
             // Of the system columns a row made of columns has its TID and table only.
             if !uses_transaction_columns(rel) {
-                offer(rel, table.rel(), &totals, &prices);
+                offer(rel, &totals, &prices);
             }
         }
     });
@@ -75,14 +78,9 @@ unsafe fn only_what_is_needed(rel: *mut pg_sys::RelOptInfo) {
 
 const TABLE_OID: i32 = pg_sys::TableOidAttributeNumber;
 
-unsafe fn applies(
-    root: *mut pg_sys::PlannerInfo,
-    rel: *mut pg_sys::RelOptInfo,
-    rte: *mut pg_sys::RangeTblEntry,
-) -> bool {
+unsafe fn applies(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo) -> bool {
     use pg_sys::CmdType as C;
     if !super::super::guc::enable_scan()
-        || !(*rte).tablesample.is_null()
         || !(*rel).lateral_relids.is_null()
         || (*rel).pathlist.is_null()
     {
@@ -103,12 +101,8 @@ unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
 }
 
 /// Estimated cost: for rows of the row store that of a sequential scan; of stripes the share of the
-/// pages that the wanted columns take, and less work per row than deforming tuples. A table without
-/// stripes is left to PostgreSQL's own scan.
-unsafe fn offer(rel: *mut pg_sys::RelOptInfo, table: Rel, totals: &StripeTotals, prices: &Prices) {
-    if totals.rows == 0.0 && pending_of(table).is_empty() {
-        return;
-    }
+/// pages that the wanted columns take, and less work per row than deforming tuples.
+unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Prices) {
     let columns = f64::from((*rel).max_attr.max(1));
     let exprs = (*(*rel).reltarget).exprs;
     let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);

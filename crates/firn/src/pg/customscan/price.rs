@@ -47,7 +47,7 @@ impl Prices {
         let attributes = table.attributes();
         let price = |i: usize| {
             let attribute = &attributes[i];
-            let noted = *(*rel).attr_widths.add(i + 1 - (*rel).min_attr as usize);
+            let noted = *(*rel).attr_widths.offset(i as isize + 1 - (*rel).min_attr as isize);
             let (page_rows, width, operators) = match (attribute.by_value, attribute.length) {
                 (true, _) => (PAGE_ROWS, 8.0, 1.0),
                 // Numerics are kept as integers where they are short.
@@ -153,6 +153,10 @@ pub(super) unsafe fn reprice(
     // add_path() keeps them in order of their costs, and relies on it.
     sort((*rel).pathlist);
     sort((*rel).partial_pathlist);
+    // PostgreSQL may have dropped its own scan for a path that was cheaper then.
+    let path = pg_sys::create_seqscan_path(root, rel, (*rel).lateral_relids, 0);
+    add(root, rel, path, prices);
+    pg_sys::add_path(rel, path);
 }
 
 unsafe fn sort(list: *mut pg_sys::List) {
@@ -172,6 +176,11 @@ unsafe fn add(
     use pg_sys::NodeTag as T;
     let loops = loops(root, path);
     let extra = match ((*path).type_, (*path).pathtype) {
+        // It asks whether rows are visible, and reads no column.
+        (T::T_IndexPath, T::T_IndexOnlyScan) => {
+            let index = path as *mut pg_sys::IndexPath;
+            (*index).indexselectivity * (*rel).tuples * prices.share * pg_sys::cpu_tuple_cost * 2.0
+        }
         (T::T_IndexPath, _) => {
             let index = path as *mut pg_sys::IndexPath;
             let tuples = ((*index).indexselectivity * (*rel).tuples).max(1.0);
