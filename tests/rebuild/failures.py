@@ -198,9 +198,11 @@ def left_overs_are_not_attached(cluster):
 
 def altered_while_it_is_made(cluster):
     """A statement comes when the copy of an index is being made, and beside a reader, so that it cannot be dropped: nothing is left, of
-    a partition neither. CREATE INDEX of its parent does not wait for the reader; what is out of use is left to VACUUM."""
-    for statement in ("ALTER TABLE f ALTER r TYPE bigint", "ALTER TABLE over ALTER r TYPE bigint", "CREATE INDEX over_r ON over (r)"):
-        with cluster.connect() as c, cluster.connect() as catalog, cluster.connect() as reader:
+    a partition neither. CREATE INDEX of its parent does not wait for the reader, whether the copy has been committed (and waits for a
+    writer) or not; what is out of use is left to VACUUM."""
+    for statement, writes in (("ALTER TABLE f ALTER r TYPE bigint", False), ("ALTER TABLE over ALTER r TYPE bigint", False),
+                              ("CREATE INDEX over_r ON over (r)", False), ("CREATE INDEX over_r ON over (r)", True)):
+        with cluster.connect() as c, cluster.connect() as catalog, cluster.connect() as reader, cluster.connect() as writer:
             fresh(c, ["random"], 15000)
             if "over" in statement:
                 c.execute("CREATE TABLE over (LIKE f) PARTITION BY RANGE (id); ALTER TABLE over ATTACH PARTITION f DEFAULT")
@@ -222,10 +224,15 @@ def altered_while_it_is_made(cluster):
                 wait_until(sql, lambda: c.execute(waits, (waited_for,)).fetchone()[0] == 1)
                 if waited_for == "pg_depend":
                     reader.execute("BEGIN; SELECT count(*) FROM f")
+                    if writes:
+                        writer.execute("BEGIN; DELETE FROM f WHERE id = 1")
+                        catalog.execute("ROLLBACK")
+                        wait_until("copy", lambda: c.execute(INVALID + " AND indislive").fetchall())
             catalog.execute("ROLLBACK")
             # VACUUM gives way, and leaves the copy as the reader uses it.
             threads[0].join()
             assert c.execute(INVALID).fetchall() == [("f_random_ccnew",)], c.execute(INVALID).fetchall()
+            writer.execute("ROLLBACK")
             if "CREATE" in statement:
                 threads[1].join(60)
                 assert not threads[1].is_alive(), "waits for the reader"

@@ -215,15 +215,14 @@ unsafe fn drop_of(first: u32, level: i32, tables: impl Fn() -> Vec<u32>, lock: L
     let matters = |index: &u32| lock != LockMode::Share || catalog::is_live_index(*index);
     let is_left = |oid: u32| is_ours(&oid) && rebuild::left_overs(oid).iter().any(matters);
     for oid in tables() {
-        // The stronger one at once, where it is known to be needed, and never on top of the weaker one: two who hold that
-        // would wait for each other.
-        let at_once = if is_left(oid) { STRONGEST } else { lock as i32 };
-        pg_sys::LockRelationOid(oid.into(), at_once);
+        pg_sys::LockRelationOid(oid.into(), lock as i32);
+        // Asked under the lock only: what is there before may be what a rebuild is at work on, which gives way to us.
         if !is_left(oid) {
             continue;
         }
-        if at_once != STRONGEST {
-            pg_sys::UnlockRelationOid(oid.into(), at_once);
+        if lock as i32 != STRONGEST {
+            // Not on top of the weaker one: two who hold that would wait for each other.
+            pg_sys::UnlockRelationOid(oid.into(), lock as i32);
             pg_sys::LockRelationOid(oid.into(), STRONGEST);
         }
         rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
