@@ -176,6 +176,16 @@ def seen(cluster):
         assert c.execute("SELECT rows, stripes, stripe_rows, deleted_rows, local_bytes > 0, cold_bytes FROM firn.tables "
                          "WHERE relation = 'z'::regclass").fetchone() == (143, 2, 150, 7, True, 0)
         c.execute("DROP TABLE z; DROP TYPE mood")
+        # Stripes that have a column in another form than its type's have no bounds of it: points in time of the last 30 years, NaN,
+        # integers from before the column's were oids.
+        c.execute("CREATE TABLE z (a timestamp, b timestamptz, c numeric(10,2), d int) USING firn")
+        c.execute("INSERT INTO z VALUES ('4713-01-01 BC', '2020-01-01 00:00+00', 'NaN', -1), ('294276-06-06', '294276-06-06 00:00+00', 1, 7)")
+        c.execute("ALTER TABLE z ALTER d TYPE oid")
+        c.execute("INSERT INTO z VALUES ('4713-01-01 BC', '2020-01-01 00:00+00', 2, 5), ('2020-01-01', NULL, 1, 7)")
+        first, second = ({k: (v["min"], v["max"]) for k, v in z.items()} for [z] in c.execute("SELECT zone_maps FROM firn.stripes('z') ORDER BY slot"))
+        assert first == dict.fromkeys("abcd", (None, None)), first
+        assert second == {"a": ("4713-01-01 00:00:00 BC", "2020-01-01 00:00:00"), "b": ("2020-01-01 00:00:00+00",) * 2, "c": (1.0, 2.0), "d": ("5", "7")}, second
+        c.execute("DROP TABLE z")
 
 
 def expect(c, sql, *states):

@@ -3,7 +3,7 @@
 
 mod conditions;
 mod count;
-mod kinds;
+pub mod kinds;
 mod scan;
 
 pub use conditions::{Bound, Condition, Operand, Test};

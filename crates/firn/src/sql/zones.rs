@@ -2,6 +2,7 @@
 
 use crate::pg::datum::{text_of, EPOCH_DAYS, EPOCH_MICROS};
 use crate::pg::Rel;
+use crate::plan::kinds::zone_of;
 use crate::stripe::layout;
 use firn_format::{Bound, ColumnKind, ZoneMap};
 use std::fmt::Write;
@@ -14,6 +15,8 @@ pub fn describe(table: Rel, zones: &[(i32, ZoneMap)]) -> String {
     for (id, zone) in zones {
         let column = layout.columns.iter().flatten().find(|c| i32::from(c.attribute.number) == *id);
         let Some(column) = column else { continue };
+        // The stripe may have the column as another kind, whose bounds would say something else in this one's terms.
+        let zone = zone_of(zone, column.kind);
         if out.len() > 1 {
             out.push_str(", ");
         }
