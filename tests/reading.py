@@ -397,8 +397,8 @@ def rewound_cursors(cluster):
             assert first[:1] + (ids(f"FETCH {fetched - 1} FROM c") if fetched > 1 else []) == first, fetched
             assert fetched == 1 or ids(f"FETCH BACKWARD {fetched - 1} FROM c") == first[-2::-1], fetched
             c.rollback()
-        c.execute("CREATE TABLE seen (id int); CREATE PROCEDURE walk() LANGUAGE plpgsql AS $$ DECLARE r record; n int := 0; BEGIN "
-                  "FOR r IN SELECT id FROM w LOOP INSERT INTO seen VALUES (r.id); n := n + 1; IF n % 9000 = 0 THEN COMMIT; END IF; "
+        c.execute("CREATE TABLE seen (id int); CREATE PROCEDURE walk() LANGUAGE plpgsql AS $$ DECLARE d CURSOR FOR SELECT id FROM w; n int := 0; BEGIN "
+                  "FOR r IN d LOOP INSERT INTO seen VALUES (r.id); n := n + 1; IF n % 9000 = 0 THEN COMMIT; END IF; "
                   "END LOOP; END $$")
         c.commit()
         c.autocommit = True
