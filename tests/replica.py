@@ -404,7 +404,7 @@ def subscription():
 
 def loads_taken_back():
     """A subscription looks for a row while a load that has brought one like it is taken back: it does not find that, be it that VACUUM
-    has removed it since."""
+    has removed it since, or what it would read next of a stripe that it is within."""
     cluster = Cluster("taken-back", ["wal_level=logical", "autovacuum=off"]).create()
     try:
         for name in ("source", "target"):
@@ -413,9 +413,11 @@ def loads_taken_back():
         with cluster.connect("source") as source, cluster.connect("target") as target, cluster.connect("target") as other:
             for c in (source, target):
                 c.execute("CREATE TYPE kind AS ENUM ('old', 'new')")
-            # Who compares waits for our lock.
+            # Who compares waits for our lock: at the first row, or at the first that is new.
             target.execute("""CREATE FUNCTION same(a kind, b kind) RETURNS bool LANGUAGE plpgsql AS $$BEGIN
-                PERFORM pg_advisory_xact_lock_shared(77); RETURN a::text = b::text; END$$""")
+                PERFORM pg_advisory_xact_lock_shared(77);
+                IF a::text = 'new' AND b::text = 'new' THEN PERFORM pg_advisory_xact_lock_shared(78); END IF;
+                RETURN a::text = b::text; END$$""")
             target.execute("CREATE OPERATOR = (LEFTARG = kind, RIGHTARG = kind, FUNCTION = same)")
             target.execute("CREATE OPERATOR CLASS kinds DEFAULT FOR TYPE kind USING btree AS OPERATOR 3 =")
             source.execute("CREATE TABLE t (k kind, id int, v text); ALTER TABLE t REPLICA IDENTITY FULL")
@@ -433,23 +435,27 @@ def loads_taken_back():
                     time.sleep(0.1)
 
             until("the first copy", "SELECT count(*) FROM (SELECT FROM t HAVING count(*) = 200) x")
-            for id, then in ((1000, "SELECT"), (2000, "VACUUM t")):
+            for id, lock, then in ((1000, 77, "SELECT"), (2000, 77, "VACUUM t"), (3000, 78, "VACUUM t")):
                 source.execute("INSERT INTO t VALUES ('new', %s, 'v')", (id,))
                 until("a row more", f"SELECT count(*) FROM t WHERE id = {id}")
                 target.execute(f"DELETE FROM t WHERE id = {id}")
                 other.execute("SET firn.bulk_threshold = 0; BEGIN")
-                other.execute(f"INSERT INTO t VALUES ('new', {id}, 'v'); INSERT INTO t VALUES ('new', {id + 1}, 'v')")
-                target.execute("SELECT pg_advisory_lock(77)")
+                if lock == 77:
+                    other.execute(f"INSERT INTO t VALUES ('new', {id}, 'v'); INSERT INTO t VALUES ('new', {id + 1}, 'v')")
+                else:
+                    other.execute(f"INSERT INTO t SELECT 'new', {id} + i, md5(i::text) FROM generate_series(1, 5000) i")
+                target.execute(f"SELECT pg_advisory_lock({lock})")
                 source.execute("UPDATE t SET v = 'never' WHERE id = %s", (id,))
                 until("comparing", "SELECT count(*) FROM pg_locks l JOIN pg_stat_subscription s USING (pid) WHERE NOT l.granted AND locktype = 'advisory'")
                 other.execute("ROLLBACK")
                 target.execute(then)
-                target.execute("SELECT pg_advisory_unlock(77)")
+                target.execute(f"SELECT pg_advisory_unlock({lock})")
                 source.execute("INSERT INTO t VALUES ('old', %s, 'last')", (id + 2,))
                 until("the changes after it", f"SELECT count(*) FROM t WHERE id = {id + 2}")
                 found = target.execute(f"SELECT id, v FROM t WHERE id IN ({id}, {id + 1})").fetchall()
                 assert not found, (then, found)
                 target.execute(f"DELETE FROM t WHERE id = {id + 2}")
+            assert target.execute("SELECT apply_error_count FROM pg_stat_subscription_stats").fetchone() == (0,)
             assert not target.execute("SELECT * FROM firn.check('t')").fetchall()
             target.execute("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s")
         assert not cluster.alarms(), cluster.alarms()

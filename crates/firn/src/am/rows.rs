@@ -117,6 +117,9 @@ impl StripeRows {
                     if current.deleted.as_ref().is_some_and(|d| d.contains(row)) {
                         continue;
                     }
+                    if current.is_taken_back(row) {
+                        break;
+                    }
                     let (tid, xmin) = (Tid::of(current.slot, row), current.xmin);
                     if let Some(who) = &current.unsettled {
                         let deleter = who.deleters.get(&row).copied().unwrap_or(0);
@@ -166,7 +169,7 @@ impl StripeRows {
                     _ if xact::is_ours(xmin) => 0,
                     _ if xact::is_in_progress(xmin) => xmin,
                     _ if xact::did_commit(xmin) => 0,
-                    // Whoever was loading it when it was listed has taken that back since.
+                    // Whoever was loading it when it was listed has taken that back since, see also `is_taken_back`.
                     _ => return,
                 };
                 let (deleted, deleters) = tombstones::dirty(&directory.toast, slot, rows);
@@ -191,8 +194,7 @@ impl StripeRows {
                 self.nulls.clone_from(&self.buffer.nulls);
             }
             Source::Stripe(reader) => {
-                let covered = current.batch.as_ref().is_some_and(|(b, _)| b.rows.contains(&row));
-                if !covered {
+                if !has(&current.batch, row) {
                     // Index builds and rewrites ask nowhere else.
                     xact::check_for_interrupts();
                     let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);
@@ -289,6 +291,21 @@ impl Current {
         self.row = self.row.clamp(self.within.start - 1, self.within.end);
         inside.then_some(self.row as u32)
     }
+
+    /// Whoever was loading the stripe when it was opened has taken that back since, and VACUUM may have removed what is
+    /// to be read next.
+    fn is_taken_back(&self, row: u32) -> bool {
+        let inserter = self.unsettled.as_ref().map_or(0, |who| who.inserter);
+        inserter != 0
+            && !has(&self.batch, row)
+            && !xact::is_in_progress(inserter)
+            && !xact::did_commit(inserter)
+    }
+}
+
+/// The row has been read.
+fn has(batch: &Option<(Batch, Vec<Datums>)>, row: u32) -> bool {
+    batch.as_ref().is_some_and(|(batch, _)| batch.rows.contains(&row))
 }
 
 /// Which rows of a stripe have TIDs in `range`.
