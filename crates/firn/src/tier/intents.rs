@@ -39,8 +39,8 @@ fn decode(data: &[u8]) -> (u32, String) {
     (generation, String::from_utf8_lossy(&key[..end]).into_owned())
 }
 
-/// All intents of stripes at these slots. `live` says whether their run may be at work.
-pub fn list(directory: &Directory, slots: Range<u32>, live: bool) -> Vec<Noted> {
+/// The intents of stripes at these slots that `snap` sees. `live` says whether their run may be at work.
+pub fn list(directory: &Directory, slots: Range<u32>, live: bool, snap: Snap) -> Vec<Noted> {
     let mut list = Vec::new();
     let all = |key: ChunkKey, row: &crate::pg::toast::RowView| {
         let (generation, name) = decode(row.data());
@@ -50,7 +50,7 @@ pub fn list(directory: &Directory, slots: Range<u32>, live: bool) -> Vec<Noted> 
     };
     if !slots.is_empty() {
         let (low, high) = (slots.start as i32, (slots.end.min(VIRTUAL_BASE) - 1) as i32);
-        directory.toast.scan(keys::INTENT, low, high, Snap::self_snap(), false, all);
+        directory.toast.scan(keys::INTENT, low, high, snap, false, all);
     }
     list
 }

@@ -4,6 +4,7 @@ use super::intents::{self, Noted};
 use super::stores::{self, call, cancelled, raise, Open};
 use crate::directory::{allocation, Directory, Found};
 use crate::mover::Part;
+use crate::pg::snapshot::Registered;
 use crate::pg::{
     catalog, error, guc, lock, xact, Count, Kind, LockMode, Phase, Progress, Rel, Snap,
 };
@@ -90,7 +91,7 @@ pub fn offload_table(table: Rel, server: &str, part: &mut Part, progress: &Progr
     let described: Vec<Stripe> = local.iter().map(describe).collect();
     let stripes: HashMap<u32, Found> = local.into_iter().map(|f| (f.slot.0, f)).collect();
     // The table's lock excludes other offloads, so each is a dead run's.
-    let noted = intents::list(&directory, slots, false);
+    let noted = intents::list(&directory, slots, false, Snap::self_snap());
     let known: Vec<_> = noted.iter().map(|n| n.intent.clone()).collect();
     let mut nonce = firn_lake::random_nonce;
     let plan = plan::plan_offload(&identity(table), &described, &known, None, &mut nonce)
@@ -235,7 +236,8 @@ pub fn load_table(table: Rel, part: &mut Part, progress: &Progress) -> i64 {
 /// Objects of a table that nothing seems to need: server, key, reason.
 ///
 /// The store is listed first: an object in the list whose offload is running then has an intent, and is named
-/// by the directory later if its offload has committed meanwhile.
+/// by the directory later if its offload has committed meanwhile. One snapshot sees either, and each row of the
+/// directory that VACUUM moves meanwhile.
 pub fn unneeded(table: Rel) -> Vec<(String, String, String)> {
     let Some(directory) = open_directory(table, LockMode::AccessShare) else { return Vec::new() };
     let identity = identity(table);
@@ -247,9 +249,10 @@ pub fn unneeded(table: Rel) -> Vec<(String, String, String)> {
         lists.push((server, listed));
     }
     let at_work = lock::is_held_by_others(table, LockMode::ShareUpdateExclusive);
-    let stripes: Vec<Stripe> = directory.list(Snap::self_snap()).iter().map(describe).collect();
-    let known: Vec<_> =
-        intents::list(&directory, 0..VIRTUAL_BASE, at_work).into_iter().map(|n| n.intent).collect();
+    let snapshot = Registered::latest();
+    let stripes: Vec<Stripe> = directory.list(snapshot.snap()).iter().map(describe).collect();
+    let noted = intents::list(&directory, 0..VIRTUAL_BASE, at_work, snapshot.snap());
+    let known: Vec<_> = noted.into_iter().map(|n| n.intent).collect();
     let mut result = Vec::new();
     for (server, listed) in lists {
         for u in plan::unneeded(&identity, &listed, &stripes, &known) {
