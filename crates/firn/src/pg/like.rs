@@ -56,10 +56,16 @@ pub(super) fn end(around: usize) {
 
 /// The relation of that name. Whether one may know of it, and what is said of names that are wrong, is PostgreSQL's to say.
 unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
-    let oid = match (*name).schemaname.is_null() {
+    // A temporary table has got no schema with its name, wherever the path has that.
+    let is_temporary = (*name).relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP;
+    let schema = match (*name).schemaname.is_null() {
+        true if is_temporary => c"pg_temp".as_ptr(),
+        _ => (*name).schemaname,
+    };
+    let oid = match schema.is_null() {
         true => pg_sys::RelnameGetRelid((*name).relname),
         false => {
-            let schema = pg_sys::LookupNamespaceNoError((*name).schemaname);
+            let schema = pg_sys::LookupNamespaceNoError(schema);
             pg_sys::get_relname_relid((*name).relname, schema)
         }
     };
