@@ -9,10 +9,17 @@ use super::{catalog, rebuild, LockMode, OpenRel};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 
+/// A table whose indexes are cloned.
+#[derive(Clone, Copy)]
+struct Source {
+    table: u32,
+    /// So are the comments on them.
+    comments: bool,
+}
+
 /// A CREATE TABLE that is being run and clones indexes.
 struct Creation {
-    /// Those of these tables.
-    sources: Vec<u32>,
+    sources: Vec<Source>,
     /// The left-over of each statement that said what one would.
     seen: Vec<u32>,
 }
@@ -33,8 +40,10 @@ pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt, is_clients: bool)
             continue;
         }
         let clause = element as *mut pg_sys::TableLikeClause;
-        if (*clause).options & pg_sys::TableLikeOption::CREATE_TABLE_LIKE_INDEXES != 0 {
-            sources.extend(named((*clause).relation));
+        let asks_for = |what| (*clause).options & what != 0;
+        if asks_for(pg_sys::TableLikeOption::CREATE_TABLE_LIKE_INDEXES) {
+            let comments = asks_for(pg_sys::TableLikeOption::CREATE_TABLE_LIKE_COMMENTS);
+            sources.extend(named((*clause).relation).map(|table| Source { table, comments }));
         }
     }
     CURRENT.with_borrow_mut(|current| {
@@ -76,19 +85,17 @@ unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
 pub(super) unsafe fn is_of_left_over(statement: *mut pg_sys::IndexStmt) -> bool {
     let sources = CURRENT.with_borrow(|current| current.last().map(|c| c.sources.clone()));
     let sources = sources.unwrap_or_default();
-    if !(*statement).transformed || !sources.iter().any(|t| !rebuild::left_overs(*t).is_empty()) {
+    let is_left = |source: &Source| !rebuild::left_overs(source.table).is_empty();
+    if !(*statement).transformed || !sources.iter().any(is_left) {
         return false;
     }
     let Some(table) = named((*statement).relation) else { return false };
-    let bare: *mut pg_sys::IndexStmt = pg_sys::copyObjectImpl(statement.cast()).cast();
-    // What clones it does not ask for that.
-    (*bare).idxcomment = std::ptr::null_mut();
     let (mut left, mut others) = (Vec::new(), 0);
     for source in sources {
-        let left_overs = rebuild::left_overs(source);
-        for index in catalog::indexes_of(source) {
+        let left_overs = rebuild::left_overs(source.table);
+        for index in catalog::indexes_of(source.table) {
             let is_left_over = left_overs.contains(&index.oid);
-            if (is_left_over || index.live) && clones(bare, table, source, index.oid) {
+            if (is_left_over || index.live) && clones(statement, table, source, index.oid) {
                 match is_left_over {
                     true => left.push(index.oid),
                     false => others += 1,
@@ -105,13 +112,22 @@ pub(super) unsafe fn is_of_left_over(statement: *mut pg_sys::IndexStmt) -> bool 
     })
 }
 
-/// The statement says what one would that makes a clone of the index of `source` for `table`.
-unsafe fn clones(bare: *mut pg_sys::IndexStmt, table: u32, source: u32, index: u32) -> bool {
+/// The statement says what one would that makes a clone of the index of `source` for `table`, comment included: of those that
+/// say the same but for that, each has its own.
+unsafe fn clones(
+    statement: *mut pg_sys::IndexStmt,
+    table: u32,
+    source: Source,
+    index: u32,
+) -> bool {
     let lock = LockMode::AccessShare;
-    let opened = [table, source, index].map(|oid| OpenRel::if_there(oid, lock));
-    let [Some(table), Some(source), Some(index)] = opened else { return false };
-    let columns = pg_sys::build_attrmap_by_name((*table.raw()).rd_att, (*source.raw()).rd_att);
+    let opened = [table, source.table, index].map(|oid| OpenRel::if_there(oid, lock));
+    let [Some(table), Some(of), Some(opened)] = opened else { return false };
+    let columns = pg_sys::build_attrmap_by_name((*table.raw()).rd_att, (*of.raw()).rd_att);
     let none = std::ptr::null_mut();
-    let clone = generateClonedIndexStmt((*bare).relation, index.raw(), columns, none);
-    pg_sys::equal(bare.cast(), clone.cast())
+    let clone = generateClonedIndexStmt((*statement).relation, opened.raw(), columns, none);
+    if source.comments {
+        (*clone).idxcomment = pg_sys::GetComment(index.into(), pg_sys::RelationRelationId, 0);
+    }
+    pg_sys::equal(statement.cast(), clone.cast())
 }
