@@ -44,6 +44,8 @@ DDL = {
     "open files": (40, 0, "files of catalogs are opened when they are read first"),
     "files": (8, 0, "maps of catalogs"),
 }
+FAILS = ("DO $$BEGIN FOR i IN 1..10 LOOP BEGIN EXECUTE 'CREATE TABLE f (' || repeat('LIKE e INCLUDING INDEXES, ', 1000) || 'LIKE e)'; "
+         "EXCEPTION WHEN duplicate_table THEN NULL; END; END LOOP; END$$")
 VACUUM = ("VACUUM f",)
 SETTLE = ("SELECT firn.compact('f')", "VACUUM f")
 OPS = {
@@ -139,6 +141,8 @@ END $$""",), VACUUM),
                                 "BEGIN", f"INSERT INTO f {NEW}", GONE, "PREPARE TRANSACTION 'p'", "COMMIT PREPARED 'p'"],
                                TABLE + BULK, VACUUM),
     "TRUNCATE": Op([f"INSERT INTO f {NEW}", "TRUNCATE f"], TABLE + BULK, VACUUM, fails=True),
+    "CREATE TABLE that fails": Op([FAILS], (*TABLE, "CREATE TABLE e () USING {am}")),
+    "CREATE TABLE that fails, in one transaction": Op([FAILS], (*TABLE, "CREATE TABLE e () USING {am}", "BEGIN")),
     "CREATE and DROP TABLE": Op(["CREATE TABLE g (id int PRIMARY KEY, v text) USING {am}",
                                  "INSERT INTO g SELECT g, g FROM generate_series(1, 50) g", "SELECT count(v) FROM g WHERE id > 3",
                                  "DROP TABLE g"], TABLE + BULK, (CATALOG,),

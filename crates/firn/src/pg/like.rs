@@ -5,7 +5,7 @@
 //! as many as there are other indexes that say the same.
 
 use super::ext::generateClonedIndexStmt;
-use super::{catalog, rebuild, LockMode, OpenRel};
+use super::{catalog, rebuild, xact, LockMode, OpenRel};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 
@@ -19,18 +19,20 @@ struct Source {
 
 /// A CREATE TABLE that is being run and clones indexes.
 struct Creation {
+    /// The subtransaction that it runs in.
+    sub: u32,
     sources: Vec<Source>,
     /// The left-over of each statement that said what one would.
     seen: Vec<u32>,
 }
 
 thread_local! {
-    /// Innermost last. One that has failed stays until a client's next.
+    /// Innermost last. One that has failed stays until the next begins, or the transaction is over.
     static CURRENT: RefCell<Vec<Creation>> = RefCell::default();
 }
 
 /// A CREATE TABLE begins; returns how many are around it.
-pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt, is_clients: bool) -> usize {
+pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt) -> usize {
     let mut sources = Vec::new();
     let elements = (*statement).tableElts;
     let count = if elements.is_null() { 0 } else { (*elements).length as usize };
@@ -47,15 +49,19 @@ pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt, is_clients: bool)
         }
     }
     CURRENT.with_borrow_mut(|current| {
-        if is_clients {
-            current.clear();
-        }
+        current.retain(|creation| pg_sys::SubTransactionIsActive(creation.sub));
         let around = current.len();
         if !sources.is_empty() {
-            current.push(Creation { sources, seen: Vec::new() });
+            let sub = xact::subtransaction();
+            current.push(Creation { sub, sources, seen: Vec::new() });
         }
         around
     })
+}
+
+/// The transaction is over, and with it whatever has failed in it.
+pub(super) fn forget() {
+    CURRENT.take();
 }
 
 /// It is over.

@@ -44,7 +44,7 @@ unsafe extern "C-unwind" fn process_utility(
     let node = (*statement).utilityStmt;
     let is_clients = context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
     if (*node).type_ == pg_sys::NodeTag::T_CreateStmt {
-        let around = callback(|| super::like::begin(node.cast(), is_clients));
+        let around = callback(|| super::like::begin(node.cast()));
         run();
         return callback(|| {
             super::like::end(around);

@@ -319,7 +319,10 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core
     use pg_sys::XactEvent as E;
     super::ext::callback(|| match event {
         E::XACT_EVENT_PRE_COMMIT | E::XACT_EVENT_PRE_PREPARE => handle(Event::BeforeCommit),
-        E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => handle(Event::Ended),
+        E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => {
+            super::like::forget();
+            handle(Event::Ended)
+        }
         _ => (),
     })
 }
