@@ -279,6 +279,34 @@ def flipped(cluster, store):
         same(c)
 
 
+def cursors(cluster, store):
+    """A cursor that turns back within a stripe reads neither the stripes before it nor columns that it has not asked for."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("SELECT firn.offload('f', 'cold')")
+        keys = [key for (key,) in c.execute("SELECT object_key FROM firn.stripes('f') ORDER BY slot")]
+        first, third = (next(os.path.join(d, f) for d, _, fs in os.walk(store) for f in fs if os.path.join(d, f).endswith(keys[i])) for i in (0, 2))
+        with open(third, "rb") as f:
+            original = f.read()
+        chunk = next(c for c in map(pyarrow.parquet.ParquetFile(third).metadata.row_group(0).column, range(4)) if c.path_in_schema == "t")
+        damaged = bytearray(original)
+        damaged[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+        os.rename(first, first + ".away")
+        with open(third, "wb") as f:
+            f.write(damaged)
+        c.execute("SET firn.cache_directory = 'turning'")
+        expect(c, "SELECT max(t) FROM f WHERE id > 1200", "XX001")
+        c.execute("BEGIN; DECLARE c CURSOR FOR SELECT id FROM f WHERE id > 1200; MOVE 100 IN c")
+        for fetch, ids in (("FETCH BACKWARD 2", [1299, 1298]), ("FETCH 4", [1299, 1300, 1301, 1302]), ("FETCH PRIOR", [1301])):
+            assert [id for (id,) in c.execute(fetch + " FROM c")] == ids, fetch
+        c.execute("ROLLBACK")
+        os.rename(first + ".away", first)
+        with open(third, "wb") as f:
+            f.write(original)
+        c.execute("SET firn.cache_directory = 'turned'")
+        same(c)
+
+
 def damaged_chunk(cluster):
     """Bytes of a local stripe changed on disk: a clear error, the server lives."""
     with cluster.connect() as c:
@@ -389,6 +417,7 @@ def run(tally, _pattern):
         tally.case("cold space comes back", lambda: space(cluster))
         tally.case("cold faults of objects", lambda: faults(cluster, store))
         tally.case("cold pages with a flipped bit", lambda: flipped(cluster, store))
+        tally.case("cold cursors", lambda: cursors(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))
         tally.case("other readers", lambda: other_readers(cluster))

@@ -263,6 +263,18 @@ impl StripeRows {
         self
     }
 
+    /// Continue after (or before) the row at `tid`, without a look at those before it; false when there is none.
+    pub fn go_to(&mut self, tid: Tid) -> bool {
+        let at = |slot, rows| rows_within(Some((tid, tid)), slot, rows);
+        let listed = self.list.iter().map(|found| at(found.slot, found.entry.rows));
+        let pending = self.pending.iter().map(|p| at(p.slot, p.rows));
+        let mut all = listed.chain(pending).enumerate();
+        let Some((number, row)) = all.find(|(_, row)| !row.is_empty()) else { return false };
+        (self.stepped, self.at) = (true, number as i64);
+        self.open(number, true);
+        self.current.as_mut().map(|current| current.row = row.start).is_some()
+    }
+
     /// The stripe of the current row.
     pub fn slot(&self) -> Option<firn_format::Slot> {
         self.current.as_ref().map(|c| c.slot)

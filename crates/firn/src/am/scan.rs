@@ -17,6 +17,8 @@ pub struct Scan {
     /// The row store is exhausted and stripes are being read.
     pub in_stripes: bool,
     range: Option<(Tid, Tid)>,
+    /// Of each column whether it is asked for; None: all are.
+    wanted: Option<Vec<bool>>,
     bitmap: Option<BitmapBlock>,
     fetcher: Option<Fetcher>,
 }
@@ -37,6 +39,7 @@ impl Scan {
             rows: None,
             in_stripes: false,
             range: None,
+            wanted: None,
             bitmap: None,
             fetcher: None,
         }
@@ -53,22 +56,41 @@ impl Scan {
         self.range = Some((low, high));
     }
 
+    /// Of stripes only these columns are asked for; the others are NULL.
+    pub fn want(&mut self, columns: &[usize]) {
+        let count = self.table.column_count();
+        self.wanted = Some((0..count).map(|column| columns.contains(&column)).collect());
+    }
+
+    /// Continue after (or before) the row of a stripe at `tid`, without a look at those before it; false when there is none.
+    pub fn go_to(&mut self, tid: Tid) -> bool {
+        let mut rows = self.begin_stripes();
+        self.in_stripes = rows.go_to(tid);
+        self.rows = Some(rows);
+        self.in_stripes
+    }
+
+    fn begin_stripes(&self) -> StripeRows {
+        let claim = self.claim.map(|f| {
+            let shared = self.shared;
+            Box::new(move || f(shared)) as Claim
+        });
+        let rows = match &self.wanted {
+            Some(wanted) => StripeRows::new(self.table, self.snap, wanted.clone(), claim),
+            None => StripeRows::all(self.table, self.snap, claim),
+        };
+        match self.range {
+            Some((low, high)) => rows.between(low, high),
+            None => rows,
+        }
+    }
+
     /// Next row of the stripes; false when there is none (then a backward scan goes on in the row
     /// store).
     pub fn next_in_stripes(&mut self, forward: bool, slot: TupleSlot) -> bool {
         self.in_stripes = true;
-        if self.rows.is_none() {
-            let claim = self.claim.map(|f| {
-                let shared = self.shared;
-                Box::new(move || f(shared)) as Claim
-            });
-            let rows = StripeRows::all(self.table, self.snap, claim);
-            self.rows = Some(match self.range {
-                Some((low, high)) => rows.between(low, high),
-                None => rows,
-            });
-        }
-        let Some(rows) = &mut self.rows else { return false };
+        let begun = self.rows.take().unwrap_or_else(|| self.begin_stripes());
+        let rows = self.rows.insert(begun);
         if !forward && rows.is_before_first() && rows.never_stepped() {
             rows.go_to_end();
         }

@@ -1,11 +1,14 @@
 //! A cursor that moves backward. PostgreSQL lets each cursor do so whose plan can, and puts a Material above what cannot
 //! where SCROLL is said; WHERE CURRENT OF does not look through that. Batches come forward only: from the
-//! first step back on, the rows of both directions come from the table's own scan, one by one and in the same order.
+//! first step back on, the rows of both directions come from the table's own scan, one by one and in the same order. It is
+//! brought to the row at hand: page by page of the row store, at once in stripes.
 
 use super::super::ext::{callback, guarded};
+use super::super::scandesc::{in_scan, ScanDesc};
 use super::super::toast::tid_of;
 use super::super::{error, memory, tableam_scan, Kind};
 use super::exec::{finished, shown, Run};
+use firn_format::VIRTUAL_BASE;
 use pgrx::pg_sys;
 use pgrx::pg_sys::ScanDirection::ForwardScanDirection;
 
@@ -20,8 +23,13 @@ pub(super) unsafe fn step(
         callback(|| start(node, &mut *run));
         // The row that was returned last. There is none at the end, from where the scan begins anyway.
         let last = (*node).ss.ss_ScanTupleSlot;
-        if (*last).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 == 0 {
-            let at = tid_of(&(*last).tts_tid);
+        let is_at_end = (*last).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 != 0;
+        let at = tid_of(&(*last).tts_tid);
+        if !is_at_end && at.block >= VIRTUAL_BASE {
+            if !in_scan((*run).both_ways, || ScanDesc::scan((*run).both_ways).go_to(at)) {
+                callback(lost);
+            }
+        } else if !is_at_end {
             loop {
                 if !tableam_scan::getnextslot((*run).both_ways, ForwardScanDirection, row) {
                     callback(lost);
@@ -55,6 +63,7 @@ unsafe fn start(node: *mut pg_sys::CustomScanState, run: &mut Run) {
         if let Some(block) = run.first_block {
             (*(scan as pg_sys::HeapScanDesc)).rs_startblock = block;
         }
+        ScanDesc::scan(scan).want(&run.wanted);
         run.both_ways = scan;
     })
 }
