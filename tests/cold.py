@@ -30,7 +30,12 @@ def life(cluster, server):
     """Offload, read, look up, change, insert, load."""
     with cluster.connect() as c:
         fresh(c)
+        c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM h")
         assert c.execute(f"SELECT firn.offload('f', '{server}')").fetchone()[0] >= 5
+        # What this very transaction has written is needed.
+        assert not c.execute("SELECT * FROM firn.unneeded('f')").fetchall()
+        c.execute("COMMIT")
+        assert not c.execute("SELECT * FROM firn.unneeded('f')").fetchall()
         locations = {r[0] for r in c.execute("SELECT location FROM firn.stripes('f')")}
         assert locations == {server}, locations
         same(c)
