@@ -224,6 +224,7 @@ fn facts(superuser: bool, lock_slots: u64) -> Facts {
         lock_slots,
         jobs: 2,
         reloads: Vec::new(),
+        crossing: Default::default(),
     }
 }
 

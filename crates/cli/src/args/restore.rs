@@ -179,6 +179,9 @@ pub struct Args {
     /// with -a: put the rows of table OLD into table NEW, which is there; may be repeated
     #[arg(long, value_name = "OLD:NEW", help_heading = WHAT)]
     pub redirect_table: Vec<String>,
+    /// put all of schema OLD into schema NEW; may be repeated
+    #[arg(long, value_name = "OLD:NEW", help_heading = WHAT)]
+    pub redirect_schema: Vec<String>,
     /// use table of contents from this file for selecting output
     #[arg(short = 'L', long, value_name = "FILENAME", help_heading = WHAT)]
     pub use_list: Option<String>,
@@ -403,6 +406,10 @@ impl Args {
             (truncate, ("-C/--create", self.create)),
             // It would empty tables that nobody has named.
             (truncate, ("--with-dependencies", self.with_dependencies)),
+            (
+                ("--redirect-schema", !self.redirect_schema.is_empty()),
+                ("--redirect-table", !self.redirect_table.is_empty()),
+            ),
         ];
         for ((one, first), (two, second)) in pairs {
             if first && second {
@@ -498,7 +505,11 @@ impl Args {
             }
         }
         let tables = self.redirect_table.iter().map(|pair| names::tables(pair));
-        let redirects = Redirects { redirect_tables: tables.collect::<Result<_>>()? };
+        let schemas = self.redirect_schema.iter().map(|pair| names::schemas(pair));
+        let redirects = Redirects {
+            redirect_tables: tables.collect::<Result<_>>()?,
+            redirect_schemas: schemas.collect::<Result<_>>()?,
+        };
         Ok(Options {
             archive: self.archive()?,
             format: self.format()?,

@@ -337,6 +337,7 @@ mod tests {
             lock_slots: 6400,
             jobs: 1,
             reloads: Vec::new(),
+            crossing: Default::default(),
         };
         let above = text::create_table(
             b"CREATE TABLE p (\n    a integer NOT NULL\n)\nPARTITION BY RANGE (a);",

@@ -26,6 +26,7 @@ pub mod text;
 
 use locks::Lock;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What the planner must know of the server. Stored in the journal, so that a resumed run plans the same.
@@ -44,6 +45,9 @@ pub struct Facts {
     /// Tables that are emptied first.
     #[serde(default)]
     pub reloads: Vec<Reload>,
+    /// What needed something of schemas whose objects are redirected, before.
+    #[serde(default)]
+    pub crossing: BTreeSet<String>,
 }
 
 /// Tables that are emptied and filled in one transaction: foreign keys tie them together.

@@ -35,6 +35,7 @@ pub fn of(connection: &Connection, toc: &Toc, jobs: usize) -> Result<Facts> {
         lock_slots: rows.number(0, 0).unwrap_or(6400),
         jobs,
         reloads: Vec::new(),
+        crossing: Default::default(),
     })
 }
 
@@ -47,6 +48,7 @@ pub fn assumed(jobs: usize) -> Facts {
         lock_slots: 64 * 122,
         jobs,
         reloads: Vec::new(),
+        crossing: Default::default(),
     }
 }
 

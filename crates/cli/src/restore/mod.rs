@@ -27,7 +27,7 @@ pub mod journal;
 mod pass;
 pub mod pieces;
 pub mod probe;
-mod proof;
+pub mod proof;
 pub mod reload;
 pub mod session;
 pub mod source;

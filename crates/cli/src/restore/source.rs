@@ -1,5 +1,6 @@
 //! The archive as the flags name it: its format, and the list of what is restored of it.
 
+use super::proof::schemas;
 use super::{reload, Options};
 use crate::archive::{Archive, Toc};
 use crate::error::{Error, Result};
@@ -33,11 +34,12 @@ impl Options {
         }
     }
 
-    /// Finds out which tables are emptied together, if they are to be emptied.
+    /// Finds out which tables are emptied together, if they are to be emptied; and what is there already where schemas go.
     pub fn add_reloads(&self, connection: &Connection, toc: &Toc, facts: &mut Facts) -> Result<()> {
         if self.truncate {
             facts.reloads = reload::groups(connection, toc, &select(toc, &self.filter))?;
         }
+        facts.crossing = schemas::crossing(connection, &self.redirects)?;
         Ok(())
     }
 

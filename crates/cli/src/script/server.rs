@@ -7,15 +7,18 @@ use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
+use crate::plan::redirect::Redirects;
 use crate::plan::select::{select, unmatched};
 use crate::report::{Event, Watch};
 use crate::restore::data::{copy_rows, Flow};
 use crate::restore::database::connection_string;
 use crate::restore::journal;
+use crate::restore::proof::schemas;
 use crate::restore::session::Target;
 use crate::restore::work::Stop;
 use crate::restore::{check, facts, finish, tell, Options, Report};
 use crate::store::StoreSettings;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +44,9 @@ struct Server<'a> {
     failed: Option<Failed>,
     /// The last statement was COMMIT.
     committing: bool,
+    redirects: &'a Redirects,
+    /// What needed something of schemas whose objects are redirected, before. Nothing in a database that is made.
+    crossing: BTreeSet<String>,
     /// The database that was made, as a connection string.
     made: Option<String>,
 }
@@ -73,6 +79,15 @@ impl Sink for Server<'_> {
             return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
         }
         self.committing = text.starts_with(b"COMMIT");
+        if self.committing {
+            let redirects = self.redirects;
+            let found = schemas::differences(&self.connection, redirects, &self.crossing)?;
+            found.iter().for_each(|what| self.watch.event(&Event::Note(what)));
+            if !found.is_empty() {
+                let message = "what was restored needs something of a schema that is redirected";
+                return Err(Error::new(ErrorKind::Verify, message));
+            }
+        }
         let result = self.connection.run(text);
         tell::notices(&self.connection, self.watch);
         let Err(failure) = result else { return Ok(()) };
@@ -153,6 +168,10 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         }
         terms.had_objects = check::has_objects(&connection)?;
     }
+    let crossing = match options.create {
+        true => BTreeSet::new(),
+        false => schemas::crossing(&connection, &options.redirects)?,
+    };
     watch.event(&Event::Phase("restoring"));
     let wishes = Wishes { filter, ..wishes.clone() };
     let canceller = Mutex::new(connection.canceller());
@@ -165,6 +184,8 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         what: "the session".to_string(),
         failed: None,
         committing: false,
+        redirects: &options.redirects,
+        crossing,
         made: None,
     };
     let over = AtomicBool::new(false);

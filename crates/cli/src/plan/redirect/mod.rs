@@ -1,9 +1,12 @@
-//! Rows and objects that go elsewhere than the archive says: `--redirect-table`.
+//! Rows and objects that go elsewhere than the archive says: `--redirect-table`, `--redirect-schema`.
 //!
 //! The table of contents is written anew, once, before anything is planned: plan, journal, proof and scripts read the new one and
 //! know nothing of it. What the flags choose is chosen by the archive's own names ([`Toc::as_written`]).
 
 pub mod names;
+mod schemas;
+mod sql;
+mod types;
 
 use crate::archive::{Entry, Toc};
 use crate::error::{Error, Result};
@@ -12,6 +15,7 @@ use crate::plan::build::{copies_via_root, describe};
 use crate::plan::select::{select, Filter, Selection};
 use crate::plan::text::take_name;
 use names::Name;
+use schemas::Schemas;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
@@ -21,11 +25,13 @@ use std::collections::{HashMap, HashSet};
 pub struct Redirects {
     /// Rows of a table into another one.
     pub redirect_tables: Vec<(Name, Name)>,
+    /// All of a schema into another one.
+    pub redirect_schemas: Vec<(String, String)>,
 }
 
 impl Redirects {
     pub fn is_empty(&self) -> bool {
-        self.redirect_tables.is_empty()
+        self.redirect_tables.is_empty() && self.redirect_schemas.is_empty()
     }
 }
 
@@ -36,6 +42,7 @@ struct Changed<'a> {
     tag: Cow<'a, [u8]>,
     defn: Cow<'a, [u8]>,
     copy_stmt: Cow<'a, [u8]>,
+    drop_stmt: Cow<'a, [u8]>,
 }
 
 impl<'a> Changed<'a> {
@@ -46,6 +53,7 @@ impl<'a> Changed<'a> {
             tag: entry.tag.into(),
             defn: entry.defn.into(),
             copy_stmt: entry.copy_stmt.into(),
+            drop_stmt: entry.drop_stmt.into(),
         }
     }
 
@@ -55,6 +63,7 @@ impl<'a> Changed<'a> {
             tag: &self.tag,
             defn: &self.defn,
             copy_stmt: &self.copy_stmt,
+            drop_stmt: &self.drop_stmt,
             ..self.entry
         }
     }
@@ -69,10 +78,12 @@ pub fn apply(
 ) -> Result<Toc> {
     let selection = select(&toc, filter);
     let tables = Tables::find(&toc, &selection, redirects)?;
+    let schemas = Schemas::find(&toc, &selection, &redirects.redirect_schemas)?;
     let mut new = toc.alike();
     for place in 0..toc.len() {
         let mut changed = Changed::new(toc.entry(place));
         let chosen = selection.has(place as u32);
+        schemas.change(&mut changed, chosen, tell)?;
         tables.change(place, &mut changed, chosen, tell)?;
         new.push(&changed.entry())?;
     }
@@ -264,7 +275,7 @@ mod tests {
     fn redirected(pairs: &[&str]) -> Result<Toc> {
         let redirect_tables = pairs.iter().map(|p| names::tables(p).unwrap()).collect();
         let filter = Filter { data_only: true, ..Filter::default() };
-        apply(toc(), &filter, &Redirects { redirect_tables }, &mut |_| {})
+        apply(toc(), &filter, &Redirects { redirect_tables, ..Redirects::default() }, &mut |_| {})
     }
 
     #[test]

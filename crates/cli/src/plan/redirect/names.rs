@@ -35,6 +35,16 @@ pub fn tables(text: &str) -> Result<(Name, Name)> {
     Ok((name(old).ok_or_else(wrong)?, name(new).ok_or_else(wrong)?))
 }
 
+/// `OLD:NEW`, each a schema.
+pub fn schemas(text: &str) -> Result<(String, String)> {
+    match sides(text).map(|(old, new)| (<[String; 1]>::try_from(old), <[String; 1]>::try_from(new)))
+    {
+        Some((Ok([old]), Ok([new]))) => Ok((old, new)),
+        _ => Err(Error::usage(format!("invalid value \"{text}\" for --redirect-schema"))
+            .hint("It is OLD:NEW; names with . : or \" in them stand in double quotes.")),
+    }
+}
+
 /// The parts of both sides.
 fn sides(text: &str) -> Option<(Vec<String>, Vec<String>)> {
     let mut sides = vec![Vec::new()];

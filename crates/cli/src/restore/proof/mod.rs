@@ -5,10 +5,12 @@
 //! dump of the result, or the rows themselves; it takes longer, and is asked for.
 //!
 //! - [`catalogs`]: objects, owners, tablespaces, access methods, identity, partitions, constraints, large objects.
+//! - [`schemas`]: what went into other schemas.
 //! - [`rows`]: as many rows as were copied.
 
 mod catalogs;
 mod rows;
+pub mod schemas;
 
 use super::journal::Done;
 use super::{tell, Job};
@@ -21,7 +23,7 @@ use crate::report::Event;
 const SHOWN: usize = 100;
 
 /// Compare. An error of kind `Verify` if anything differs; the journal then stays.
-pub fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
+pub(super) fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
     let missing = tell::real_steps(&job.plan)
         .filter(|step| recorded.steps.binary_search(step).is_err())
         .count();
@@ -39,6 +41,8 @@ pub fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
         .iter()
         .map(|s| format!("{}: it was done twice", tell::name(&job.plan, toc, *s)));
     differences.extend(twice);
+    let (redirects, before) = (&job.terms.redirects, &job.terms.facts.crossing);
+    differences.extend(schemas::differences(connection, redirects, before)?);
     let mut counted = rows::Counted::default();
     if job.options.count_rows && job.terms.filter.wants_data() {
         job.watch.event(&Event::Phase("counting rows"));
