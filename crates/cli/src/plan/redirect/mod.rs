@@ -3,9 +3,11 @@
 //! The table of contents is written anew, once, before anything is planned: plan, journal, proof and scripts read the new one and
 //! know nothing of it. What the flags choose is chosen by the archive's own names ([`Toc::as_written`]).
 
+mod aliases;
 pub mod names;
 mod schemas;
 mod sql;
+mod tokens;
 mod types;
 
 use crate::archive::{Entry, Toc};

@@ -1,6 +1,8 @@
 //! Objects and rows of a schema into another one: `--redirect-schema`.
 
-use super::sql::{mentioned_in_strings, qualified, rewrite, schema_arguments, Aliases, Map};
+use super::sql::{
+    mentioned_in_strings, qualified, rewrite, schema_arguments, sequence_set, Aliases, Map,
+};
 use super::types::Types;
 use super::Changed;
 use crate::archive::{Entry, Toc};
@@ -182,13 +184,24 @@ impl<'a> Schemas<'a> {
         let kind = aliases(&entry);
         let comment = entry.defn.trim_ascii_start().starts_with(b"--");
         changed.defn = match entry.desc {
-            b"SEQUENCE SET" => self
-                .sequence_set(entry.defn)
+            b"SEQUENCE SET" => sequence_set(entry.defn, &self.map)
                 .ok_or_else(|| refuse("Its statement is not known.".into()))?
                 .into(),
-            b"STATISTICS DATA" => schema_arguments(entry.defn, &self.map)
-                .ok_or_else(|| refuse("Its statement is not known.".into()))?
-                .into(),
+            b"STATISTICS DATA" => {
+                let (new, values) = schema_arguments(entry.defn, &self.map)
+                    .ok_or_else(|| refuse("Its statement is not known.".into()))?;
+                let table = (entry.namespace.to_vec(), entry.tag.to_vec());
+                let text = self.types.is_known(&table) && !self.types.names_objects(&table);
+                // Of an index the archive does not tell what its values are.
+                if values && !text {
+                    tell(&format!(
+                        "warning: {what} is left out: its values may name objects; run ANALYZE"
+                    ));
+                    Cow::Borrowed(&b""[..])
+                } else {
+                    new.into()
+                }
+            }
             // public, which each database has.
             b"SCHEMA" if comment && self.map.contains_key(entry.tag) => {
                 [b"CREATE SCHEMA ", &id(&self.map[entry.tag])[..], b";\n"].concat().into()
@@ -213,16 +226,6 @@ impl<'a> Schemas<'a> {
         Ok(())
     }
 
-    /// `SELECT pg_catalog.setval('s.q', 1, true);`: the name is a value.
-    fn sequence_set(&self, defn: &[u8]) -> Option<Vec<u8>> {
-        const HEAD: &[u8] = b"SELECT pg_catalog.setval(";
-        let rest = defn.strip_prefix(HEAD)?;
-        let end = rest.windows(2).position(|w| w == b"',")? + 1;
-        let name = [&rest[..end], b"::regclass"].concat();
-        let new = rewrite(&name, &self.map, Aliases::None).ok()?.text;
-        Some([HEAD, new.strip_suffix(b"::regclass")?, &rest[end..]].concat())
-    }
-
     /// Values of a partition's bound have no type in them: those of a table without types that name objects name none.
     fn in_bound(&self, entry: &Entry) -> bool {
         let bound = match crate::plan::text::attach(entry.defn) {
@@ -232,7 +235,7 @@ impl<'a> Schemas<'a> {
             }
             None => entry.defn,
         };
-        let may_name = |table| self.types.names_objects(table) || !self.types.is_known(table);
+        let may_name = |table| self.types.bounds_name_objects(table) || !self.types.is_known(table);
         mentioned_in_strings(bound, &self.map) && qualified(entry.defn).iter().any(may_name)
     }
 
@@ -258,8 +261,17 @@ impl<'a> Schemas<'a> {
             let new = publication.zip(self.map.get(entry.namespace));
             return Ok(new.map(|(publication, new)| [publication, &new[..]].concat()));
         }
-        let arguments = tag.iter().position(|b| *b == b'(').filter(|_| tag.ends_with(b")"));
-        let Some(at) = arguments.filter(|_| !tag[..].contains(&b'\'')) else { return Ok(None) };
+        // Other names may have parentheses in them.
+        const WITH_ARGUMENTS: [&[u8]; 5] =
+            [b"FUNCTION", b"PROCEDURE", b"AGGREGATE", b"CAST", b"TRANSFORM"];
+        let kind = match entry.desc {
+            b"ACL" | b"COMMENT" | b"SECURITY LABEL" => tag.split(|b| *b == b' ').next(),
+            desc => Some(desc),
+        };
+        let arguments = kind
+            .filter(|kind| WITH_ARGUMENTS.contains(kind) && tag.ends_with(b")"))
+            .and_then(|_| tag.iter().position(|b| *b == b'('));
+        let Some(at) = arguments else { return Ok(None) };
         let new = rewrite(&tag[at..], &self.map, Aliases::None);
         Ok(new.ok().map(|new| [&tag[..at], &new.text].concat()))
     }

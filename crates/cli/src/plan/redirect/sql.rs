@@ -4,6 +4,8 @@
 //! What else may stand before a dot is a table's alias, in queries only. Strings are values, and a renamed schema does not change
 //! them either, but for constants of the types that name objects (`'s.q'::regclass`). Whatever may be read in two ways is refused.
 
+use super::aliases;
+use super::tokens::{Kind, Statement};
 use crate::plan::text::unquoted;
 use crate::script::names::{id, literal};
 use std::collections::{HashMap, HashSet};
@@ -37,22 +39,6 @@ impl DerefMut for Map {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Name,
-    /// `'…'`.
-    Text,
-    /// `E'…'`, `$…$…$…$` and the like.
-    Opaque,
-    Symbol,
-}
-
-#[derive(Clone, Debug)]
-struct Token {
-    kind: Kind,
-    at: Range<usize>,
-}
-
 /// What statements may have before a dot besides schemas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aliases {
@@ -74,101 +60,6 @@ pub struct Rewritten {
     pub left: Option<Vec<u8>>,
 }
 
-fn tokens(text: &[u8]) -> Option<Vec<Token>> {
-    let mut all = Vec::new();
-    let mut at = 0;
-    while at < text.len() {
-        let rest = &text[at..];
-        let begin = at;
-        let kind = match rest[0] {
-            b if b.is_ascii_whitespace() => {
-                at += 1;
-                continue;
-            }
-            b'-' if rest.starts_with(b"--") => {
-                at += rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
-                continue;
-            }
-            b'/' if rest.starts_with(b"/*") => return None,
-            quote @ (b'"' | b'\'') => {
-                at += 1;
-                loop {
-                    at += text[at..].iter().position(|b| *b == quote)? + 1;
-                    match text.get(at) {
-                        Some(b) if *b == quote => at += 1,
-                        _ => break,
-                    }
-                }
-                if quote == b'"' {
-                    Kind::Name
-                } else {
-                    Kind::Text
-                }
-            }
-            b'E' | b'e' if rest.get(1) == Some(&b'\'') => {
-                at += 2;
-                loop {
-                    match *text.get(at)? {
-                        b'\\' => at += 2,
-                        b'\'' => break,
-                        _ => at += 1,
-                    }
-                }
-                at += 1;
-                Kind::Opaque
-            }
-            b'B' | b'b' | b'X' | b'x' | b'N' | b'n' | b'U' | b'u'
-                if rest.get(1) == Some(&b'\'')
-                    || rest.get(1..3) == Some(b"&'")
-                    || rest.get(1..3) == Some(b"&\"") =>
-            {
-                // Bits: no names in them. Others pg_dump does not write.
-                if !matches!(rest[0], b'B' | b'X') {
-                    return None;
-                }
-                at += 2;
-                at += text[at..].iter().position(|b| *b == b'\'')? + 1;
-                Kind::Opaque
-            }
-            b'$' if rest.get(1).is_some_and(|b| !b.is_ascii_digit()) => {
-                let tag = rest[1..].iter().position(|b| *b == b'$')? + 2;
-                let end = rest[tag..].windows(tag).position(|w| w == &rest[..tag])?;
-                at += 2 * tag + end;
-                Kind::Opaque
-            }
-            b if b.is_ascii_alphabetic() || b == b'_' || b >= 128 => {
-                let word =
-                    |b: &u8| !(b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$') || *b >= 128);
-                at += rest.iter().position(word).unwrap_or(rest.len());
-                Kind::Name
-            }
-            b if b.is_ascii_digit() => {
-                // 1.5 is no name before a dot.
-                let number = |b: &u8| !(b.is_ascii_alphanumeric() || *b == b'.');
-                at += rest.iter().position(number).unwrap_or(rest.len());
-                Kind::Symbol
-            }
-            b':' if rest.starts_with(b"::") => {
-                at += 2;
-                Kind::Symbol
-            }
-            _ => {
-                at += 1;
-                Kind::Symbol
-            }
-        };
-        all.push(Token { kind, at: begin..at });
-    }
-    Some(all)
-}
-
-/// A name as `pg_dump` writes it, or in quotes: a word with capitals and no quotes is a keyword.
-fn name_of(text: &[u8], token: &Token) -> Option<Vec<u8>> {
-    let word = &text[token.at.clone()];
-    (token.kind == Kind::Name && (word[0] == b'"' || !word.iter().any(u8::is_ascii_uppercase)))
-        .then(|| unquoted(word))
-}
-
 /// Types whose constants name objects.
 const NAMES: [&[u8]; 10] = [
     b"regclass",
@@ -183,13 +74,18 @@ const NAMES: [&[u8]; 10] = [
     b"regnamespace",
 ];
 
-/// The server's own tables with columns of such types: each is the type of its rows.
-const ROWS_WITH_NAMES: [&[u8]; 8] = [
+/// The server's own tables and views with columns of such types: each is the type of its rows.
+const ROWS_WITH_NAMES: [&[u8]; 13] = [
     b"pg_aggregate",
     b"pg_am",
+    b"pg_amproc",
     b"pg_conversion",
     b"pg_operator",
+    b"pg_prepared_statements",
+    b"pg_proc",
     b"pg_range",
+    b"pg_sequences",
+    b"pg_transform",
     b"pg_ts_parser",
     b"pg_ts_template",
     b"pg_type",
@@ -218,8 +114,9 @@ fn mentioned(text: &[u8], map: &Map) -> Option<Vec<u8>> {
 
 /// A name of the map stands as a word in a string of a text.
 pub fn mentioned_in_strings(text: &[u8], map: &Map) -> bool {
-    tokens(text).is_none_or(|all| {
-        all.iter()
+    Statement::of(text).is_none_or(|s| {
+        s.tokens
+            .iter()
             .filter(|t| matches!(t.kind, Kind::Text | Kind::Opaque))
             .any(|t| mentioned(&text[t.at.clone()], map).is_some())
     })
@@ -227,34 +124,56 @@ pub fn mentioned_in_strings(text: &[u8], map: &Map) -> bool {
 
 /// One of the types whose values name objects stands in a statement: as a column's type, or in a cast as well.
 pub fn has_names(text: &[u8], in_casts: bool) -> bool {
-    tokens(text).is_none_or(|all| {
-        all.iter().enumerate().any(|(n, t)| {
-            let cast = n > 0 && text[all[n - 1].at.clone()] == *b"::";
-            let word = &text[t.at.clone()];
+    Statement::of(text).is_none_or(|s| {
+        (0..s.len()).any(|n| {
+            let cast = s.symbol(n.checked_sub(1), b"::");
+            let word = s.at(Some(n));
             (NAMES.contains(&word) || ROWS_WITH_NAMES.contains(&word)) && (in_casts || !cast)
         })
     })
 }
 
-/// The schemas in the arguments of functions that restore statistics: `'schemaname', 's'`.
-pub fn schema_arguments(text: &[u8], map: &Map) -> Option<Vec<u8>> {
-    let tokens = tokens(text)?;
+/// A statement with the schemas in the arguments of the functions that restore statistics, `'schemaname', 's'`; and whether a name stands in
+/// another of them. `None` if it names its table in another way.
+pub fn schema_arguments(text: &[u8], map: &Map) -> Option<(Vec<u8>, bool)> {
+    let s = Statement::of(text)?;
     let mut out = Vec::with_capacity(text.len() + 64);
-    let mut copied = 0;
-    for three in tokens.windows(3) {
-        let [word, comma, name] = three else { continue };
-        if &text[word.at.clone()] != b"'schemaname'" || &text[comma.at.clone()] != b"," {
-            continue;
+    let (mut copied, mut values) = (0, false);
+    // What each call has been found to say.
+    let mut calls = Vec::new();
+    for (n, token) in s.tokens.iter().enumerate() {
+        if s.symbol(Some(n), b"(") {
+            calls.push(false);
         }
-        (name.kind == Kind::Text).then_some(())?;
-        if let Some(new) = map.get(&content(&text[name.at.clone()])) {
-            out.extend_from_slice(&text[copied..name.at.start]);
-            out.extend_from_slice(&string(new));
-            copied = name.at.end;
+        match (calls.last_mut(), token.kind) {
+            (Some(known @ false), Kind::Text) if s.at(Some(n)) == b"'schemaname'" => {
+                *known = true;
+                let name = s.tokens.get(n + 2).filter(|t| t.kind == Kind::Text)?;
+                s.symbol(Some(n + 1), b",").then_some(())?;
+                if let Some(new) = map.get(&content(&text[name.at.clone()])) {
+                    out.extend_from_slice(&text[copied..name.at.start]);
+                    out.extend_from_slice(&string(new));
+                    copied = name.at.end;
+                }
+            }
+            (_, Kind::Text | Kind::Opaque) if token.at.start >= copied => {
+                values |= mentioned(&text[token.at.clone()], map).is_some();
+            }
+            _ => {}
         }
     }
     out.extend_from_slice(&text[copied..]);
-    Some(out)
+    (!calls.is_empty() && calls.iter().all(|known| *known)).then_some((out, values))
+}
+
+/// `SELECT pg_catalog.setval('s.q', 1, true);` with the schema in its name, which is a value.
+pub fn sequence_set(text: &[u8], map: &Map) -> Option<Vec<u8>> {
+    let s = Statement::of(text)?;
+    let name = s.tokens.get(5).filter(|t| t.kind == Kind::Text)?;
+    let known = s.word(Some(0), &[b"SELECT"]) && s.word(Some(3), &[b"setval"]);
+    let old = content(known.then_some(&text[name.at.clone()])?);
+    let new = string(&rewrite(&old, map, Aliases::Never).ok()?.text);
+    Some([&text[..name.at.start], &new, &text[name.at.end..]].concat())
 }
 
 /// The content of a string in single quotes, and back.
@@ -276,132 +195,90 @@ fn string(content: &[u8]) -> Vec<u8> {
 }
 
 /// Replace. An error says what cannot be told.
-pub fn rewrite(text: &[u8], map: &Map, aliases: Aliases) -> Result<Rewritten, String> {
+pub fn rewrite(text: &[u8], map: &Map, kind: Aliases) -> Result<Rewritten, String> {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let tokens = tokens(text).ok_or("its text is not as pg_dump writes it")?;
-    let symbol = |n: usize, what: &[u8]| {
-        tokens.get(n).is_some_and(|t| t.kind == Kind::Symbol && &text[t.at.clone()] == what)
+    let s = Statement::of(text).ok_or("its text is not as pg_dump writes it")?;
+    let used = match kind {
+        Aliases::Never | Aliases::None => HashSet::new(),
+        Aliases::OfTriggers => HashSet::from([b"old".to_vec(), b"new".to_vec()]),
+        Aliases::OfQueries => aliases::of_query(&s),
     };
-    let word = |n: Option<usize>, what: &[&[u8]]| {
-        n.and_then(|n| tokens.get(n))
-            .is_some_and(|t| t.kind == Kind::Name && what.contains(&&text[t.at.clone()]))
-    };
-    let before = |n: usize| n.checked_sub(1);
     let is_plain = |n: usize| {
-        let name = |n: usize| tokens.get(n).and_then(|t| name_of(text, t));
-        name(n).zip(name(n + 2)).is_some_and(|both| map.plain.contains(&both))
-    };
-    // `s.*` is a row as a whole, but for `s.*=` or `s.*(int, int)`, an operator.
-    let whole_row = |n: usize| {
-        let after =
-            |t: &Token| text.get(t.at.end).is_some_and(|b| b"(*=<>+-/~!@#%^&|`?".contains(b));
-        aliases != Aliases::Never
-            && symbol(n + 2, b"*")
-            && !tokens.get(n + 2).is_some_and(after)
-            && !word(before(n), &[b"OPERATOR"])
-    };
-    // A name that stands by itself may be an alias or a table's, and then is one before dots.
-    let introduced = |name: &[u8]| match aliases {
-        Aliases::Never | Aliases::None => false,
-        Aliases::OfTriggers => matches!(name, b"old" | b"new"),
-        Aliases::OfQueries => {
-            matches!(name, b"old" | b"new" | b"excluded")
-                || tokens.iter().enumerate().any(|(n, t)| {
-                    !symbol(n + 1, b".")
-                        && !word(before(n), &[b"SCHEMA"])
-                        && name_of(text, t).is_some_and(|found| found == name)
-                })
-        }
+        s.name(Some(n)).zip(s.name(Some(n + 2))).is_some_and(|both| map.plain.contains(&both))
     };
     let mut out = Vec::with_capacity(text.len() + 64);
     let mut copied = 0;
     let mut left = None;
-    let mut replace = |at: &Range<usize>, new: &[u8], copied: &mut usize| {
-        out.extend_from_slice(&text[*copied..at.start]);
+    let mut replace = |at: &Range<usize>, new: &[u8]| {
+        out.extend_from_slice(&text[copied..at.start]);
         out.extend_from_slice(new);
-        *copied = at.end;
+        copied = at.end;
     };
-    for (n, token) in tokens.iter().enumerate() {
+    for (n, token) in s.tokens.iter().enumerate() {
+        let (whole, before) = (&text[token.at.clone()], n.checked_sub(1));
         match token.kind {
             Kind::Symbol => {}
             Kind::Opaque => {
-                let Some(found) = mentioned(&text[token.at.clone()], map) else { continue };
-                if symbol(n + 1, b"::") && !word(Some(n + 2), &[b"text"]) {
+                let Some(found) = mentioned(whole, map) else { continue };
+                if s.symbol(Some(n + 1), b"::") && !s.word(Some(n + 2), &[b"text"]) {
                     return Err(format!("a string with escapes has \"{}\" in it", shown(&found)));
                 }
                 left = Some(found);
             }
             Kind::Text => {
-                let whole = &text[token.at.clone()];
-                let cast = symbol(n + 1, b"::");
-                let of_names = cast && word(Some(n + 2), &NAMES);
-                if of_names && !symbol(n + 3, b"[") {
+                let cast = s.symbol(Some(n + 1), b"::");
+                let of_names = cast && s.word(Some(n + 2), &NAMES);
+                if of_names && !s.symbol(Some(n + 3), b"[") {
                     let old = content(whole);
-                    let new = match word(Some(n + 2), &[b"regnamespace"]) {
+                    let new = match s.word(Some(n + 2), &[b"regnamespace"]) {
                         true => map.get(&unquoted(&old)).map_or(old.clone(), |new| id(new)),
                         false => rewrite(&old, map, Aliases::Never)?.text,
                     };
-                    replace(&token.at, &string(&new), &mut copied);
+                    replace(&token.at, &string(&new));
                     continue;
                 }
                 let Some(found) = mentioned(whole, map) else { continue };
-                match cast && symbol(n + 3, b".") {
+                let of_rows = cast && s.word(Some(n + 2), &ROWS_WITH_NAMES);
+                match cast && s.symbol(Some(n + 3), b".") {
                     // Labels and the like.
                     true if is_plain(n + 2) => {}
-                    of_user if of_user || of_names => {
-                        return Err(format!(
-                            "the value {} may name schema \"{}\"",
-                            shown(whole),
-                            shown(&found)
-                        ))
+                    of_user if of_user || of_names || of_rows => {
+                        let (value, schema) = (shown(whole), shown(&found));
+                        return Err(format!("the value {value} may name schema \"{schema}\""));
                     }
                     _ => left = Some(found),
                 }
             }
             Kind::Name => {
-                let Some(name) = name_of(text, token) else { continue };
+                let Some(name) = s.name(Some(n)) else { continue };
                 let Some(new) = map.get(&name) else { continue };
-                let new = id(new);
-                if n > 0 && symbol(n - 1, b".") {
+                if s.symbol(before, b".") {
                     continue;
                 }
-                if !symbol(n + 1, b".") {
-                    if word(before(n), &[b"SCHEMA"]) {
-                        replace(&token.at, &new, &mut copied);
+                if !s.symbol(Some(n + 1), b".") {
+                    if s.word(before, &[b"SCHEMA"]) {
+                        replace(&token.at, &id(new));
                     }
                     continue;
                 }
-                let operator = n >= 2 && symbol(n - 1, b"(") && word(Some(n - 2), &[b"OPERATOR"]);
-                // A row as a whole.
-                if whole_row(n) && !operator {
+                if is_whole_row(&s, n, kind) || is_parameter(&s, n) {
                     continue;
                 }
-                let sure = operator
-                    || symbol(n + 3, b"(")
-                    || n > 0 && symbol(n - 1, b"::")
-                    || word(
-                        before(n),
-                        &[
-                            b"JOIN",
-                            b"INTO",
-                            b"UPDATE",
-                            b"ONLY",
-                            b"VIEW",
-                            b"TABLE",
-                            b"FUNCTION",
-                            b"PROCEDURE",
-                            b"COLLATE",
-                        ],
-                    );
-                if !sure && introduced(&name) {
-                    let end = tokens.get(n + 2).map_or(token.at.end, |t| t.at.end);
+                let written = kind == Aliases::OfQueries && aliases::is_written(&s, n);
+                if !is_schema(&s, n) && (used.contains(&name) || written) {
+                    let end = s.tokens.get(n + 2).map_or(token.at.end, |t| t.at.end);
                     let place = shown(&text[token.at.start..end]);
-                    return Err(format!(
-                        "{place} may be of schema \"{}\" or of an alias of that name",
-                        shown(&name)
-                    ));
+                    let name = shown(&name);
+                    return Err(match written {
+                        true => format!(
+                            "{place} may be of schema \"{name}\" or of a column of that name"
+                        ),
+                        false => format!(
+                            "{place} may be of schema \"{name}\" or of an alias of that name"
+                        ),
+                    });
                 }
-                replace(&token.at, &new, &mut copied);
+                replace(&token.at, &id(new));
             }
         }
     }
@@ -409,14 +286,67 @@ pub fn rewrite(text: &[u8], map: &Map, aliases: Aliases) -> Result<Rewritten, St
     Ok(Rewritten { text: out, left })
 }
 
+/// Only a schema can stand before this dot.
+fn is_schema(s: &Statement, n: usize) -> bool {
+    const BEFORE: [&[u8]; 9] = [
+        b"JOIN",
+        b"INTO",
+        b"UPDATE",
+        b"ONLY",
+        b"VIEW",
+        b"TABLE",
+        b"FUNCTION",
+        b"PROCEDURE",
+        b"COLLATE",
+    ];
+    let before = n.checked_sub(1);
+    // FROM within a line may be that of a function: EXTRACT(year FROM x.y).
+    let line = |n: usize| {
+        let gap = s.tokens[n - 1].at.end..s.tokens[n].at.start;
+        s.text[gap].contains(&b'\n')
+    };
+    let mut from = before;
+    while s.symbol(from, b"(") {
+        from = from.and_then(|n| n.checked_sub(1));
+    }
+    is_operator(s, n)
+        || s.symbol(Some(n + 3), b"(")
+        || s.symbol(before, b"::")
+        || s.word(before, &BEFORE)
+        // Of a policy and of a rule.
+        || n == 4 && s.word(before, &[b"ON"])
+        || n == 7 && s.word(before, &[b"TO"])
+        || from.is_some_and(|n| n > 0 && s.word(from, &[b"FROM"]) && line(n))
+}
+
+/// `OPERATOR(s.=)`.
+fn is_operator(s: &Statement, n: usize) -> bool {
+    s.symbol(n.checked_sub(1), b"(") && s.word(n.checked_sub(2), &[b"OPERATOR"])
+}
+
+/// `t.*` is a row as a whole, but for `s.*=` or `s.*(int, int)`, an operator.
+fn is_whole_row(s: &Statement, n: usize, kind: Aliases) -> bool {
+    let end = s.tokens.get(n + 2).map_or(s.text.len(), |t| t.at.end);
+    let more = s.text.get(end).is_some_and(|b| b"(*=<>+-/~!@#%^&|`?".contains(b));
+    kind != Aliases::Never
+        && s.symbol(Some(n + 2), b"*")
+        && !more
+        && !s.word(n.checked_sub(1), &[b"OPERATOR"])
+        && !is_operator(s, n)
+}
+
+/// `toast.autovacuum_enabled='false'`, of a table's storage.
+fn is_parameter(s: &Statement, n: usize) -> bool {
+    let end = s.tokens.get(n + 2).map_or(s.text.len(), |t| t.at.end);
+    s.at(Some(n)) == b"toast" && s.name(Some(n + 2)).is_some() && s.text.get(end) == Some(&b'=')
+}
+
 /// The names before dots, with what comes behind.
 pub fn qualified(text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let Some(tokens) = tokens(text) else { return Vec::new() };
-    let dot = |t: &Token| t.kind == Kind::Symbol && &text[t.at.clone()] == b".";
-    tokens
-        .windows(3)
-        .filter(|w| dot(&w[1]))
-        .filter_map(|w| Some((name_of(text, &w[0])?, name_of(text, &w[2])?)))
+    let Some(s) = Statement::of(text) else { return Vec::new() };
+    (0..s.len())
+        .filter(|n| s.symbol(Some(n + 1), b"."))
+        .filter_map(|n| Some((s.name(Some(n))?, s.name(Some(n + 2))?)))
         .collect()
 }
 
@@ -468,6 +398,15 @@ mod tests {
         assert!(query("SELECT sales.id FROM sales.orders sales").is_err());
         assert!(query("SELECT sales.id FROM other.sales").is_err());
         assert!(query("SELECT sales.f(1) AS sales").is_ok());
+        assert_eq!(
+            query("SELECT sales.id\n   FROM (sales.sales\n     JOIN sales.t ON (true))"),
+            Err("sales.id may be of schema \"sales\" or of an alias of that name".into())
+        );
+        assert_eq!(
+            query("SELECT t.sales\n   FROM sales.t").unwrap(),
+            "SELECT t.sales\n   FROM \"New \"\"one\"\"\".t"
+        );
+        assert!(query("UPDATE other.t SET sales.part = 1").is_err());
         let old = Map::from([(b"old".to_vec(), b"x".to_vec())]);
         assert!(rewrite(b"WHEN (old.a > 1)", &old, Aliases::OfTriggers).is_err());
         assert!(rewrite(b"CHECK (old.a(1))", &old, Aliases::None).is_ok());
@@ -478,6 +417,7 @@ mod tests {
         assert!(of("'{sales.t}'::regclass[]", Aliases::None).is_err());
         assert!(of("'(sales.t,1)'::sales.pair", Aliases::None).is_err());
         assert!(of("'(1,1)'::sales.pair", Aliases::None).is_ok());
+        assert!(of("'(sales.f,1)'::pg_amproc", Aliases::None).is_err());
         let mut map = map();
         map.plain.insert((b"sales".to_vec(), b"pair".to_vec()));
         assert!(rewrite(b"'sales'::sales.pair", &map, Aliases::None).is_ok());
@@ -492,11 +432,37 @@ mod tests {
 
     #[test]
     fn arguments_of_statistics() {
-        let text = b"f('schemaname', 'sales', 'v', '''schemaname'', ''sales''');\nf(\n\t'schemaname', 'sales',\n\t'n', 1);";
-        let new = b"f('schemaname', 'x''y', 'v', '''schemaname'', ''sales''');\nf(\n\t'schemaname', 'x''y',\n\t'n', 1);";
         let map = Map::from([(b"sales".to_vec(), b"x'y".to_vec())]);
-        assert_eq!(schema_arguments(text, &map).unwrap(), new);
-        assert_eq!(schema_arguments(b"f('schemaname', E'a\\\\')", &map), None);
+        let new = |text: &str| {
+            let found = schema_arguments(text.as_bytes(), &map);
+            found.map(|(text, values)| (String::from_utf8(text).unwrap(), values))
+        };
+        let text = "f('schemaname', 'sales', 'v', '''schemaname'', ''ales''');\nf(\n\t'schemaname', 'sales',\n\t'n', 1);";
+        let expected = text.replace("'sales'", "'x''y'");
+        assert_eq!(new(text), Some((expected, false)));
+        let text = "f('schemaname', 'other', 'relname', 'schemaname', 'sales', 1);";
+        assert_eq!(new(text), Some((text.into(), true)));
+        assert_eq!(new("f('schemaname', E'a\\\\')"), None);
+        assert_eq!(new("f('relation', 'sales.t'::regclass)"), None);
+    }
+
+    #[test]
+    fn values_of_sequences() {
+        let map = Map::from([(b"sales".to_vec(), b"x'y".to_vec())]);
+        let new =
+            |text: &str| sequence_set(text.as_bytes(), &map).map(|t| String::from_utf8(t).unwrap());
+        let text = "SELECT pg_catalog.setval('sales.\"a'', sales.b\"', 1, true);";
+        assert_eq!(new(text).unwrap(), text.replacen("sales", "\"x''y\"", 1));
+        assert_eq!(new("SELECT pg_catalog.lastval('sales.q')"), None);
+    }
+
+    #[test]
+    fn parameters_of_storage() {
+        let map = Map::from([(b"toast".to_vec(), b"x".to_vec())]);
+        let text = b"CREATE TABLE toast.t (a toast.b) WITH (fillfactor='70', toast.autovacuum_enabled='false')";
+        let new =
+            b"CREATE TABLE x.t (a x.b) WITH (fillfactor='70', toast.autovacuum_enabled='false')";
+        assert_eq!(rewrite(text, &map, Aliases::None).unwrap().text, new);
     }
 
     #[test]

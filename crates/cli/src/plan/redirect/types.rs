@@ -16,6 +16,8 @@ pub struct Types {
     names: HashSet<Name>,
     /// Those that are made of others.
     made: HashSet<Name>,
+    /// Partitioned tables with a key that is an expression, of which the archive does not tell the type.
+    computed: HashSet<Name>,
 }
 
 impl Types {
@@ -34,6 +36,10 @@ impl Types {
             let (columns, key) = entry.defn.split_at(key.unwrap_or(entry.defn.len()));
             if has_names(columns, view) || has_names(key, true) {
                 types.names.insert(name.clone());
+            }
+            // A key has one parenthesis around it, an expression one more.
+            if key.iter().filter(|b| **b == b'(').count() > 1 {
+                types.computed.insert(name.clone());
             }
             // Functions read the values of others.
             let made = has(b" AS ENUM (") || has(b" AS RANGE (") || has(b" AS (");
@@ -72,6 +78,11 @@ impl Types {
         }
     }
 
+    /// Bounds of a table's partitions may.
+    pub fn bounds_name_objects(&self, name: &Name) -> bool {
+        self.names.contains(name) || self.computed.contains(name)
+    }
+
     pub fn is_known(&self, name: &Name) -> bool {
         self.all.contains_key(name)
     }
@@ -101,6 +112,7 @@ mod tests {
             ("TABLE", "w", "CREATE TABLE s.w (\n    x s.v\n);"),
             ("TABLE", "p", "CREATE TABLE s.p (\n    x text DEFAULT ('a'::regclass)::text\n)\nPARTITION BY LIST (x);"),
             ("TABLE", "q", "CREATE TABLE s.q (\n    x text\n)\nPARTITION BY LIST (((x)::regclass));"),
+            ("TABLE", "f", "CREATE TABLE s.f (\n    x text\n)\nPARTITION BY LIST (s.f(x));"),
             ("TYPE", "b", "CREATE TYPE s.b (\n    INTERNALLENGTH = 4,\n    INPUT = s.b_in\n);"),
             ("DOMAIN", "db", "CREATE DOMAIN s.db AS s.b;"),
         ]
@@ -126,5 +138,6 @@ mod tests {
         };
         assert_eq!(shown(&types.names), "cd d q t v w");
         assert_eq!(shown(&types.plain()), "c e");
+        assert_eq!(shown(&types.computed), "f q");
     }
 }
