@@ -1,9 +1,10 @@
 """Schemas under other names (--redirect-schema): what pg_restore and ALTER SCHEMA … RENAME make is what is right, in all catalogs."""
 import os
 import random
+import re
 import time
 
-from restore import alone, kills, regression, twins
+from restore import alone, kills, old, regression, twins
 from restore.common import NEW, OLD, PANIC, firn, same_blocks
 
 # One of everything that names a schema, in a schema {s}, and some of it from another one.
@@ -86,9 +87,9 @@ def flag(old, new):
     return ("--redirect-schema", f"{quoted(old)}:{quoted(new)}")
 
 
-def oracle(world, version, path, pairs):
+def oracle(world, version, path, pairs, server=None):
     """What pg_restore and a new name make."""
-    server = world.server(version)
+    server = server or world.server(version)
     server.fresh("oracle")
     server.pg_restore("oracle", path, "--exit-on-error")
     with server.connect("oracle") as c:
@@ -269,12 +270,51 @@ def public(world, version):
         assert c.execute("SELECT count(*) FROM other.v").fetchone() == (0,)
 
 
+def statistics(world):
+    """Those of PostgreSQL 18's archives go to the new schema, and those of the old one stay; values that may name objects are left out."""
+    server = world.server(NEW)
+    db, _ = source(world, NEW, "sales")
+    with server.connect(db) as c:
+        c.execute("ANALYZE")
+    path = world.archive("renamed-statistics", lambda p: server.archive(db, p, "c", extra=("--statistics",)))
+
+    def found(db, schema):
+        with server.connect(db) as c:
+            return c.execute("SELECT to_jsonb(s) - 'schemaname' FROM pg_stats s WHERE schemaname = %s ORDER BY tablename, attname, inherited", (schema,)).fetchall(), \
+                c.execute("SELECT relname, relpages, reltuples FROM pg_class WHERE relnamespace = %s::regnamespace ORDER BY 1", (schema,)).fetchall()
+    server.fresh("oracle")
+    server.pg_restore("oracle", path, "--exit-on-error")
+    expected = found("oracle", "sales")
+    assert len(expected[0]) >= 30 and any("sales" in str(row) for row in expected[0]), expected
+    server.fresh("target")
+    run = firn(server, "target", path, *flag("sales", "other")).ok()
+    assert "warning: STATISTICS DATA" not in run.out, run.out
+    assert found("target", "other") == expected
+    server.fresh("target", template=db)
+    with server.connect("target") as c:
+        c.execute(MODDATETIME.replace("{s}", "other") + "DELETE FROM pg_statistic; ANALYZE sales.child")
+    before = found("target", "sales")
+    firn(server, "target", path, "-n", "sales", "--no-publications", *flag("sales", "other")).ok()
+    assert found("target", "sales") == before and before[0] != expected[0]
+    assert found("target", "other") == expected
+    with server.connect(server.fresh("renamed_values")) as c:
+        c.execute("CREATE SCHEMA sales; CREATE TABLE sales.t (x text, y regclass); CREATE INDEX i ON sales.t (lower(x)); CREATE INDEX j ON sales.t ((length(x)));"
+                  "INSERT INTO sales.t SELECT 'sales', 'sales.t' FROM generate_series(1, 9); ANALYZE sales.t")
+    values = world.archive("renamed-values", lambda p: server.archive("renamed_values", p, "c", extra=("--statistics",)))
+    server.fresh("target")
+    run = firn(server, "target", values, *flag("sales", "other"), "--no-data").ok()
+    left_out = sorted(line.split("warning: ")[1].split(" is left out")[0] for line in run.out.splitlines() if "its values may name objects" in line)
+    assert left_out == ["STATISTICS DATA sales.i", "STATISTICS DATA sales.t"], run.out
+    assert [row[0]["tablename"] for row in found("target", "other")[0]] == ["j"], run.out
+
+
 def killed(world, version, kind):
     """Killed at random moments and resumed with the same flag it is the twin; with another one it is refused."""
     count, seed = kills.settings()
-    server = world.server(version)
     _, path = source(world, version, "sales")
-    expected, _ = oracle(world, version, path, [("sales", "other")])
+    # Of a server that is killed something is left on disk only.
+    server = world.once("kill server", lambda: kills.started(world)) if kind == "server" else world.server(version)
+    expected, _ = oracle(world, version, path, [("sales", "other")], server)
     server.fresh("target")
     whole = firn(server, "target", path, *flag("sales", "other"), "-j", "3").ok().seconds
     done = 0
@@ -288,6 +328,8 @@ def killed(world, version, kind):
         if child.poll() is None:
             done += kills.kill(kind, server, child, dice)
         run = child.wait()
+        if kind == "server":
+            kills.come_back(server)
         assert not PANIC.search(run.out), run.out[-3000:]
         if run.code != 0:
             with server.connect("target") as c:
@@ -304,26 +346,38 @@ def killed(world, version, kind):
 
 
 def of_regression(world, version):
-    """PostgreSQL's own regression database: its schemas each, and public but for rows that name objects."""
+    """PostgreSQL's own regression database, with all rows but those of tables that are refused: its schemas each, and public."""
     folder = regression.kept(version)
     server = regression.target(world, version, folder)
     path = os.path.join(folder, "second")
-
-    def compared(pairs, *more, first=()):
+    listed = os.path.join(world.folder, f"renamed-regression-{version}")
+    lines = server.program("pg_restore", "-l", path).stdout.decode().splitlines()
+    others = ["mvtest_mvschema", "regress_indexing", "regress_rls_schema", "testxmlschema", "fkpart3", "pubme"]
+    left_out = []
+    for pairs, first in (([(name, f"{name}: other") for name in others], []), ([("public", "Public")], ['ALTER SCHEMA public RENAME TO "Public"'])):
+        flags = [part for pair in pairs for part in flag(*pair)]
+        while True:
+            with open(listed, "w") as f:
+                f.writelines(line + "\n" for line in lines)
+            server.fresh("target")
+            with server.connect("target") as c:
+                for statement in first:
+                    c.execute(statement)
+            run = firn(server, "target", path, *flags, "-L", listed, "-j", "4", "--no-analyze")
+            table = re.search(r"error: TABLE DATA ([^.]+)\.(.*) cannot be put into another schema", run.out)
+            if not table:
+                break
+            left_out.append(table[2])
+            lines = [line for line in lines if f" TABLE DATA {table[1]} {table[2]} " not in line]
+        run.ok()
         server.fresh("oracle")
-        server.pg_restore("oracle", path, "--exit-on-error", *more)
+        server.pg_restore("oracle", path, "--exit-on-error", "-L", listed)
         with server.connect("oracle") as c:
-            for old, new in pairs:
-                c.execute(f"ALTER SCHEMA {quoted(old)} RENAME TO {quoted(new)}")
-        server.fresh("target")
-        with server.connect("target") as c:
-            for statement in first:
-                c.execute(statement)
-        run = firn(server, "target", path, *(part for pair in pairs for part in flag(*pair)), *more, "-j", "4", "--no-analyze").ok()
+            for old_name, new in pairs:
+                c.execute(f"ALTER SCHEMA {quoted(old_name)} RENAME TO {quoted(new)}")
         twins.compare(twins.catalogs(server, "oracle"), twins.catalogs(server, "target"), f"{pairs}\n{run.out[-1000:]}")
-    with_rows = ["mvtest_mvschema", "regress_indexing", "regress_rls_schema", "testxmlschema", "fkpart3", "pubme"]
-    compared([(name, f"{name}: other") for name in with_rows], "-s")
-    compared([("public", "Public")], "-s", first=['ALTER SCHEMA public RENAME TO "Public"'])
+        same_blocks(server.dump("oracle"), server.dump("target"), str(pairs))
+    assert 0 < len(left_out) < 12, left_out
 
 
 def refused(world, version):
@@ -368,6 +422,48 @@ def refused(world, version):
         firn(server, "target", source(world, version, name)[1], *flag(name, "x")).fails("alias")
 
 
+def exchanged(world, version):
+    """Two schemas that each get the other's name."""
+    server = world.server(version)
+    _, path = source(world, version, "sales")
+    server.fresh("oracle")
+    server.pg_restore("oracle", path, "--exit-on-error")
+    with server.connect("oracle") as c:
+        c.execute("ALTER SCHEMA sales RENAME TO x; ALTER SCHEMA beside RENAME TO sales; ALTER SCHEMA x RENAME TO beside")
+    server.fresh("target")
+    firn(server, "target", path, *flag("sales", "beside"), *flag("beside", "sales"), "-j", "2").ok()
+    twins.compare(twins.catalogs(server, "oracle"), twins.catalogs(server, "target"), "exchanged")
+    same_blocks(server.dump("oracle"), server.dump("target"), "exchanged")
+
+
+def into_public(world, version):
+    """Schema public is there: what goes into it is chosen by -n."""
+    server = world.server(version)
+    _, path = source(world, version, "sales")
+    chosen = ("-n", "sales", "--no-publications")
+    for db in ("oracle", "target"):
+        with server.connect(server.fresh(db)) as c:
+            c.execute("CREATE EXTENSION moddatetime SCHEMA public; CREATE SCHEMA sales; ALTER EXTENSION moddatetime SET SCHEMA " + ("sales" if db == "oracle" else "public"))
+    server.pg_restore("oracle", path, "--exit-on-error", *chosen)
+    firn(server, "target", path, *chosen, *flag("sales", "public"), "-j", "2").ok()
+    with server.connect("oracle") as c, server.connect("target") as t:
+        c.execute("DROP SCHEMA public; ALTER SCHEMA sales RENAME TO public; COMMENT ON SCHEMA public IS 'standard public schema';"
+                  "ALTER SCHEMA public OWNER TO pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC")
+        t.execute("DROP SCHEMA sales")
+    same_blocks(server.dump("oracle", "-n", "public"), server.dump("target", "-n", "public"), "public")
+
+
+def of_old_archive(world):
+    """Archives of before 10.3 leave out what schema names are in: refused, and nothing is done."""
+    server = world.server(OLD)
+    path = world.archive("old-1.12", lambda p: old.make(world, p))
+    server.fresh("target")
+    run = firn(server, "target", path, *flag("app", "x")).fails("schemas cannot be redirected", "leaves schemas out")
+    assert run.code == 2, run.out
+    with server.connect("target") as c:
+        assert not c.execute("SELECT 1 FROM pg_namespace WHERE nspname IN ('x', 'app', 'firn_restore')").fetchall()
+
+
 def cases(world):
     for version in (OLD, NEW):
         for n, (old, new) in enumerate(p for p in SCHEMAS if p[0] not in REFUSED):
@@ -383,7 +479,11 @@ def cases(world):
         yield f"renamed {version} some", lambda v=version: some(world, v)
         yield f"renamed {version} there", lambda v=version: there(world, v)
         yield f"renamed {version} public", lambda v=version: public(world, v)
-        for kind in ("program", "connection"):
+        for kind in ("program", "connection", *(["server"] if version == OLD else [])):
             yield f"renamed {version} killed {kind}", lambda v=version, k=kind: killed(world, v, k)
         yield f"renamed {version} regression database", lambda v=version: of_regression(world, v)
         yield f"renamed {version} refused", lambda v=version: refused(world, v)
+        yield f"renamed {version} exchanged", lambda v=version: exchanged(world, v)
+        yield f"renamed {version} into public", lambda v=version: into_public(world, v)
+    yield "renamed statistics", lambda: statistics(world)
+    yield "renamed of an old archive", lambda: of_old_archive(world)
