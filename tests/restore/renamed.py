@@ -252,7 +252,7 @@ def there(world, version):
 
 
 def public(world, version):
-    """Of public comes what is in it: NEW must be there, and keeps its owner and privileges."""
+    """Of public comes what is in it, and what is said of it: NEW must be there."""
     server = world.server(version)
     db = server.fresh("renamed_public")
     with server.connect(db) as c:
@@ -268,6 +268,15 @@ def public(world, version):
     with server.connect("target") as c:
         assert c.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").fetchone() == (0,)
         assert c.execute("SELECT count(*) FROM other.v").fetchone() == (0,)
+    with server.connect(db) as c:
+        c.execute("ALTER SCHEMA public OWNER TO postgres; COMMENT ON SCHEMA public IS 'of public'")
+    path = world.archive(f"renamed-public-own-{version}", lambda p: server.archive(db, p, "c"))
+    expected, dump = oracle(world, version, path, [("public", "other")])
+    with server.connect(server.fresh("target")) as c:
+        c.execute("ALTER SCHEMA public RENAME TO other")
+    run = firn(server, "target", path, *flag("public", "other")).ok()
+    twins.compare(expected, twins.catalogs(server, "target"), run.out[-1000:])
+    same_blocks(dump, server.dump("target"), "public")
 
 
 def statistics(world):

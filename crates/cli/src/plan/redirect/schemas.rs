@@ -182,7 +182,6 @@ impl<'a> Schemas<'a> {
             Ok(new.text)
         };
         let kind = aliases(&entry);
-        let comment = entry.defn.trim_ascii_start().starts_with(b"--");
         changed.defn = match entry.desc {
             b"SEQUENCE SET" => sequence_set(entry.defn, &self.map)
                 .ok_or_else(|| refuse("Its statement is not known.".into()))?
@@ -201,10 +200,6 @@ impl<'a> Schemas<'a> {
                 } else {
                     new.into()
                 }
-            }
-            // public, which each database has.
-            b"SCHEMA" if comment && self.map.contains_key(entry.tag) => {
-                [b"CREATE SCHEMA ", &id(&self.map[entry.tag])[..], b";\n"].concat().into()
             }
             b"TABLE ATTACH" | b"TABLE" if self.in_bound(&entry) => {
                 return Err(refuse("A value of its bound may name the schema.".into()))
