@@ -1,7 +1,7 @@
 """Schemas under other names, with everything that looks like a schema's name and is none: equal to a rename, or refused by name."""
 import os
 
-from restore import twins
+from restore import dumpsuite, twins
 from restore.common import NEW, OLD, firn, same_blocks
 from restore.renamed import flag, quoted
 
@@ -148,9 +148,27 @@ def refused(world, version, sql, word):
         assert not c.execute("SELECT 1 FROM pg_namespace WHERE nspname IN ('x', 's', 'firn_restore')").fetchall()
 
 
+def all_kinds(world, version):
+    """PostgreSQL's own objects for tests of pg_dump, its two schemas and public."""
+    s = dumpsuite.suite(world, version)
+    path = s.archive("postgres", "c")
+    for pairs, before in (([("dump_test", "dump_test: other"), ("dump_test_second_schema", "dump_test")], []),
+                          ([("public", "Public")], ['ALTER SCHEMA public RENAME TO "Public"'])):
+        s.before("oracle", path, [[]])
+        with s.server.connect("oracle") as c:
+            for old, new in pairs:
+                c.execute(f"ALTER SCHEMA {quoted(old)} RENAME TO {quoted(new)}")
+        s.before("target", path, before)
+        flags = [part for pair in pairs for part in flag(*pair)]
+        run = firn(s.server, "target", path, *flags, "-j", "3", "--no-analyze").ok()
+        twins.compare(twins.catalogs(s.server, "oracle"), twins.catalogs(s.server, "target"), f"{pairs}\n{run.out[-1500:]}")
+        same_blocks(s.server.dump("oracle"), s.server.dump("target"), str(pairs))
+
+
 def cases(world):
     for version in (OLD, NEW):
         for what, name, sql in EQUAL:
             yield f"misnamed {version} {what}", lambda v=version, w=what, n=name, s=sql: equal(world, v, w, n, s)
+        yield f"misnamed {version} pg_dump's own", lambda v=version: all_kinds(world, v)
         for n, (sql, word) in enumerate(REFUSED):
             yield f"misnamed {version} refused {n}: {word}", lambda v=version, s=sql, w=word: refused(world, v, s, w)
