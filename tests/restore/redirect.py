@@ -315,6 +315,72 @@ def crashed(world):
             assert c.execute(counts).fetchone() == (11 + last, 10, 0, 5), run.out
 
 
+def crashed_together(world, extra, flags):
+    """Unlogged tables that get their rows through one partitioned table, laid out here otherwise than there, and such ones that
+    have children: after a crash, and after one in a run of --resume, each row is there once, whoever counts."""
+    server = world.once("redirect kill server", lambda: on_disk(world))
+    with server.connect(server.fresh("together")) as c:
+        c.execute("CREATE TABLE p (id int, v text) PARTITION BY HASH (id); CREATE UNLOGGED TABLE t (id int);"
+                  "CREATE TABLE c () INHERITS (t); CREATE TABLE z (id int); INSERT INTO z VALUES (1);"
+                  "INSERT INTO t SELECT generate_series(1, 30); INSERT INTO c SELECT generate_series(1, 4)")
+        for n in range(3):
+            c.execute(f"CREATE TABLE p_{n} PARTITION OF p FOR VALUES WITH (MODULUS 3, REMAINDER {n})")
+        c.execute("INSERT INTO p SELECT i, 'v' FROM generate_series(1, 300) i")
+    path = os.path.join(world.folder, "together")
+    server.archive("together", path, "c", extra=("--load-via-partition-root", *extra))
+    with server.connect(server.fresh("target")) as c:
+        # All rows go into p_0 here.
+        c.execute("CREATE TABLE p (id int, v text) PARTITION BY RANGE (id); CREATE UNLOGGED TABLE t (id int);"
+                  "CREATE TABLE c () INHERITS (t); CREATE TABLE z (id int CONSTRAINT no CHECK (id <> 1))")
+        for n in range(3):
+            c.execute(f"CREATE UNLOGGED TABLE p_{n} PARTITION OF p FOR VALUES FROM ({n * 1000}) TO ({n * 1000 + 1000})")
+    args = ["target", path, "-a", *flags, "-j", "2", "--on-error", "continue"]
+    firn(server, *args).fails("errors ignored on restore: 1")
+    counts = "SELECT (SELECT count(*) FROM p), (SELECT count(*) FROM ONLY t), (SELECT count(*) FROM c)"
+    for crash in (False, True, True):
+        if crash:
+            server.crash()
+            server.start()
+            server.wait_ready()
+        with server.connect("target") as c:
+            assert c.execute(counts).fetchone() == ((0, 0, 4) if crash else (300, 30, 4))
+        run = firn(server, *args, "--resume").fails("errors ignored on restore: 1")
+        with server.connect("target") as c:
+            assert c.execute(counts).fetchone() == (300, 30, 4), run.out
+    server.crash()
+    server.start()
+    server.wait_ready()
+    with server.connect("target") as c:
+        c.execute("ALTER TABLE z DROP CONSTRAINT no")
+    run = firn(server, *args, "--resume").ok()
+    with server.connect("target") as c:
+        assert c.execute(counts).fetchone() == (300, 30, 4), run.out
+
+
+def crashed_partly(world):
+    """Partitions of which some are logged, INSERTs through their table: what a crash has taken cannot be told, and that is told."""
+    server = world.once("redirect kill server", lambda: on_disk(world))
+    with server.connect(server.fresh("together")) as c:
+        c.execute("CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE UNLOGGED TABLE p_1 PARTITION OF p FOR VALUES IN (1);"
+                  "CREATE TABLE p_2 PARTITION OF p FOR VALUES IN (2); INSERT INTO p VALUES (1), (2);"
+                  "CREATE TABLE z (id int); INSERT INTO z VALUES (1)")
+    path = os.path.join(world.folder, "together")
+    server.archive("together", path, "c", extra=("--load-via-partition-root", "--inserts"))
+    server.pg_restore(server.fresh("target"), path, "-s")
+    with server.connect("target") as c:
+        c.execute("ALTER TABLE z ADD CONSTRAINT no CHECK (id <> 1)")
+    args = ["target", path, "-a", "--on-error", "continue"]
+    firn(server, *args).fails("errors ignored on restore: 1")
+    firn(server, *args, "--resume").fails("errors ignored on restore: 1")
+    server.crash()
+    server.start()
+    server.wait_ready()
+    for _ in range(2):
+        firn(server, *args, "--resume").fails("may have been lost in a crash", "p_1")
+        with server.connect("target") as c:
+            assert c.execute("SELECT id FROM p").fetchall() == [(2,)]
+
+
 def refill_cut(world):
     """The connection is lost while an unlogged table is filled again, before or after its COMMIT: it is filled once."""
     server = world.once("redirect kill server", lambda: on_disk(world))
@@ -495,5 +561,10 @@ def cases(world):
         yield f"redirect not taken {version}", lambda v=version: not_taken(world, v)
     yield "redirect emptied cut", lambda: refill_cut(world)
     yield "redirect emptied crashed", lambda: crashed(world)
+    for extra in ((), ("--inserts",)):
+        for flags in (("--truncate-table",), ("--truncate-table", "--no-count"), ()):
+            yield (f"redirect crashed together {' '.join((*extra, *flags))}",
+                   lambda e=extra, f=flags: crashed_together(world, e, f))
+    yield "redirect crashed partly", lambda: crashed_partly(world)
     for kind in ("program", "server"):
         yield f"redirect emptied killed {kind}", lambda k=kind: killed(world, k)

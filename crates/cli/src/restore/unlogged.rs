@@ -4,17 +4,20 @@
 //! transaction before the crash is gone as a whole: an unlogged table that is empty while rows are recorded has lost all of
 //! them, and gets them again. What an unlogged sequence has lost cannot be seen: its value is set again, which changes nothing
 //! if it was there. (From 15 on serial and identity columns of unlogged tables have such.)
+//!
+//! It is looked at where the rows went: those that come through a partitioned table may be in any of its partitions.
 
 use super::journal::fence::Session;
 use super::journal::{self, Done};
 use super::pieces::Pieces;
 use super::{reload, Job};
-use crate::archive::read_error;
-use crate::error::Result;
-use crate::pg::Connection;
-use crate::plan::build::copies_via_root;
+use crate::archive::{read_error, Archive};
+use crate::error::{Error, Result};
+use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::plan::build::describe;
+use crate::plan::text::{last_part, take_name, unquoted};
 use crate::plan::Work;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 
 /// Before rows come again into a table that has its triggers and foreign keys by now, and after that: they came before those.
@@ -51,20 +54,10 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
     }
     let mut all = Vec::new();
     let unlogged = match tables.is_empty() && reloads.is_empty() {
-        true => HashSet::new(),
+        true => HashMap::new(),
         false => unlogged_tables(connection)?,
     };
-    let is_lost = |place: u32| -> Result<bool> {
-        let entry = toc.entry(place as usize);
-        if !unlogged.contains(&(entry.namespace.to_vec(), entry.tag.to_vec())) {
-            return Ok(false);
-        }
-        // Where rows have come through the partitioned table, a partition may have none.
-        let only: &[u8] = if copies_via_root(&entry) { b"" } else { b"ONLY " };
-        let target = reload::target(toc, place);
-        let sql = [b"SELECT NOT EXISTS (SELECT FROM ", only, &target, b")"];
-        Ok(connection.query(&sql.concat())?.flag(0, 0))
-    };
+    let is_lost = |place: u32| is_lost(job.archive, connection, &unlogged, place);
     for (place, (steps, rows)) in tables {
         if rows > 0 && is_lost(place)? {
             all.extend(steps.into_iter().map(|step| (step, place)));
@@ -73,7 +66,7 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
     for (step, places) in reloads {
         // What is recorded is the sum of the rows of all.
         for &place in places {
-            if is_lost(place)? && has_rows(job, place as usize)? {
+            if is_lost(place)? {
                 all.push((step, place));
             }
         }
@@ -95,27 +88,122 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
     Ok(all)
 }
 
-/// Tables that are not logged, whatever the archive says of them: schema and name.
-fn unlogged_tables(connection: &Connection) -> Result<HashSet<(Vec<u8>, Vec<u8>)>> {
+/// Schema and name.
+type Name = (Vec<u8>, Vec<u8>);
+
+/// What is not logged, whatever the archive says of it: tables, and (`true`) partitioned tables with such partitions.
+fn unlogged_tables(connection: &Connection) -> Result<HashMap<Name, bool>> {
     let found = connection.query(
-        b"SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
-          ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.relkind OPERATOR(pg_catalog.=) 'r'::\"char\" \
-          AND c.relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\"",
+        b"WITH u AS (SELECT oid, relispartition FROM pg_catalog.pg_class WHERE relkind OPERATOR(pg_catalog.=) 'r'::\"char\" \
+          AND relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\") \
+          SELECT n.nspname, c.relname, c.relkind OPERATOR(pg_catalog.=) 'p'::\"char\" FROM pg_catalog.pg_class c \
+          JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
+          JOIN (SELECT oid FROM u UNION SELECT a.relid FROM u, pg_catalog.pg_partition_ancestors(u.oid) a \
+          WHERE u.relispartition) f ON f.oid OPERATOR(pg_catalog.=) c.oid",
     )?;
     let text = |row, column| found.get(row, column).unwrap_or_default().to_vec();
-    Ok((0..found.len()).map(|row| (text(row, 0), text(row, 1))).collect())
+    Ok((0..found.len()).map(|row| ((text(row, 0), text(row, 1)), found.flag(row, 2))).collect())
 }
 
-/// The archive has rows for a table.
-fn has_rows(job: &Job, place: usize) -> Result<bool> {
-    let entry = job.archive.toc().entry(place);
-    let source = job.archive.data(place)?;
-    if entry.copy_stmt.is_empty() {
-        let mut some = Vec::new();
-        source.take(4096).read_to_end(&mut some).map_err(read_error)?;
-        return Ok(!some.trim_ascii().is_empty());
+/// The rows of an entry, some of which are recorded, are gone.
+fn is_lost(
+    archive: &Archive,
+    connection: &Connection,
+    unlogged: &HashMap<Name, bool>,
+    place: u32,
+) -> Result<bool> {
+    let entry = archive.toc().entry(place as usize);
+    let own = unlogged.get(&(entry.namespace.to_vec(), entry.tag.to_vec())) == Some(&false);
+    let parts = unlogged.values().any(|partitioned| *partitioned);
+    // Only what INSERTs say of a table has to be read for it.
+    let into = match entry.copy_stmt {
+        b"" if own || parts => filled(archive, place)?,
+        b"" => None,
+        _ => Some(reload::target(archive.toc(), place)),
+    };
+    let Some(into) = into else { return Ok(false) };
+    let table = last_part(&into);
+    let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
+    let Some(partitioned) = unlogged.get(&(unquoted(schema), unquoted(table))) else {
+        return Ok(false);
+    };
+    if is_empty(connection, &clause(connection, &into)?)? {
+        return Ok(filled(archive, place)?.is_some());
     }
-    Ok(Pieces::of(source, (0, 1))?.next(|| false)?.is_some())
+    let of_entry =
+        [b"ONLY ", &quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
+    if *partitioned
+        && own
+        && is_empty(connection, &of_entry)?
+        && all_below_are_empty(connection, &into)?
+        && filled(archive, place)?.is_some()
+    {
+        let (what, into) = (describe(&entry), String::from_utf8_lossy(&into).into_owned());
+        return Err(Error::usage(format!("rows of {what} may have been lost in a crash"))
+            .detail(format!("They came through {into}, of whose partitions those that are not logged are empty, and others are not."))
+            .hint("Which rows went into which partitions is not known. Empty the table, drop the schema firn_restore and begin anew."));
+    }
+    Ok(false)
+}
+
+/// All partitions that are not logged are empty, as a crash leaves them.
+fn all_below_are_empty(connection: &Connection, table: &[u8]) -> Result<bool> {
+    let sql = [
+        b"SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) FROM pg_catalog.pg_class c \
+          JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
+          JOIN pg_catalog.pg_partition_tree(pg_catalog.to_regclass(",
+        &quote_literal(table)[..],
+        b")) t ON t.relid OPERATOR(pg_catalog.=) c.oid WHERE c.relkind OPERATOR(pg_catalog.=) 'r'::\"char\" \
+          AND c.relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\"",
+    ];
+    let found = connection.query(&sql.concat())?;
+    for row in 0..found.len() {
+        if !is_empty(connection, &[b"ONLY ", found.get(row, 0).unwrap_or_default()].concat())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The table that an entry's rows go into, by the statements that it has; `None`: there are no rows.
+pub fn filled(archive: &Archive, place: u32) -> Result<Option<Vec<u8>>> {
+    let toc = archive.toc();
+    let entry = toc.entry(place as usize);
+    if !entry.has_data {
+        return Ok(None);
+    }
+    let source = archive.data(place as usize)?;
+    if !entry.copy_stmt.is_empty() {
+        let some = Pieces::of(source, (0, 1))?.next(|| false)?.is_some();
+        return Ok(some.then(|| reload::target(toc, place)));
+    }
+    let mut some = Vec::new();
+    source.take(4096).read_to_end(&mut some).map_err(read_error)?;
+    let some = some.trim_ascii_start();
+    if some.is_empty() {
+        return Ok(None);
+    }
+    let named = some.strip_prefix(b"INSERT INTO ").and_then(|mut text| take_name(&mut text));
+    Ok(Some(named.map_or_else(|| reload::target(toc, place), <[u8]>::to_vec)))
+}
+
+/// What is meant by a table that rows go into: it alone, or if it is partitioned all that is below it.
+pub fn clause(connection: &Connection, table: &[u8]) -> Result<Vec<u8>> {
+    let sql = [
+        b"SELECT relkind OPERATOR(pg_catalog.=) 'p'::\"char\" FROM pg_catalog.pg_class WHERE oid OPERATOR(pg_catalog.=) \
+          pg_catalog.to_regclass(",
+        &quote_literal(table)[..],
+        b")",
+    ];
+    let found = connection.query(&sql.concat())?;
+    let partitioned = !found.is_empty() && found.flag(0, 0);
+    Ok([if partitioned { &b""[..] } else { b"ONLY " }, table].concat())
+}
+
+/// It has no rows; `table` as [`clause`] has it.
+pub fn is_empty(connection: &Connection, table: &[u8]) -> Result<bool> {
+    let look = [b"SELECT NOT EXISTS (SELECT FROM ", table, b")"].concat();
+    Ok(connection.query(&look)?.flag(0, 0))
 }
 
 /// Take back what is recorded of rows that a crash has taken. Returns the entries that come again.

@@ -7,7 +7,8 @@ use crate::plan::build::describe;
 use crate::plan::render::Settings;
 use crate::plan::{Reload, Work};
 use crate::restore::data::{copy_rows, Copied, Flow};
-use crate::restore::{reload::target, unlogged};
+use crate::restore::unlogged;
+use std::collections::HashMap;
 
 impl Worker<'_, '_> {
     /// Empty tables and fill them, in the order in which foreign keys hold. `sql` is what was to be sent before.
@@ -43,11 +44,11 @@ impl Worker<'_, '_> {
             sql.extend_from_slice(b"SET CONSTRAINTS ALL DEFERRED;\n");
         }
         let mut copied = Copied::default();
-        let places = site.plan.entries(step as usize).iter();
-        for &place in places.filter(|p| !refill || site.again.contains(p)) {
-            if refill && !self.is_empty(connection, place, sql)? {
-                continue;
-            }
+        let mut places = site.plan.entries(step as usize).to_vec();
+        if refill {
+            places = self.still_lost(connection, &places, sql)?;
+        }
+        for place in places {
             sql.extend(site.renderer.before_rows(place, settings));
             copied.statements += self.send(connection, sql)?;
             let skip_empty = site.terms.rules.skip_empty_data;
@@ -78,18 +79,36 @@ impl Worker<'_, '_> {
         Ok(copied)
     }
 
-    /// Nobody has filled the table again, this program before its connection was lost included; nobody does from now on.
-    fn is_empty(
+    /// Of the entries that are lost those whose table nobody has filled again, this program before its connection was lost
+    /// included; nobody does from now on. Several may go into one table, which the first of them fills.
+    fn still_lost(
         &self,
         connection: &Connection,
-        place: u32,
+        places: &[u32],
         sql: &mut Vec<u8>,
-    ) -> Result<bool, Tried> {
-        let target = target(self.site.archive.toc(), place);
-        sql.extend([b"LOCK TABLE ", &target[..], b" IN SHARE ROW EXCLUSIVE MODE;\n"].concat());
-        self.send(connection, sql)?;
-        let look = [b"SELECT NOT EXISTS (SELECT FROM ", &target[..], b")"].concat();
-        Ok(connection.query(&look)?.flag(0, 0))
+    ) -> Result<Vec<u32>, Tried> {
+        let mut looked = HashMap::new();
+        let mut found = Vec::new();
+        for &place in places.iter().filter(|p| self.site.again.contains(p)) {
+            let Some(table) = unlogged::filled(self.site.archive, place)? else { continue };
+            let empty = match looked.get(&table) {
+                Some(empty) => *empty,
+                None => {
+                    let clause = unlogged::clause(connection, &table)?;
+                    let lock =
+                        [b"LOCK TABLE ", &clause[..], b" IN SHARE ROW EXCLUSIVE MODE;\n"].concat();
+                    sql.extend(lock);
+                    self.send(connection, sql)?;
+                    let empty = unlogged::is_empty(connection, &clause)?;
+                    looked.insert(table, empty);
+                    empty
+                }
+            };
+            if empty {
+                found.push(place);
+            }
+        }
+        Ok(found)
     }
 
     /// The step is recorded, and a crash has emptied some of its tables, which are not logged: these are filled again, and nothing else.
