@@ -142,6 +142,92 @@ def overwritten_alive(cluster):
     assert "is being removed" in r.stderr, r.stderr
 
 
+def cut(cluster, path):
+    """An unfinished backup of two days ago, and one of its files."""
+    _, making = slow(cluster, path, "create:toc.dat")
+    making.kill()
+    making.communicate()
+    dated(path, 2)
+    return next(name for name in os.listdir(path) if name.split(".")[0].isdigit())
+
+
+def overwritten_and_expired(cluster):
+    """--overwrite-incomplete beside expire: whoever comes second leaves all as it is, as files of the same names are about to come."""
+    source(cluster)
+    for flags in ((), ("--incomplete-hours=24",)):
+        parent = some(cluster, "ages", [1])
+        path = os.path.join(parent, "slow")
+        hold = Hold(cluster, f"unlink:{cut(cluster, path)}")
+        other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+        hold.reached(other)
+        left = os.listdir(path)
+        told = expire.expire(cluster, parent, "--keep=1", *flags).stdout
+        assert "leave slow" in told and os.listdir(path) == left, (told, os.listdir(path))
+        hold.go()
+        ended(other, 0)
+        sound(cluster, path)
+        assert states(cluster, parent)["slow"] == "complete" and "expired.json" not in os.listdir(path)
+    for moment in ("unlink:unfinished.json", None):
+        parent = some(cluster, "ages", [1])
+        path = os.path.join(parent, "slow")
+        file = cut(cluster, path)
+        hold = Hold(cluster, moment or f"unlink:{file}")
+        expiring = start(cluster, "backup", "expire", parent, "--keep=1", "--incomplete-hours=24", env=hold.env)
+        hold.reached(expiring)
+        r = firn(cluster, "backup", "small", path, "--overwrite-incomplete", code=2)
+        assert "is being removed" in r.stderr, r.stderr
+        hold.go()
+        ended(expiring, 0)
+        assert names(parent) == ["d001"]
+        firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+        sound(cluster, path)
+    # An overwriter that was killed is taken for dead when its time has come, too.
+    parent = some(cluster, "ages", [1])
+    path = os.path.join(parent, "slow")
+    hold = Hold(cluster, f"unlink:{cut(cluster, path)}")
+    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+    hold.reached(other)
+    other.kill()
+    other.communicate()
+    expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
+    assert names(parent) == ["d001", "slow"]
+    later = Hold(cluster, "nothing:", ahead=2 * DAY)
+    expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24", env=later.env)
+    assert names(parent) == ["d001"]
+
+
+def overwritten_asleep(cluster):
+    """A run that was stopped long ago comes to its end when another has made the whole backup in its place: that stays whole."""
+    source(cluster)
+    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.tmp", "rename:manifest.json")):
+        path = place(cluster, f"asleep-{number}")
+        backup, making = slow(cluster, path, moment)
+        firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+        backup.go()
+        told = ended(making, 1)
+        assert any(word in told for word in ("is not this backup's any more", "No such file", "File exists")), told
+        sound(cluster, path)
+        assert states(cluster, path) == {".": "complete"}
+
+
+def overwriter_killed(cluster):
+    """--overwrite-incomplete ends when all is removed and its own marker is not there yet: the next one goes on."""
+    source(cluster)
+    path = place(cluster, "nothing-left")
+    cut(cluster, path)
+    hold = Hold(cluster, "create:unfinished.json")
+    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+    hold.reached(other)
+    other.kill()
+    other.communicate()
+    assert names(path) == ["expired.json"]
+    r = firn(cluster, "backup", "small", path, code=2)
+    assert "--overwrite-incomplete" in r.stderr, r.stderr
+    firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+    sound(cluster, path)
+    assert "expired.json" not in names(path)
+
+
 def unreadable(cluster):
     """Folders and manifests that cannot be read, and backups that cannot be removed, are told of and keep nothing else from its turn."""
     source(cluster)
@@ -167,4 +253,5 @@ def unreadable(cluster):
 
 
 CASES = {"expire finished meanwhile": finished_meanwhile, "expire taken for dead": taken_for_dead, "expire overwritten alive": overwritten_alive,
-         "expire unreadable": unreadable}
+         "expire overwritten and expired": overwritten_and_expired, "expire overwritten asleep": overwritten_asleep,
+         "expire overwriter killed": overwriter_killed, "expire unreadable": unreadable}

@@ -11,6 +11,7 @@ pub use rules::Rules;
 
 use super::halt::Halt;
 use super::list::DEPTH;
+use super::manifest::{Head, Marker};
 use super::place::Place;
 use super::survey::{survey, Lot, Standing};
 use crate::error::{Error, ErrorKind, Result};
@@ -155,18 +156,26 @@ fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fa
         let name = name.escape_debug();
         return left(format!("it holds \"{name}\", which is not part of a backup"));
     }
-    if lot.doomed {
+    // With a marker it is a backup as long as its removal has not begun in earnest, and another may be about to be made in its place.
+    if lot.doomed && matches!(lot.standing, Standing::Bare) {
         return (Fate::Removed, "its removal was begun before".to_string());
     }
     let Standing::Unfinished { marker, .. } = &lot.standing else {
         return left("it has no manifest: pg_dump made it".to_string());
     };
-    let begun = marker.as_ref().and_then(|m| rules::seconds(&m.started));
-    match (incomplete_hours, begun) {
-        (Some(hours), Some(begun)) if begun.saturating_add(u64::from(hours) * 3600) < now() => {
+    match incomplete_hours {
+        Some(hours) if marker.as_ref().is_some_and(|m| is_old(m, incomplete_hours)) => {
             (Fate::Removed, format!("it was begun more than {hours} hours ago and never finished"))
         }
         _ => left("it is not finished, and may be being made".to_string()),
+    }
+}
+
+/// A run was begun so long ago that it is taken for dead.
+fn is_old(marker: &Marker, incomplete_hours: Option<u32>) -> bool {
+    match (incomplete_hours, rules::seconds(&marker.started)) {
+        (Some(hours), Some(begun)) => begun.saturating_add(u64::from(hours) * 3600) < now(),
+        _ => false,
     }
 }
 

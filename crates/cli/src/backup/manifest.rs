@@ -17,8 +17,10 @@ pub const TEMPORARY: &str = "manifest.json.tmp";
 /// A file that is there from the beginning until the manifest is, or longer where nothing may be removed. Without
 /// a manifest it tells the rest of an unfinished backup from an archive that `pg_dump` made.
 pub const MARKER: &str = "unfinished.json";
-/// A file that is there while a backup is being removed: what is left of it belongs to nobody.
+/// A file that is there while a backup is being removed: what is left of it belongs to nobody. Only one writes it, and who did stands
+/// in it: `firn backup expire` ([`EXPIRED`]), or the marker of a backup that is to be made in its place.
 pub const DOOMED: &str = "expired.json";
+pub const EXPIRED: &[u8] = b"{}\n";
 /// The name, for an instant, of a file that is needed only during the run.
 pub const SCRATCH: &str = "scratch.tmp";
 /// The version of the manifest's format.
@@ -207,6 +209,11 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// What a text tells of a run; `None` if it is none's.
+    pub fn of_run(text: &[u8]) -> Option<Marker> {
+        serde_json::from_slice(text).ok().filter(|marker: &Marker| !marker.run.is_empty())
+    }
+
     pub fn to_text(&self) -> Result<Vec<u8>> {
         let mut text = serde_json::to_vec(self).map_err(|e| {
             Error::new(ErrorKind::Internal, format!("could not write a marker: {e}"))

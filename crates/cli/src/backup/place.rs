@@ -126,7 +126,7 @@ impl Place {
     }
 
     /// Writes a small file, durably; if there is one already it stays, and the answer is false.
-    pub fn put_new(&self, name: &str, text: &'static [u8]) -> Result<bool> {
+    pub fn put_new(&self, name: &str, text: &[u8]) -> Result<bool> {
         match self {
             Place::Folder(path) => {
                 let file = path.join(name);
@@ -143,7 +143,8 @@ impl Place {
                 }
             }
             Place::Remote { store, halt } => {
-                match store.put(name, text.into(), &|| halt.is_set()) {
+                let text = bytes::Bytes::copy_from_slice(text);
+                match store.put(name, text, &|| halt.is_set()) {
                     Err(e) if e.kind != firn_lake::ErrorKind::AlreadyExists => Err(store_error(e)),
                     written => Ok(written.is_ok()),
                 }

@@ -1,7 +1,8 @@
 //! A backup in a local folder.
 
-use super::{judge, must_clear, usurped, Destination, Found, Output, Preparation, Sibling};
+use super::{clear, judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
 use crate::backup::manifest;
+use crate::backup::place::Place;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -58,8 +59,9 @@ impl FolderDestination {
         }
         let found = judge(names.iter().map(String::as_str));
         let mut cleared = false;
-        if must_clear(&path.display().to_string(), found, how.overwrite_incomplete)? {
-            clear(&path, names)?;
+        let location = path.display().to_string();
+        if must_clear(&location, found, how.overwrite_incomplete)? {
+            clear(&Place::Folder(path.clone()), &location, names, &how.marker)?;
             cleared = true;
         }
         let destination = FolderDestination {
@@ -74,8 +76,7 @@ impl FolderDestination {
         let mut file = destination.open_new(&marker)?;
         file.write_all(&destination.marker).map_err(|e| failed("write file", &marker, &e))?;
         if cleared {
-            let note = destination.path.join(manifest::DOOMED);
-            fs::remove_file(&note).map_err(|e| failed("remove file", &note, &e))?;
+            Place::Folder(destination.path.clone()).remove(manifest::DOOMED)?;
         }
         if destination.sync {
             file.sync_all().map_err(|e| failed("synchronize file", &marker, &e))?;
@@ -97,33 +98,6 @@ impl FolderDestination {
             .open(path)
             .map_err(|e| failed("create file", path, &e))
     }
-}
-
-/// Removes what an unfinished backup left but for a note that it is being removed, which is to go when the new marker is there.
-///
-/// Whoever made it may be alive after all and at its end. It writes its manifest and then looks for the note; here it is the other
-/// way round, so at least one of the two gives up.
-fn clear(path: &Path, mut names: Vec<String>) -> Result<()> {
-    let note = path.join(manifest::DOOMED);
-    fs::write(&note, b"{}\n").map_err(|e| failed("write file", &note, &e))?;
-    if !matches!(path.join(manifest::FILE).try_exists(), Ok(false)) {
-        fs::remove_file(&note).map_err(|e| failed("remove file", &note, &e))?;
-        return must_clear(&path.display().to_string(), Found::Complete, true).map(|_| ());
-    }
-    names.retain(|name| name != manifest::DOOMED);
-    // The marker last: without it the rest would be taken for what "firn backup expire" removes.
-    names.sort_by_key(|name| name == manifest::MARKER);
-    for name in names {
-        let file = path.join(name);
-        match fs::remove_file(&file) {
-            // The other run names its files, and removes some.
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(failed("remove file", &file, &e))
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// Copies a file, if it is what it should be.

@@ -7,7 +7,9 @@ pub use folder::FolderDestination;
 pub use remote::RemoteDestination;
 
 use super::halt::Halt;
-use super::manifest;
+use super::manifest::{self, Marker};
+use super::place::Place;
+use super::survey;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Location, StoreSettings};
 use std::fs::File;
@@ -91,6 +93,8 @@ enum Found {
     Archive,
     /// What is left of a backup whose removal was begun.
     Doomed,
+    /// The note of a removal, and nothing else: what was to be removed is.
+    Removed,
     Complete,
     /// Something that no backup writes.
     Foreign(String),
@@ -116,7 +120,8 @@ fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
         found = match (name, found) {
             (manifest::FILE, _) | (_, Found::Complete) => Found::Complete,
             (manifest::MARKER, _) | (_, Found::Incomplete) => Found::Incomplete,
-            (manifest::DOOMED, _) | (_, Found::Doomed) => Found::Doomed,
+            (manifest::DOOMED, Found::Nothing) => Found::Removed,
+            (manifest::DOOMED, _) | (_, Found::Doomed | Found::Removed) => Found::Doomed,
             _ => Found::Archive,
         };
     }
@@ -128,22 +133,59 @@ fn must_clear(location: &str, found: Found, overwrite_incomplete: bool) -> Resul
     let not_empty = || Error::usage(format!("destination \"{location}\" is not empty"));
     match found {
         Found::Nothing => Ok(false),
-        Found::Incomplete if overwrite_incomplete => Ok(true),
+        Found::Incomplete | Found::Removed if overwrite_incomplete => Ok(true),
         Found::Incomplete => Err(not_empty()
             .detail("It holds files of a backup that was not finished: there is no manifest.")
             .hint("Use --overwrite-incomplete to remove them, or another destination.")),
         Found::Archive => Err(not_empty()
             .detail("It holds an archive without a manifest, maybe one that pg_dump made.")
             .hint("Give a destination that is empty or does not exist.")),
+        Found::Removed => Err(not_empty()
+            .detail("It holds the note of a backup that was removed, and nothing else.")
+            .hint("Use --overwrite-incomplete if nobody removes it any more, or another destination.")),
         Found::Doomed => Err(not_empty()
             .detail("It holds what is left of a backup that is being removed.")
-            .hint("Wait for \"firn backup expire\", or run it again if it was broken off.")),
+            .hint("Wait for \"firn backup expire\", or run it again if it was broken off; with --incomplete-hours, if the backup was not finished.")),
         Found::Complete => Err(not_empty()
             .detail("It holds a complete backup.")
             .hint("Backups are never overwritten: give another destination.")),
         Found::Foreign(name) => Err(not_empty()
             .detail(format!("It holds \"{}\", which is not part of a backup.", name.escape_debug()))
             .hint("Give a destination that is empty or does not exist.")),
+    }
+}
+
+/// Removes what an unfinished backup left but for a note that it is being removed, which is to go when the new marker is there.
+///
+/// Whoever made it may be alive after all and at its end. It writes its manifest and then looks for the note; here it is the other
+/// way round, so at least one of the two gives up. "firn backup expire" removes files by name, and would go on with those that are
+/// about to be written: who finds its note leaves all as it is, as it does with ours, which is the new `marker`'s text.
+fn clear(place: &Place, location: &str, mut names: Vec<String>, marker: &[u8]) -> Result<()> {
+    names.retain(|name| name != manifest::DOOMED);
+    if names.is_empty() {
+        return Ok(());
+    }
+    while !place.put_new(manifest::DOOMED, marker)? {
+        match survey::read(place, manifest::DOOMED)? {
+            // That of a run like this one, which was broken off.
+            Some(text) if Marker::of_run(&text).is_some() => place.remove(manifest::DOOMED)?,
+            Some(_) => return must_clear(location, Found::Doomed, true).map(|_| ()),
+            None => {}
+        }
+    }
+    if place.has(manifest::FILE)? {
+        place.remove(manifest::DOOMED)?;
+        return must_clear(location, Found::Complete, true).map(|_| ());
+    }
+    // The marker last: without it the rest would be taken for what "firn backup expire" removes.
+    names.sort_by_key(|name| name == manifest::MARKER);
+    for name in names {
+        // The other run names its files, and removes some.
+        place.remove(&name)?;
+    }
+    match survey::read(place, manifest::DOOMED)? {
+        Some(text) if text == marker => Ok(()),
+        _ => Err(usurped()),
     }
 }
 
@@ -160,14 +202,18 @@ mod tests {
         assert_eq!(judged(&["unfinished.json", "1.dat"]), Found::Incomplete);
         assert_eq!(judged(&["manifest.json", "unfinished.json"]), Found::Complete);
         assert_eq!(judged(&["1.dat", "expired.json", "toc.dat"]), Found::Doomed);
+        assert_eq!(judged(&["expired.json", "toc.dat"]), Found::Doomed);
+        assert_eq!(judged(&["expired.json"]), Found::Removed);
         // --overwrite-incomplete was killed: it removes the marker last.
         assert_eq!(judged(&["expired.json", "unfinished.json"]), Found::Incomplete);
         assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));
         assert!(must_clear("d", Found::Incomplete, true).unwrap());
+        assert!(must_clear("d", Found::Removed, true).unwrap());
         assert!(!must_clear("d", Found::Nothing, false).unwrap());
         for (found, overwrite) in [
             (Found::Incomplete, false),
+            (Found::Removed, false),
             (Found::Complete, false),
             (Found::Complete, true),
             (Found::Archive, true),

@@ -4,9 +4,10 @@
 //! larger one becomes an upload in parts as soon as it is too large for that. At most one part per thread waits for
 //! its turn, so memory is bounded whatever the store's speed.
 
-use super::{judge, must_clear, usurped, Destination, Found, Output, Preparation, Sibling};
+use super::{clear, judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
 use crate::backup::halt::Halt;
 use crate::backup::manifest;
+use crate::backup::place::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{store_error, StoreSettings};
 use bytes::Bytes;
@@ -82,27 +83,14 @@ impl RemoteDestination {
         let options = settings.store_options(url)?;
         let store = Store::open(&options, || {}).map_err(store_error)?;
         let stopped = || halt.is_set();
-        let mut found = store.list("", &stopped).map_err(store_error)?;
+        let found = store.list("", &stopped).map_err(store_error)?;
         let judged = judge(found.iter().map(|(key, _)| key.as_str()));
         let mut cleared = false;
         if must_clear(url, judged, how.overwrite_incomplete)? {
             cleared = true;
-            // As in a folder: the note, a look for a manifest, all else, the marker.
-            match store.put(manifest::DOOMED, Bytes::from_static(b"{}\n"), &stopped) {
-                Err(e) if e.kind != firn_lake::ErrorKind::AlreadyExists => {
-                    return Err(store_error(e))
-                }
-                _ => {}
-            }
-            if is_there(&store, manifest::FILE, &stopped)? {
-                store.delete(manifest::DOOMED, &stopped).map_err(store_error)?;
-                must_clear(url, Found::Complete, true)?;
-            }
-            found.retain(|(key, _)| key != manifest::DOOMED);
-            found.sort_by_key(|(key, _)| key == manifest::MARKER);
-            for (key, _) in found {
-                store.delete(&key, &stopped).map_err(store_error)?;
-            }
+            let place = Place::open(url, settings, halt, true)?;
+            let names = found.into_iter().map(|(name, _)| name).collect();
+            clear(&place, url, names, &how.marker)?;
         }
         // Of two backups to the same prefix only one gets past this.
         let marker = Bytes::from(how.marker);

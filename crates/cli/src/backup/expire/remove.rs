@@ -2,7 +2,7 @@
 //!
 //! | after | there is | for `firn restore`, `verify`, `list` | for the next `expire` |
 //! |---|---|---|---|
-//! | the note of removal | all files | a complete backup | a complete backup: its rules decide anew |
+//! | the note of removal | all files | a complete backup, or an unfinished one | the same: its rules, or --incomplete-hours, decide anew |
 //! | marker and manifest are gone | data, table of contents, the note | being removed | goes on |
 //! | the table of contents is gone | data, the note | being removed; nothing for `pg_restore` | goes on |
 //! | all else is gone | the note | being removed | goes on |
@@ -14,12 +14,15 @@
 //! the note is written and after. A backup that is still being made, and was taken for dead, writes its manifest first and then looks for
 //! the note; we write the note first and then look for the manifest. So one of the two sees the other: the backup ends in an error, or
 //! stays. (If both do, it stays as an unfinished one.)
+//!
+//! `--overwrite-incomplete` removes in the same way, and then writes files of the same names. So the note has one writer only: who
+//! finds the other's leaves all as it is.
 
 use super::super::halt::Halt;
-use super::super::manifest;
+use super::super::manifest::{self, Marker};
 use super::super::place::Place;
 use super::super::survey::{self, Lot, Standing};
-use super::Options;
+use super::{is_old, Options};
 use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +92,7 @@ fn remove_at(place: &Place, options: &Options, lot: &Lot, halt: &Arc<Halt>) -> R
         Seen::Gone => return place.remove_folder_of(&lot.name),
         Seen::Other => return Ok(Removal::Changed),
     }
-    let own = place.put_new(manifest::DOOMED, b"{}\n")?;
+    let Some(own) = note(place, options)? else { return Ok(Removal::Changed) };
     if matches!(look(place, lot)?, Seen::Other) {
         if own {
             place.remove(manifest::DOOMED)?;
@@ -121,6 +124,23 @@ fn remove_at(place: &Place, options: &Options, lot: &Lot, halt: &Arc<Halt>) -> R
         .hint("A backup to this place may be under way."))
 }
 
+/// Writes the note of removal; false if there was one. `None`: a backup is being made in its place, or that was broken off not long
+/// ago. Files of the same names are about to come.
+fn note(place: &Place, options: &Options) -> Result<Option<bool>> {
+    if place.put_new(manifest::DOOMED, manifest::EXPIRED)? {
+        return Ok(Some(true));
+    }
+    let text = survey::read(place, manifest::DOOMED)?;
+    let Some(marker) = text.and_then(|text| Marker::of_run(&text)) else {
+        return Ok(Some(false));
+    };
+    if !is_old(&marker, options.incomplete_hours) {
+        return Ok(None);
+    }
+    place.remove(manifest::DOOMED)?;
+    Ok(place.put_new(manifest::DOOMED, manifest::EXPIRED)?.then_some(true))
+}
+
 impl Place {
     /// The last step of removing a backup of that name.
     fn remove_folder_of(&self, name: &str) -> Result<Removal> {
@@ -138,7 +158,7 @@ pub fn spare(options: &Options, lot: &Lot, halt: &Arc<Halt>) -> Result<()> {
     place.remove(manifest::DOOMED)?;
     // Another run, by other rules, is removing it just now.
     if !place.has(manifest::FILE)? {
-        place.put_new(manifest::DOOMED, b"{}\n")?;
+        place.put_new(manifest::DOOMED, manifest::EXPIRED)?;
     }
     Ok(())
 }
