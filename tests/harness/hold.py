@@ -40,6 +40,8 @@ static int refused(const char *path) {
 
 int unlink(const char *path) { hold("unlink", path); return syscall(SYS_unlinkat, AT_FDCWD, path, 0); }
 int rename(const char *from, const char *to) { hold("rename", to); return syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0); }
+/* A file gets its name by a link where it is to be new. */
+int linkat(int dir, const char *from, int other, const char *to, int flags) { hold("rename", to); return syscall(SYS_linkat, dir, from, other, to, flags); }
 static int opened(const char *path, int flags, int mode) {
   if (refused(path)) { errno = EACCES; return -1; }
   if (flags & O_CREAT) hold("create", path);

@@ -119,6 +119,19 @@ fn copy(source: &Path, mut output: Box<dyn Output>, from: &Sibling) -> bool {
     size == from.size && manifest::hex(&hash.finalize()) == from.sha256 && output.finish().is_ok()
 }
 
+/// Gives a file another name; false if there is a file of that name.
+fn name_new(from: &Path, to: &Path) -> Result<bool> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from).map_err(|e| failed("remove file", from, &e)).map(|()| true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        // A file system without links.
+        Err(_) if matches!(to.try_exists(), Ok(false)) => {
+            fs::rename(from, to).map_err(|e| failed("rename file", from, &e)).map(|()| true)
+        }
+        Err(_) => Ok(false),
+    }
+}
+
 /// Removes what was adopted and is not as it should be.
 fn discard(path: &Path) -> Result<bool> {
     fs::remove_file(path).map_err(|e| failed("remove file", path, &e))?;
@@ -218,14 +231,20 @@ impl Destination for FolderDestination {
         if self.sync {
             file.sync_all().map_err(|e| failed("synchronize file", &temporary, &e))?;
         }
-        fs::rename(&temporary, &target).map_err(|e| failed("rename file", &temporary, &e))?;
+        if !name_new(&temporary, &target)? {
+            // Another run's, which has long been where this one is: it was stopped, or its disk did not answer.
+            fs::remove_file(&temporary).map_err(|e| failed("remove file", &temporary, &e))?;
+            return Err(usurped());
+        }
         if self.sync {
             sync_folder(&self.path)?;
         }
         // Whoever removes an unfinished backup writes his note first, and then looks for the manifest. If there is none now, he will
         // find it.
         if usurpers() {
-            fs::remove_file(&target).map_err(|e| failed("remove file", &target, &e))?;
+            if fs::read(&target).is_ok_and(|text| text == manifest) {
+                fs::remove_file(&target).map_err(|e| failed("remove file", &target, &e))?;
+            }
             return Err(usurped());
         }
         // The manifest is there: should the marker come back after a crash, nobody minds.
