@@ -10,6 +10,7 @@ import threading
 import time
 
 from backup.zoo import create, place
+from restore.common import pg18
 from harness.program import firn, start
 
 SMALL = "CREATE TABLE t (i int, t text); INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 50) i; CREATE TABLE u (i int)"
@@ -33,8 +34,15 @@ def dated(path, days_ago, hours=0):
         with open(name, "w") as f:
             json.dump({**marker, "started": text}, f)
         return
+    stated(path, r'"snapshot_time": "[^"]*"', f'"snapshot_time": "{text}"')
+
+
+def stated(path, what, text):
+    """Changes what a manifest says."""
+    name = os.path.join(path, "manifest.json")
     with open(name) as f:
-        content = re.sub(r'"snapshot_time": "[^"]*"', f'"snapshot_time": "{text}"', f.read())
+        content, n = re.subn(what, text, f.read())
+    assert n == 1, (what, n)
     covered = content[:content.rindex('"sha256": "')]
     with open(name, "w") as f:
         f.write(covered + f'"sha256": "{hashlib.sha256(covered.encode()).hexdigest()}"\n}}\n')
@@ -252,6 +260,55 @@ def selections(cluster):
     assert not os.path.exists(os.path.join(parent, "full-b", "expired.json"))
 
 
+def filters(cluster):
+    """What stands in files of --filter is read once, from wherever it comes, and by that such backups are counted."""
+    if not pg18():
+        return print("     no pg_dump that knows --filter")
+    source(cluster)
+    parent = place(cluster, "filters")
+    os.mkdir(parent)
+    dump = ["--pg-dump", os.path.join(pg18(), "bin", "pg_dump")]
+    env = {"LD_LIBRARY_PATH": os.path.join(pg18(), "lib")}
+
+    def path(name):
+        return os.path.join(parent, name)
+
+    def made(name, age, flag, tables, **kw):
+        firn(cluster, "backup", "small", path(name), "-j", "1", *dump, *flag, env=env, **kw)
+        dated(path(name), age, hours=1)
+        with open(os.path.join(path(name), "manifest.json")) as f:
+            assert {file["table"]["name"] for file in json.load(f)["files"] if "table" in file} == tables, name
+
+    text = os.path.join(cluster.root, "filter.txt")
+    for name, age, chosen in (("t-old", 5, "t"), ("u-old", 4, "u"), ("t-new", 3, "t")):
+        with open(text, "w") as f:
+            f.write(f"include table {chosen}\n")
+        made(name, age, [f"--filter={text}"], {chosen})
+    # As a pipe, which can be read once only, beside another.
+    for name, age, flag in (("u-pipe", 2, "-"), ("u-stdin", 1, "/dev/stdin")):
+        made(name, age, [f"--filter={flag}"], {"u"}, input="include table u\n")
+    made("both", 0, [f"--filter={text}", "--filter=-"], set(), input="exclude table t")
+    made("rest", 0, ["--filter=-"], {"u"}, input="exclude table t")
+    firn(cluster, "backup", "small", path("gone"), *dump, "--filter=/nowhere/filter", env=env, code=1)
+    assert not os.path.exists(path("gone"))
+    shutil.copytree(path("u-old"), path("before"))
+    stated(path("before"), r'\n *"filter_sha256": "[^"]*",', "")
+    r = expire(cluster, parent, "--keep=1")
+    assert names(parent) == ["before", "both", "rest", "t-new", "u-stdin"], (names(parent), r.stdout)
+    # Whose rows these are, with --enable-row-security.
+    with cluster.connect("small") as c:
+        c.execute("DROP ROLE IF EXISTS one_reader; CREATE ROLE one_reader; GRANT SELECT ON t, u TO one_reader")
+    try:
+        for name, age, role in (("rows-1", 5, []), ("rows-2", 4, ["--role=one_reader"]), ("rows-3", 3, [])):
+            firn(cluster, "backup", "small", path(name), "-j", "1", "--enable-row-security", *role)
+            dated(path(name), age, hours=1)
+        expire(cluster, parent, "--keep=1")
+        assert [name for name in names(parent) if name.startswith("rows")] == ["rows-2", "rows-3"], names(parent)
+    finally:
+        with cluster.connect("small") as c:
+            c.execute("DROP OWNED BY one_reader; DROP ROLE one_reader")
+
+
 def in_store(cluster, store):
     """In an object store: rules, incremental backups, and a store that fails in between."""
     source(cluster)
@@ -305,5 +362,6 @@ def in_store(cluster, store):
 
 
 CASES = {"expire rules": rules, "expire left alone": left_alone, "expire kills": kills, "expire halfway": halfway,
-         "expire two at once": two_at_once, "expire selections": selections}
+         "expire two at once": two_at_once, "expire selections": selections,
+         "expire filters": filters}
 STORE_CASES = {"expire": in_store}

@@ -198,6 +198,23 @@ pub fn selection(options: &[String]) -> Vec<String> {
     flags
 }
 
+/// What is counted together. `None`: that is not known by its manifest, as it is encrypted, or an earlier version wrote it.
+#[allow(clippy::type_complexity)]
+fn family(head: &Head) -> Option<(&str, Option<&str>, Vec<String>, Option<&str>, Option<&str>)> {
+    let mut flags = selection(&head.options);
+    let has = |wanted: &str| flags.iter().any(|flag| flag.starts_with(wanted));
+    if has("--filter=") && head.filter_sha256.is_none()
+        || has("--enable-row-security") && head.role.is_none()
+        || head.encryption.as_ref().is_some_and(|encryption| encryption.selected)
+    {
+        return None;
+    }
+    // The same file may say something else today, and another the same.
+    flags.retain(|flag| !flag.starts_with("--filter="));
+    let cluster = head.system_identifier.as_deref();
+    Some((&head.database, cluster, flags, head.filter_sha256.as_deref(), head.role.as_deref()))
+}
+
 /// Whether and why each whole backup is kept. Those of each database of each cluster are for themselves, and so is each selection of
 /// what is in them: part of a database is no later state of the whole.
 fn kept<'a>(lots: &'a [Lot], rules: &Rules) -> HashMap<&'a str, Option<&'static str>> {
@@ -206,21 +223,20 @@ fn kept<'a>(lots: &'a [Lot], rules: &Rules) -> HashMap<&'a str, Option<&'static 
     let mut kept = HashMap::new();
     for lot in lots {
         let Standing::Sealed { head, lacks: None, .. } = &lot.standing else { continue };
-        // It may be another part than all others, and the only one of it.
-        if head.encryption.as_ref().is_some_and(|encryption| encryption.selected) {
-            let why = "it is encrypted, and does not tell which part of the database it holds";
-            kept.insert(&lot.name[..], Some(why));
+        let Some(family) = family(head) else {
+            // It may be another part than all others, and the only one of it.
+            kept.insert(
+                &lot.name[..],
+                Some("it does not tell which part of the database it holds"),
+            );
             continue;
-        }
+        };
         match rules::seconds(&head.snapshot_time) {
             // Made while the server's clock was wrong, it would be the latest for ever.
             Some(time) if time > now + SKEW => {
                 kept.insert(&lot.name[..], Some("its time is in the future"));
             }
-            Some(time) => families
-                .entry((&head.database, &head.system_identifier, selection(&head.options)))
-                .or_default()
-                .push((time, &lot.name)),
+            Some(time) => families.entry(family).or_default().push((time, &lot.name)),
             None => {
                 kept.insert(&lot.name[..], Some("its time is not known"));
             }

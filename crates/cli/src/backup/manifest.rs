@@ -166,6 +166,12 @@ pub struct Head {
     pub jobs: usize,
     /// Flags that were passed on to `pg_dump`.
     pub options: Vec<String>,
+    /// SHA-256 of what stood in the files of `--filter`: their names tell nothing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub filter_sha256: Option<String>,
+    /// With `--enable-row-security`: whose rows these are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub role: Option<String>,
     /// Entries of the table of contents.
     pub entries: u32,
     #[serde(default)]
@@ -187,6 +193,8 @@ impl Head {
             firn_backup: ENCRYPTED_VERSION,
             // They may name tables.
             options: Vec::new(),
+            filter_sha256: None,
+            role: None,
             entries: 0,
             large_objects: LargeObjects::default(),
             encryption: Some(encryption.clone()),
@@ -374,6 +382,8 @@ mod tests {
                 compression: "gzip".into(),
                 jobs: 2,
                 options: vec!["-t".into(), "x}".into()],
+                filter_sha256: None,
+                role: None,
                 entries: 4,
                 large_objects: LargeObjects::default(),
                 base: Some("a".into()),

@@ -102,6 +102,10 @@ struct Backup<'a> {
     sealer: Option<Arc<Sealer>>,
     database: String,
     system_identifier: Option<String>,
+    /// See [`program::filter`].
+    filter: Option<Vec<u8>>,
+    /// See [`Head::role`].
+    role: Option<String>,
 }
 
 /// What the schema phase leaves.
@@ -132,6 +136,11 @@ impl<'a> Backup<'a> {
         if let Some(spec) = options.compression {
             program.check_compression(spec)?;
         }
+        let filter = program::filter(&options.selection)?;
+        let role = match options.login.row_security {
+            true => Some(leader.connection.query(b"SELECT current_user")?.text(0, 0)),
+            false => None,
+        };
         let database = leader.connection.database();
         let marker = Marker {
             database: database.clone(),
@@ -164,6 +173,8 @@ impl<'a> Backup<'a> {
             sealer,
             database,
             system_identifier,
+            filter,
+            role,
         })
     }
 
@@ -275,6 +286,8 @@ impl<'a> Backup<'a> {
                 compression: schema.spec.to_string(),
                 jobs: options.jobs,
                 options: options.selection.clone(),
+                filter_sha256: self.filter.map(|text| survey::sum(&text)),
+                role: self.role,
                 entries: schema.contents.entries,
                 large_objects,
                 base: taken.base,
@@ -385,6 +398,7 @@ impl<'a> Backup<'a> {
                 program,
                 login: &options.login,
                 selection: &options.selection,
+                filter: self.filter.as_deref(),
                 snapshot: Some(snapshot),
                 spec,
                 application,

@@ -11,6 +11,7 @@ use crate::archive::rewrite::{to_directory, Rewritten};
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::parse_conninfo;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -158,12 +159,34 @@ pub fn connection_flags(connection: &[(String, String)]) -> Result<Handed> {
     Ok(handed)
 }
 
+const FILTER: &str = "--filter=";
+
+/// What stands in all files of `--filter`, one after the other; `None` if there is none. It is read once: `pg_dump` is started as often as
+/// it takes, and what comes from a pipe, or is edited meanwhile, would be something else then.
+pub fn filter(selection: &[String]) -> Result<Option<Vec<u8>>> {
+    let mut all = None;
+    for path in selection.iter().filter_map(|flag| flag.strip_prefix(FILTER)) {
+        let mut text = Vec::new();
+        let read = match path {
+            "-" => std::io::stdin().lock().read_to_end(&mut text),
+            _ => File::open(path).and_then(|mut file| file.read_to_end(&mut text)),
+        };
+        read.map_err(|e| Error::io(format!("could not read filter file \"{path}\""), &e))?;
+        let all: &mut Vec<u8> = all.get_or_insert_default();
+        all.extend(text);
+        all.push(b'\n');
+    }
+    Ok(all)
+}
+
 /// What goes to `pg_dump` besides the database.
 pub struct Ask<'a> {
     pub program: &'a Program,
     pub login: &'a Login,
     /// Flags that say what to select.
     pub selection: &'a [String],
+    /// What stands in the files of `--filter`: see [`filter`].
+    pub filter: Option<&'a [u8]>,
     /// None: the present.
     pub snapshot: Option<&'a Snapshot>,
     pub spec: Spec,
@@ -209,7 +232,10 @@ pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, 
     let mut command = command(&program.path);
     // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
     command.args(["--format=custom", &compress_flag(program, spec)]);
-    command.args(flags).args(selection);
+    command.args(flags).args(selection.iter().filter(|flag| !flag.starts_with(FILTER)));
+    if ask.filter.is_some() {
+        command.arg(format!("{FILTER}-"));
+    }
     if let Some(snapshot) = snapshot {
         command.arg(format!("--snapshot={}", snapshot.id));
     }
@@ -278,10 +304,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Running {
     fn start(mut command: Command, ask: &Ask, halt: &Arc<Halt>) -> Result<Running> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stdin = if ask.filter.is_some() { Stdio::piped() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| {
             Error::io(format!("could not execute \"{}\"", ask.program.path.display()), &e)
         })?;
+        if let (Some(mut stdin), Some(filter)) = (child.stdin.take(), ask.filter) {
+            let filter = filter.to_vec();
+            // If it does not read to the end, it says why.
+            std::thread::spawn(move || drop(stdin.write_all(&filter)));
+        }
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let child = Arc::new(Mutex::new(child));
         let said = Arc::new(Mutex::new(Vec::new()));

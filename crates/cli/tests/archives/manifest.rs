@@ -33,6 +33,8 @@ pub fn manifest_of(files: &Files) -> Manifest {
             compression: "none".into(),
             jobs: 1,
             options: vec![],
+            filter_sha256: None,
+            role: None,
             entries: 0,
             large_objects: LargeObjects::default(),
             base: None,
