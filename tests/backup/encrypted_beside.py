@@ -7,7 +7,7 @@ import shutil
 import time
 
 from backup.encrypted import age, closed, fresh, opened
-from backup.expire import expire, names, some, source, states
+from backup.expire import expire, names, some, source, stated, states
 from backup.trouble import sized
 from backup.zoo import backup, place, same
 from harness.program import firn, start
@@ -115,6 +115,22 @@ def removal(cluster):
         os.rename(os.path.join(whole, name), os.path.join(parent, name))
     r = expire(cluster, parent, "--keep=1", env=nowhere)
     assert names(parent) == ["d000", "d001", "d002"] and r.stdout.count("does not tell which part") == 2, r.stdout
+    # Who changes that is noticed by the key.
+    part = backup(cluster, "small", "part", "-r", recipient, "-t", "t")
+    firn(cluster, "backup", "verify", "-q", "-i", key, part)
+    stated(part, r',\s*"selected": true', "")
+    r = firn(cluster, "backup", "verify", "-i", key, part, code=None)
+    assert r.returncode and "was changed" in r.stdout + r.stderr, r.stdout + r.stderr
+    # Flags that name nothing are told, and counted by.
+    parent = some(cluster, "ages", [0, 1], "-r", recipient, "-x", "-S", "postgres", "-E", "UTF8")
+    whole = some(cluster, "whole", [2, 3], "-r", recipient)
+    for name in names(whole):
+        os.rename(os.path.join(whole, name), os.path.join(parent, name))
+    with open(os.path.join(parent, "d000", "manifest.json")) as f:
+        assert json.load(f)["options"] == ["--encoding=UTF8", "--no-privileges"]
+    firn(cluster, "backup", "verify", "-q", "-i", key, backup(cluster, "small", "told", "-r", recipient, "-x"))
+    expire(cluster, parent, "--keep=1", env=nowhere)
+    assert names(parent) == ["d000", "d002"]
     # What is kept is what it was.
     path = backup(cluster, "small", "there", "-r", recipient)
     expire(cluster, path, "--keep=1", env=nowhere)

@@ -128,6 +128,20 @@ pub struct LargeObjects {
     pub stored: u64,
 }
 
+/// Whether the manifest in the clear of an encrypted backup has this flag for `pg_dump`: not if it may name a table or a role.
+fn is_told(flag: &str) -> bool {
+    const NAMELESS: [&str; 3] = ["--encoding", "--section", "--lock-wait-timeout"];
+    flag.split_once('=').is_none_or(|(name, _)| NAMELESS.contains(&name))
+}
+
+/// Whether flags that are not told choose what is in a backup, or whose rows these are.
+pub fn has_secret_choice(options: &[String]) -> bool {
+    options.iter().any(|flag| {
+        let superuser = flag.starts_with("--superuser=");
+        !superuser && !is_told(flag) || flag == "--enable-row-security"
+    })
+}
+
 /// How a backup is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encryption {
@@ -137,7 +151,7 @@ pub struct Encryption {
     pub recipients: usize,
     /// With a passphrase, which protects the key in the file [`crypt::KEY_FILE`].
     pub passphrase: bool,
-    /// Flags chose what is in it. Which did is not told: they may name tables.
+    /// Flags chose what is in it that are not told: see [`is_told`].
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub selected: bool,
 }
@@ -191,8 +205,7 @@ impl Head {
     pub fn public(&self, encryption: &Encryption) -> Head {
         Head {
             firn_backup: ENCRYPTED_VERSION,
-            // They may name tables.
-            options: Vec::new(),
+            options: self.options.iter().filter(|flag| is_told(flag)).cloned().collect(),
             filter_sha256: None,
             role: None,
             entries: 0,

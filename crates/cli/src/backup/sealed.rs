@@ -5,7 +5,6 @@
 //! whether all of it is there and whole can be told without a key.
 
 use super::destination::{Destination, Output, Sibling};
-use super::expire::selection;
 use super::manifest::{self, hex, Encryption, FileRecord, Manifest};
 use crate::archive::read_error;
 use crate::crypt::{self, Keys, Opened, Refusal, Sealed, Sealing};
@@ -39,7 +38,7 @@ impl Sealer {
             format: crypt::FORMAT.to_string(),
             recipients: self.sealing.recipients(),
             passphrase: self.sealing.key_file().is_some(),
-            selected: !selection(&manifest.head.options).is_empty(),
+            selected: manifest::has_secret_choice(&manifest.head.options),
         };
         Manifest { head: manifest.head.public(&encryption), files }
     }
@@ -227,7 +226,9 @@ pub fn agree(public: &Manifest, own: &Manifest) -> Result<()> {
                 manifest::FILE
             )))
     };
-    let (said, meant) = (&public.head, own.head.public(encryption));
+    let selected = manifest::has_secret_choice(&own.head.options);
+    let encryption = Encryption { selected, ..encryption.clone() };
+    let (said, meant) = (&public.head, own.head.public(&encryption));
     for (what, one, other) in [
         ("database", &said.database, &meant.database),
         ("snapshot_time", &said.snapshot_time, &meant.snapshot_time),
