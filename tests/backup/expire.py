@@ -140,6 +140,9 @@ def left_alone(cluster):
         f.write("x")
     os.symlink(path("d007"), path("link"))
     before = {n: names(path(n)) for n in names(parent)}
+    listed = states(cluster, parent)
+    assert (listed["d001"], listed["d002"], listed["d003"]) == ("damaged", "damaged", "complete"), listed
+    assert "damaged: a file is missing" in firn(cluster, "backup", "list", parent).stdout
     r = expire(cluster, parent, "--keep=1")
     for name in ("d001", "d002", "d003", "d004", "d005", "young", "old", "photos"):
         assert names(path(name)) == before[name], (name, r.stdout)

@@ -23,7 +23,7 @@ pub enum State {
     Expired,
     /// There is no manifest: `pg_dump` made it.
     Archive,
-    /// There is a manifest that cannot be used.
+    /// There is a manifest that cannot be used, or a file is missing or cut.
     Damaged,
 }
 
@@ -39,6 +39,9 @@ pub struct Backup {
     /// When its snapshot was taken.
     pub snapshot_time: Option<String>,
     pub server_version: Option<String>,
+    /// A file that is missing or has another size than it should.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<String>,
     /// Bytes of all files there are.
     pub size: u64,
     /// Files there are.
@@ -76,12 +79,14 @@ pub fn list(
             server_version: None,
             encrypted: false,
             opens: None,
+            lacks: None,
             size: lot.size,
             files: lot.files,
         };
         match lot.standing {
-            Standing::Sealed { head, .. } => {
-                backup.state = State::Complete;
+            Standing::Sealed { head, lacks, .. } => {
+                backup.state = if lacks.is_some() { State::Damaged } else { State::Complete };
+                backup.lacks = lacks;
                 backup.encrypted = head.encryption.is_some();
                 if let Some(keys) = keys.filter(|_| backup.encrypted) {
                     let (at, manifest) = match &backup.name[..] {

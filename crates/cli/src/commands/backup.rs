@@ -265,6 +265,7 @@ fn as_table(backups: Vec<Backup>) -> String {
             State::Incomplete => "incomplete",
             State::Expired => "being removed",
             State::Archive => "no manifest",
+            State::Damaged if backup.lacks.is_some() => "damaged: a file is missing or cut",
             State::Damaged => "damaged manifest",
         };
         let time = backup.snapshot_time.or(backup.started);
