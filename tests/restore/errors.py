@@ -2,6 +2,7 @@
 import os
 import shutil
 import socket
+import time
 
 from restore import flags, roundtrip
 from restore.common import BLOCK, NEW, OLD, Missing, firn, same, same_blocks
@@ -172,12 +173,14 @@ def no_owner_of_database(world):
     server = world.server()
     with server.connect() as c:
         c.execute("DROP DATABASE IF EXISTS no_owner WITH (FORCE)")
-        for role in ("gone_owner", "makes_databases CREATEDB", "may_be_him LOGIN"):
+        for role in ("gone_owner", "makes_databases CREATEDB", "may_be_him LOGIN", "lets_in"):
             c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
         c.execute("GRANT makes_databases TO may_be_him; ALTER ROLE may_be_him NOINHERIT")
         c.execute("CREATE DATABASE no_owner OWNER gone_owner")
     with server.connect("no_owner") as c:
-        c.execute("CREATE TABLE t AS SELECT 1 AS i")
+        c.execute("CREATE TABLE t AS SELECT 1 AS i; CREATE FUNCTION let_in() RETURNS bool LANGUAGE sql AS "
+                  "$$SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'lets_in')$$;"
+                  "CREATE TABLE u (i int CHECK (let_in())); INSERT INTO u VALUES (1)")
     path = world.archive("no_owner", lambda p: server.archive("no_owner", p, "c"))
     with server.connect() as c:
         c.execute("DROP DATABASE no_owner")
@@ -191,11 +194,54 @@ def no_owner_of_database(world):
         c.execute("DROP DATABASE no_owner WITH (FORCE)")
     where = ["-h", server.root, "-p", str(server.port), "-U", "may_be_him", "-d", "postgres"]
     firn(server, "postgres", path, *where, "-C", "-O", where=False).fails("permission denied to create database")
-    firn(server, "postgres", path, *where, "-C", "-O", "--role=makes_databases", "--schema-only", where=False)
+    firn(server, "postgres", path, *where, "-C", "-O", "--role=makes_databases", "--schema-only", where=False).ok()
     with server.connect() as c:
         owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'no_owner'"
         assert c.execute(owner).fetchone() == ("makes_databases",)
         c.execute("DROP DATABASE no_owner WITH (FORCE)")
+    # What the first run passed over is done by --resume, or told again, with whatever else was missing.
+    with server.connect() as c:
+        c.execute("DROP ROLE lets_in")
+    args = (server, "postgres", path, "-C", "--on-error", "continue")
+    firn(*args).fails("gone_owner", "TABLE DATA public.u", "errors ignored on restore: 2")
+    assert firn(*args, "--resume").fails("gone_owner", "errors ignored on restore: 2").code == 1
+    assert firn(server, "postgres", path, "-C", "--resume").fails("gone_owner").code == 1
+    with server.connect() as c:
+        c.execute("CREATE ROLE lets_in; CREATE ROLE gone_owner")
+    firn(*args, "--resume").ok()
+    with server.connect() as c:
+        assert c.execute(owner).fetchone() == ("gone_owner",)
+        c.execute("DROP DATABASE no_owner WITH (FORCE)")
+        c.execute("DROP ROLE gone_owner")
+
+
+def limited(world):
+    """Limits that the role or a database has do not end CREATE DATABASE, which waits for a lock here."""
+    for version in (OLD, NEW):
+        server = world.server(version)
+        with server.connect(server.fresh("limited")) as c:
+            c.execute("CREATE TABLE t AS SELECT 1 AS i")
+        path = world.archive(f"limited-{version}", lambda p: server.archive("limited", p, "c"))
+        limits = ["statement_timeout", "lock_timeout", *(["transaction_timeout"] if version == NEW else [])]
+        with server.connect() as c:
+            c.execute("DROP DATABASE limited")
+            for limit in limits:
+                c.execute(f"ALTER DATABASE postgres SET {limit} = '500ms'")
+        try:
+            with server.connect() as c, server.connect("template1", autocommit=False) as other:
+                other.execute("COMMENT ON DATABASE template0 IS 'held'")
+                child = firn(server, "postgres", path, "-C", wait=False)
+                waiting = ("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'CREATE DATABASE%' "
+                           "AND clock_timestamp() - query_start > '1 s'")
+                while child.poll() is None and not c.execute(waiting).fetchone():
+                    time.sleep(0.01)
+                other.rollback()
+                child.wait().ok()
+        finally:
+            with server.connect() as c:
+                for limit in limits:
+                    c.execute(f"ALTER DATABASE postgres RESET {limit}")
+                c.execute("DROP DATABASE IF EXISTS limited")
 
 
 def no_role(world):
@@ -298,5 +344,5 @@ def settings_of_the_target(world):
 
 
 def cases(world):
-    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_owner_of_database, no_role, unprivileged, no_server, environment, settings_of_the_target):
+    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_owner_of_database, limited, no_role, unprivileged, no_server, environment, settings_of_the_target):
         yield f"errors {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

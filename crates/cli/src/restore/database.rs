@@ -1,11 +1,11 @@
 //! The target database: creating it, and dropping what is in the way.
 
 use super::journal::fence;
-use super::session::Target;
+use super::session::{self, Target};
 use super::{tell, Options};
-use crate::archive::Archive;
+use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{quote_ident, Connection};
+use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::search_path;
 use crate::plan::select::Selection;
@@ -33,6 +33,8 @@ pub fn create(
             .hint("Create the database yourself and restore into it without --create.")
     })?;
     let connection = options.target.connect(None)?;
+    // As on the connections that come, but for what the archive sets within its database.
+    connection.run(&session::no_limits(&connection))?;
     if !fence::name_database(&connection, entry.tag)? {
         watch.event(&Event::Note(
             "another restore creates or removes a database of this name; waiting for it",
@@ -44,19 +46,17 @@ pub fn create(
             std::thread::sleep(PAUSE);
         }
     }
-    // As on the connections that come, but for what the archive sets within its database.
-    let mut settings = b"SET statement_timeout = 0; SET lock_timeout = 0;".to_vec();
     if let Some(role) = &options.target.role {
-        settings.extend([b" SET ROLE ", &quote_ident(role.as_bytes())[..]].concat());
+        connection.run(&[b"SET ROLE ", &quote_ident(role.as_bytes())[..]].concat())?;
     }
-    connection.run(&settings)?;
     let mut literal =
         b"SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_database WHERE datname = ".to_vec();
-    literal.extend(crate::pg::quote_literal(entry.tag));
+    literal.extend(quote_literal(entry.tag));
     literal.push(b')');
     let exists = connection.query(&literal)?.flag(0, 0);
     if exists && options.resume {
-        return Ok((connection_string(&name, &options.target), None));
+        let ignored = give(&connection, &entry, options)?;
+        return Ok((connection_string(&name, &options.target), ignored));
     }
     if exists && options.clean {
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
@@ -70,16 +70,15 @@ pub fn create(
     let mut rest = entry.defn;
     let mut owner = Vec::new();
     if !options.no_owner && !entry.owner.is_empty() {
-        owner = [b" OWNER = ", &crate::pg::quote_ident(entry.owner)[..]].concat();
+        owner = [b" OWNER = ", &quote_ident(entry.owner)[..]].concat();
     }
     let mut ignored = None;
     while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
         let owner = std::mem::take(&mut owner);
         let mut made = connection.run(&[statement, &owner].concat());
         if let Err(failure) = &made {
-            // There is no such role, or one may not make databases for it: by itself that is an error of ALTER DATABASE.
-            let of_owner = matches!(failure.error.sqlstate.as_deref(), Some("42704" | "42501"));
-            if options.go_on_after_errors && !owner.is_empty() && of_owner {
+            // By itself that is an error of ALTER DATABASE.
+            if options.go_on_after_errors && !owner.is_empty() && is_of_owner(&failure.error) {
                 let message = format!("{}: {}", describe(&entry), failure.error.message);
                 made = connection.run(statement);
                 ignored = Some(message);
@@ -90,6 +89,36 @@ pub fn create(
         rest = after;
     }
     Ok((connection_string(&name, &options.target), ignored))
+}
+
+/// There is no such role, or one may not give it databases.
+fn is_of_owner(error: &Error) -> bool {
+    matches!(error.sqlstate.as_deref(), Some("42704" | "42501"))
+}
+
+/// A run that made the database for want of its owner without it said so, and nobody else knows of it. Answers what failed and was
+/// passed over.
+fn give(connection: &Connection, entry: &Entry, options: &Options) -> Result<Option<String>> {
+    if options.no_owner || entry.owner.is_empty() {
+        return Ok(None);
+    }
+    let sql = [
+        b"SELECT pg_catalog.pg_get_userbyid(datdba) FROM pg_catalog.pg_database WHERE datname = ",
+        &quote_literal(entry.tag)[..],
+    ];
+    let found = connection.query(&sql.concat())?;
+    if found.is_empty() || found.get(0, 0) == Some(entry.owner) {
+        return Ok(None);
+    }
+    let sql =
+        [b"ALTER DATABASE ", &quote_ident(entry.tag)[..], b" OWNER TO ", &quote_ident(entry.owner)];
+    match connection.run(&sql.concat()) {
+        Ok(_) => Ok(None),
+        Err(failure) if options.go_on_after_errors && is_of_owner(&failure.error) => {
+            Ok(Some(format!("{}: {}", describe(entry), failure.error.message)))
+        }
+        Err(failure) => Err(failure.error),
+    }
 }
 
 /// A database name for [`Target::connect`] that libpq takes for nothing but a name. It looks for connection strings in the

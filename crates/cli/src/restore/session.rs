@@ -86,18 +86,12 @@ pub fn prepare(
 ) -> Result<()> {
     let mut sql = of_archive(toc)?;
     sql.extend_from_slice(
-        b"SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0;\n\
-          SET check_function_bodies = false; SET xmloption = content; SET client_min_messages = warning;\n\
+        b"SET check_function_bodies = false; SET xmloption = content; SET client_min_messages = warning;\n\
           SET row_security = off; SET synchronous_commit = off; SET default_tablespace = '';\n\
           SET escape_string_warning = off; SET bytea_output = 'hex';\n\
           SET default_transaction_isolation = 'read committed';\n",
     );
-    if connection.server_version() >= 140_000 {
-        sql.extend_from_slice(b"SET idle_session_timeout = 0;\n");
-    }
-    if connection.server_version() >= 170_000 {
-        sql.extend_from_slice(b"SET transaction_timeout = 0;\n");
-    }
+    sql.extend(no_limits(connection));
     if target.row_security {
         sql.extend_from_slice(b"SET row_security = on;\n");
     }
@@ -116,6 +110,18 @@ pub fn prepare(
     }
     connection.run(&sql)?;
     Ok(())
+}
+
+/// What the server, the database or the role sets does not end what takes long.
+pub fn no_limits(connection: &Connection) -> Vec<u8> {
+    let mut sql = b"SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0;\n".to_vec();
+    if connection.server_version() >= 140_000 {
+        sql.extend_from_slice(b"SET idle_session_timeout = 0;\n");
+    }
+    if connection.server_version() >= 170_000 {
+        sql.extend_from_slice(b"SET transaction_timeout = 0;\n");
+    }
+    sql
 }
 
 /// For connections on which only our own queries run: they are about tables. Whoever owns one by then may have put a view in its
