@@ -66,7 +66,8 @@ const RELATIONS: &str = "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' 
          'its owner is \"' || pg_catalog.pg_get_userbyid(c.relowner) || '\" instead of \"' || owner || '\"' \
      WHEN space <> '-' AND space <> COALESCE(s.spcname, '') AND NOT (s.oid IS NULL AND space = base) THEN \
          'its tablespace is \"' || COALESCE(s.spcname, '') || '\" instead of \"' || space || '\"' \
-     WHEN method <> '-' AND c.relkind IN ('r', 'm') AND method <> COALESCE(m.amname, '') THEN \
+     WHEN method <> '-' AND (c.relkind IN ('r', 'm') OR c.relkind = 'p' AND \
+         pg_catalog.current_setting('server_version_num')::int >= 170000) AND method <> COALESCE(m.amname, '') THEN \
          'its access method is \"' || COALESCE(m.amname, '') || '\" instead of \"' || method || '\"' \
      WHEN NOT COALESCE(i.indisvalid, true) AND c.relkind = 'i' THEN 'it is invalid' END AS wrong \
      FROM asked LEFT JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(name) \

@@ -322,10 +322,10 @@ impl Worker<'_, '_> {
     /// where the server has it by default.
     fn do_without(&self, step: u32, tried: &Tried) -> bool {
         let site = self.site;
-        // There is none of this name, or no right to it.
+        // There is none of this name, no right to it, or a partitioned table has none on this server.
         let state = tried.error.sqlstate.as_deref();
         let is_new =
-            match site.go_on_after_errors && matches!(state, Some("22023" | "42704" | "42501")) {
+            match site.go_on_after_errors && state.is_some_and(|state| WITHOUT.contains(&state)) {
                 true => site.renderer.refused.add(tried.statement.as_bytes()),
                 false => None,
             };
@@ -652,6 +652,9 @@ impl Worker<'_, '_> {
             })
     }
 }
+
+/// A tablespace or an access method that is not there, may not be used, or is nothing for this kind of table.
+const WITHOUT: [&str; 5] = ["22023", "42704", "42501", "42809", "0A000"];
 
 fn oid(digits: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
