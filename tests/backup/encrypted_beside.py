@@ -55,6 +55,11 @@ def incremental(cluster):
     r = firn(cluster, "backup", "few", at("open3"), "--incremental", code=2)
     assert 'backup "sealed" is encrypted, and no incremental backup can go by it' in r.stderr, r.stderr
     shutil.rmtree(at("open3"))
+    # That of another cluster, whose database has the same name, is: nothing could be taken from it anyway.
+    stated(at("sealed"), r'"system_identifier": "[^"]*"', '"system_identifier": "1"')
+    firn(cluster, "backup", "few", at("open3"), "--incremental")
+    with open(os.path.join(at("open3"), "manifest.json")) as f:
+        assert json.load(f)["base"] == "open2"
     # Facts about tables, by which incremental backups go, are not in the clear.
     closed(at("locked"))
     with open(os.path.join(at("locked"), "manifest.json")) as f:

@@ -221,7 +221,13 @@ fn find(
                 })
                 .filter(|(head, name)| head.database == ask.database && beside(name))
                 .collect();
-            let latest = heads.iter().max_by(|a, b| a.0.snapshot_time.cmp(&b.0.snapshot_time));
+            // That of another cluster, whose database has the same name, is none that one could have gone by.
+            let maybe_same = |head: &Head| match (&head.system_identifier, ask.system_identifier) {
+                (Some(one), Some(other)) => one == other,
+                _ => true,
+            };
+            let own_heads = heads.iter().filter(|(head, _)| maybe_same(head));
+            let latest = own_heads.max_by(|a, b| a.0.snapshot_time.cmp(&b.0.snapshot_time));
             if let Some((_, name)) = latest.filter(|(head, _)| head.encryption.is_some()) {
                 return Err(locked(name));
             }
@@ -254,7 +260,7 @@ fn find(
 /// going by another backup, or by copying everything.
 fn locked(name: &str) -> Error {
     Error::usage(format!("backup \"{name}\" is encrypted, and no incremental backup can go by it"))
-        .hint("Leave out --incremental: all tables are then copied. To encrypt this backup, too, give --encrypt-to or --passphrase.")
+        .hint("Leave out --incremental: all tables are then copied; or name a backup that is not encrypted: --incremental=NAME. To encrypt this backup, too, give --encrypt-to or --passphrase.")
 }
 
 /// Why nothing of a backup can be proven; `None` if it may be.
