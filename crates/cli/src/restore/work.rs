@@ -11,6 +11,7 @@ use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
+use crate::plan::text::{attach, split_statement, take_name};
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
 use std::collections::{HashMap, HashSet};
@@ -363,6 +364,11 @@ impl Uses {
                 b"SEQUENCE" => users.entry(entry.dump_id).or_default().extend(of(b"TABLE")),
                 b"TABLE" => {
                     of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().push(entry.dump_id));
+                    // Until 13 pg_dump attaches in the partition's own entry.
+                    let parents: Vec<i32> = of(b"TABLE").collect();
+                    if let ([parent], true) = (&parents[..], attaches(entry.defn)) {
+                        uses.parents.insert(entry.dump_id, *parent);
+                    }
                 }
                 b"DEFAULT" => {
                     let tables: Vec<i32> = of(b"TABLE").collect();
@@ -382,5 +388,37 @@ impl Uses {
             }
         }
         uses
+    }
+}
+
+/// Statements that make a table make it a partition.
+fn attaches(defn: &[u8]) -> bool {
+    let mut rest = defn;
+    while let Some((statement, after)) = split_statement(rest) {
+        let mut made = statement.strip_prefix(b"CREATE TABLE ").unwrap_or_default();
+        if take_name(&mut made).is_some() && made.starts_with(b" PARTITION OF ")
+            || attach(&[statement, b";"].concat()).is_some()
+        {
+            return true;
+        }
+        rest = after;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_in_one_entry() {
+        for (defn, is) in [
+            ("CREATE TABLE s.c (\n    i integer\n);\nALTER TABLE ONLY s.p ATTACH PARTITION s.c FOR VALUES IN (1);\n\n\n", true),
+            ("CREATE TABLE s.c PARTITION OF s.p\nFOR VALUES IN (1);\n", true),
+            ("CREATE TABLE s.c (\n    t text DEFAULT ' PARTITION OF ; ATTACH PARTITION '::text\n);\n", false),
+            ("CREATE TABLE s.c (\n)\nINHERITS (s.p);\n", false),
+        ] {
+            assert_eq!(attaches(defn.as_bytes()), is, "{defn}");
+        }
     }
 }
