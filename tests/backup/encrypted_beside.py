@@ -183,16 +183,27 @@ def secrets(cluster):
     # While it runs: arguments, and the limit of core dumps.
     with cluster.connect("few") as c:
         c.execute("CREATE TABLE IF NOT EXISTS locked (i int)")
-        with c.transaction():
-            c.execute("LOCK TABLE locked")
-            p = start(cluster, "backup", "few", place(cluster, "new"), "--passphrase-file", passphrase(tools))
-            while not text_of(f"/proc/{p.pid}/limits").count("Max core file size        0 "):
-                assert p.poll() is None
-                time.sleep(0.05)
-            assert word not in text_of(f"/proc/{p.pid}/cmdline")
-            p.kill()
-            p.communicate()
+        for flags in (("--passphrase-file", passphrase(tools)), ("-r", recipient), ("-R", listed(tools, recipient))):
+            with c.transaction():
+                c.execute("LOCK TABLE locked")
+                p = start(cluster, "backup", "few", place(cluster, "new"), *flags)
+                # The hard limit, too: the soft one is nothing in many places anyhow.
+                until = time.monotonic() + 30
+                while not re.search("Max core file size +0 +0 ", text_of(f"/proc/{p.pid}/limits")):
+                    assert p.poll() is None and time.monotonic() < until, flags
+                    time.sleep(0.05)
+                assert word not in text_of(f"/proc/{p.pid}/cmdline")
+                p.kill()
+                p.communicate()
         c.execute("DROP TABLE locked")
+
+
+def listed(tools, recipient):
+    """A file with a recipient."""
+    path = os.path.join(tools.folder, "recipients")
+    with open(path, "w") as f:
+        f.write(recipient + "\n")
+    return path
 
 
 def text_of(path):

@@ -57,7 +57,8 @@ impl Keys {
             let failed = |e| Error::io(format!("could not read identity file \"{shown}\""), &e);
             let file = File::open(path).map_err(failed)?;
             warn_if_open(&file, "identity file", path);
-            let mut text = Zeroizing::new(Vec::with_capacity(4096));
+            // Of full size from the beginning: what grows leaves copies behind.
+            let mut text = Zeroizing::new(Vec::with_capacity(LARGEST as usize + 2));
             file.take(LARGEST + 1).read_to_end(&mut text).map_err(failed)?;
             if text.len() as u64 > LARGEST {
                 return Err(Error::usage(format!("identity file \"{shown}\" is too large")));
@@ -76,6 +77,7 @@ impl Keys {
     pub fn generate() -> (Sealing, Keys) {
         let identity = x25519::Identity::generate();
         let sealing = Sealing::to(identity.to_public());
+        secrecy::no_dumps();
         (sealing, Keys { identities: vec![identity], ..Keys::default() })
     }
 
@@ -114,7 +116,7 @@ impl Keys {
             }
         };
         let mut opened = Opened::new(own, reader).map_err(explain)?;
-        let mut text = Zeroizing::new(Vec::with_capacity(4096));
+        let mut text = Zeroizing::new(Vec::with_capacity(LARGEST as usize));
         opened
             .by_ref()
             .take(LARGEST)

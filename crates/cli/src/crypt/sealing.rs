@@ -14,6 +14,11 @@ use zeroize::Zeroizing;
 /// The work that a passphrase costs who tries it, as a power of two: what age itself takes, about a second and 256 MB.
 const WORK: u8 = 18;
 
+/// The most recipients: each takes about a hundred bytes of every file's header, and longer headers are not read.
+const MOST: usize = 1000;
+/// Where recipients stand that are arguments.
+const COMMAND_LINE: &str = "in the command line";
+
 /// For whom a backup is encrypted.
 #[derive(Clone)]
 pub struct Sealing {
@@ -29,9 +34,11 @@ impl Sealing {
 
     /// For recipients, as given and as listed in files.
     pub fn to_recipients(given: &[String], files: &[PathBuf]) -> Result<Sealing> {
+        // Keys of files and rows will be in memory.
+        secrecy::no_dumps();
         let mut texts = Vec::new();
         for text in given {
-            texts.push(("in the command line".to_string(), text.clone()));
+            texts.push((COMMAND_LINE.to_string(), text.clone()));
         }
         for file in files {
             let shown = file.display();
@@ -52,6 +59,11 @@ impl Sealing {
         }
         texts.sort_by(|a, b| a.1.cmp(&b.1));
         texts.dedup_by(|a, b| a.1 == b.1);
+        if texts.len() > MOST {
+            return Err(Error::usage(format!("there are too many recipients: {}", texts.len()))
+                .detail(format!("A backup is encrypted for at most {MOST}."))
+                .hint("Every file names a key for each of them. Encrypt for one whose identity they share."));
+        }
         let recipients = texts.iter().map(|(place, text)| recipient(text, place));
         let recipients = recipients.collect::<Result<_>>()?;
         Ok(Sealing { recipients, key_file: None })
@@ -93,7 +105,7 @@ impl Sealing {
     }
 }
 
-/// A recipient by its text. The text is repeated only if it can be no secret.
+/// A recipient by its text. Of a file nothing is repeated, as it may be another than was meant: one with a passphrase, say.
 fn recipient(text: &str, place: &str) -> Result<x25519::Recipient> {
     let wrong = |message: String, hint: &str| {
         Err(Error::new(ErrorKind::Usage, message).hint(hint.to_string()))
@@ -109,18 +121,23 @@ fn recipient(text: &str, place: &str) -> Result<x25519::Recipient> {
         return Ok(recipient);
     }
     let only = "Recipients are made by age-keygen and begin with \"age1\".";
-    let shown: String = text.chars().take(100).collect();
-    let shown = shown.escape_debug();
+    let named = match place {
+        COMMAND_LINE => {
+            let shown: String = text.chars().take(100).collect();
+            format!("\"{}\" {place}", shown.escape_debug())
+        }
+        _ => format!("what stands {place}"),
+    };
     match text {
         _ if text.starts_with("ssh-") => {
             wrong(format!("keys of SSH are not supported as recipients ({place})"), only)
         }
         // age1pq1…, age1yubikey1…: names in the place of the first digits.
         _ if text.starts_with("age1") && text[4..].contains('1') => wrong(
-            format!("recipient \"{shown}\" {place} is of a kind that is not supported"),
+            format!("{named} is a recipient of a kind that is not supported"),
             "Recipients of age's own kind (X25519) are; those of plugins and with post-quantum keys are not.",
         ),
-        _ => wrong(format!("\"{shown}\" {place} is not a recipient"), only),
+        _ => wrong(format!("{named} is not a recipient"), only),
     }
 }
 
@@ -142,6 +159,29 @@ mod tests {
         assert!(Sealing::to_recipients(&[], std::slice::from_ref(&path)).is_err());
         std::fs::remove_file(&path).unwrap();
         assert!(Sealing::to_recipients(&[], &[path]).is_err());
+    }
+
+    /// Each takes a part of every file's header, and longer ones are not read.
+    #[test]
+    fn many_recipients() {
+        let path = std::env::temp_dir().join(format!("firn-many-{}", std::process::id()));
+        let identities: Vec<_> = (0..=MOST).map(|_| x25519::Identity::generate()).collect();
+        let list = |n: usize| {
+            let names: Vec<_> = identities[..n].iter().map(|i| i.to_public().to_string()).collect();
+            std::fs::write(&path, names.join("\n")).unwrap();
+            Sealing::to_recipients(&names[..1], std::slice::from_ref(&path))
+        };
+        assert_eq!(list(MOST + 1).err().unwrap().kind, ErrorKind::Usage);
+        let mut out = list(MOST).unwrap().seal(Vec::new()).unwrap();
+        out.write_all(b"text").unwrap();
+        let file = out.finish().unwrap();
+        let last = identities[MOST - 1].to_string();
+        std::fs::write(&path, last.expose_secret()).unwrap();
+        let keys = Keys::read(std::slice::from_ref(&path), Passphrase::default()).unwrap();
+        let mut text = String::new();
+        keys.open(&file[..]).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
