@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from backup import (basis, compare, damage, encrypted, encrypted_beside, expire, faulty, firn_tables, incremental, meanwhile, stores, trips,
+from backup import (basis, compare, damage, encrypted, encrypted_beside, encrypted_keys, expire, faulty, firn_tables, incremental, meanwhile, stores, trips,
                     trouble)
 from harness.cluster import Cluster
 from harness.program import ROOT
@@ -33,6 +33,7 @@ CASES = {
     "compare": compare.compare,
     **encrypted.CASES,
     **encrypted_beside.CASES,
+    **encrypted_keys.CASES,
     **expire.CASES,
     **meanwhile.CASES,
 }

@@ -335,120 +335,6 @@ def dumped(cluster, database):
     return path
 
 
-def keys(cluster):
-    """Keys that do not fit, are none, or lie open; nothing secret is ever repeated."""
-    tools = age(cluster)
-    (key, recipient), (other, _) = tools.key("one"), tools.key("other")
-    path = backup(cluster, "few", "there", "-r", recipient)
-    secret = re.search(r"AGE-SECRET-KEY-1\w+", raw(key).decode())[0]
-
-    def refused(*args, code=1, env=None, **kw):
-        r = firn(cluster, *args, code=code, env=env, **kw)
-        assert secret not in (r.stdout + r.stderr).upper() and "panicked" not in r.stderr, r.stderr
-        return r.stderr
-
-    for command in (("restore", "-d", "back"), ("restore", "-l"), ("restore", "-f", "/dev/null")):
-        assert "is encrypted" in (said := refused(*command, path)) and "HINT:" in said, said
-        assert "no identity that was given opens" in (said := refused(*command, "-i", other, path)), said
-    assert "no identity that was given opens" in refused("backup", "verify", "-i", other, path)
-    found = [json.loads(line) for k in (None, key, other)
-             for line in firn(cluster, "backup", "list", "--json", *(["-i", k] if k else []), path).stdout.splitlines()]
-    assert [(b["state"], b["encrypted"], b.get("opens")) for b in found] == \
-        [("complete", True, None), ("complete", True, True), ("complete", True, False)], found
-    text = firn(cluster, "backup", "list", "-i", other, path).stdout
-    assert "complete, encrypted, not for this key" in text and "few" in text, text
-
-    def file(text, mode=0o600):
-        name = os.path.join(tools.folder, "file")
-        with open(name, "wb") as f:
-            f.write(text)
-        os.chmod(name, mode)
-        return name
-
-    for text, told in ((b"", "has no identity"), (b"\xff\x00", "line 1"), (secret[:50].encode(), "incomplete"),
-                       (b"# x\n" + recipient.encode(), "line 2"), (b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "SSH"),
-                       (b"AGE-PLUGIN-X-1Q", "plugins"), (b"x" * (2 << 20), "too large")):
-        said = refused("restore", "-d", "back", "-i", file(text), path, code=2 if told == "too large" else 1)
-        assert told in said, said
-    assert "could not read identity file" in refused("restore", "-d", "back", "-i", "/nowhere", path)
-    # Others can read it: a warning.
-    for mode, warned in ((0o600, False), (0o400, False), (0o640, True), (0o644, True)):
-        r = firn(cluster, "backup", "verify", "-i", file(raw(key), mode), path)
-        assert ("has group or world access" in r.stderr) == warned, r.stderr
-    firn(cluster, "backup", "verify", "-i", "/dev/stdin", path, input=raw(key).decode())
-    # An identity that is protected by a passphrase, as bytes and as text.
-    for flags in ((), ("-a",)):
-        protected = os.path.join(tools.folder, "protected")
-        tools.run("age", "-e", "-j", "batchpass", *flags, "-o", protected, key, env={"AGE_PASSPHRASE": "sesame"})
-        os.chmod(protected, 0o600)
-        firn(cluster, "backup", "verify", "-i", protected, path, env={"FIRN_PASSPHRASE": "sesame"})
-        assert "the passphrase of identity file" in refused("backup", "verify", "-i", protected, path, env={"FIRN_PASSPHRASE": "x"})
-    # Recipients.
-    for wrong, told in ((secret, "which is secret"), (recipient[:-1], "is not a recipient"), ("ssh-ed25519 AAAA", "SSH"),
-                        ("age1tag1qqqq", "not supported")):
-        said = refused("backup", "few", place(cluster, "new"), "-r", wrong, code=2)
-        assert told in said, said
-        said = refused("backup", "few", place(cluster, "new"), "-R", file(wrong.encode()), code=2)
-        assert told in said and "line 1" in said, said
-    said = refused("backup", "few", place(cluster, "new"), "-R", file(b"# nobody\n"), code=2)
-    assert "names nobody" in said, said
-    refused("backup", "few", place(cluster, "new"), "-R", "/nowhere")
-    refused("backup", "few", place(cluster, "new"), "-r", recipient, "--passphrase", code=2)
-    assert not os.path.exists(os.path.join(cluster.root, "new"))
-
-
-def passphrases(cluster):
-    tools = age(cluster)
-    file = os.path.join(tools.folder, "passphrase")
-    with open(file, "w") as f:
-        f.write("correct horse battery\n")
-    os.chmod(file, 0o600)
-    paths = [backup(cluster, "few", "one", "--passphrase-file", file),
-             backup(cluster, "few", "two", "--passphrase", env={"FIRN_PASSPHRASE": "correct horse battery"})]
-    for path in paths:
-        closed(path)
-        r = firn(cluster, "backup", "verify", path)
-        assert "that takes --passphrase" in r.stdout, r.stdout
-        firn(cluster, "backup", "verify", "--passphrase-file", file, path)
-    opened_with = (("--passphrase-file", file), ())
-    for flags in opened_with:
-        fresh(cluster, "back")
-        firn(cluster, "restore", "-d", "back", *flags, paths[0], env={} if flags else {"FIRN_PASSPHRASE": "correct horse battery"})
-        same(cluster, "few", "back")
-    for env, told in (({"FIRN_PASSPHRASE": "wrong"}, "is wrong"), ({}, "is not known")):
-        # Without a terminal nobody is asked.
-        r = firn(cluster, "restore", "-d", "back", paths[0], env=env, code=1, start_new_session=True)
-        assert told in r.stderr and "battery" not in r.stderr, r.stderr
-    r = firn(cluster, "backup", "few", place(cluster, "new"), "--passphrase", code=2, start_new_session=True)
-    assert "a passphrase is needed" in r.stderr, r.stderr
-    # By hand: the key, and with it everything.
-    key = os.path.join(tools.folder, "key")
-    tools.run("age", "-d", "-j", "batchpass", "-o", key, os.path.join(paths[0], "key.age"),
-              env={"AGE_PASSPHRASE": "correct horse battery"})
-    os.chmod(key, 0o600)
-    opened(cluster, paths[0], key)
-    out = place(cluster, "decrypted")
-    # The key's own file is for the passphrase, not for the key.
-    kept = os.path.join(tools.folder, "kept.age")
-    os.rename(os.path.join(paths[0], "key.age"), kept)
-    by_hand(tools, paths[0], key, out)
-    os.rename(kept, os.path.join(paths[0], "key.age"))
-    with cluster.connect() as c:
-        restored(cluster, c, out, "back")
-    same(cluster, "few", "back")
-    # Files of two backups with one passphrase do not mix, and neither do their keys.
-    for name in ("key.age", "toc.dat.age", "manifest.json.age"):
-        path = place(cluster, "mixed")
-        shutil.copytree(paths[0], path)
-        shutil.copy(os.path.join(paths[1], name), os.path.join(path, name))
-        firn(cluster, "backup", "verify", path, code=3)
-        adapt(path)
-        firn(cluster, "backup", "verify", path)
-        r = firn(cluster, "backup", "verify", "--passphrase-file", file, path, code=None)
-        assert r.returncode in (1, 3), (name, r.stdout, r.stderr)
-        firn(cluster, "restore", "-d", "back", "--passphrase-file", file, path, code=1)
-
-
 def interrupted(cluster):
     """What is unfinished stays so; what lies on the disk meanwhile is encrypted; a restore goes on where it was."""
     tools = age(cluster)
@@ -559,6 +445,5 @@ def in_store(cluster, store):
 
 
 CASES = {"encrypted round trip": round_trip, "encrypted with age": with_age, "encrypted damage": damages, "encrypted planted": planted,
-         "encrypted keys": keys, "encrypted passphrases": passphrases, "encrypted interrupted": interrupted,
-         "encrypted memory": memory}
+         "encrypted interrupted": interrupted, "encrypted memory": memory}
 STORE_CASES = {"encrypted": in_store}

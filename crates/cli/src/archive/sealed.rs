@@ -34,7 +34,7 @@ pub(super) fn unlock(
     let backup = format!("backup \"{location}\"");
     let mut keys = keys.clone();
     let mut found = keys.open(&sealed[..]);
-    if passphrase && matches!(found, Err(Refusal::NoKey)) {
+    if passphrase && matches!(found, Err(Refusal::NoKey)) && keys.may_be_passphrase() {
         let file = folder.read_small(crypt::KEY_FILE.as_bytes(), LARGEST_KEY)?;
         keys = keys.with_key_file(&backup, &file)?;
         found = keys.open(&sealed[..]);
@@ -46,12 +46,21 @@ pub(super) fn unlock(
                 .hint("Give the file with the identity that it was encrypted for: --identity=FILE.")
         }
         Refusal::NoKey | Refusal::Passphrase => {
-            Error::new(ErrorKind::Key, format!("no identity that was given opens {backup}"))
-                .detail(match public.head.encryption.as_ref().map_or(1, |e| e.recipients) {
-                    1 => "It was encrypted for one recipient.".to_string(),
-                    n => format!("It was encrypted for {n} recipients."),
-                })
-                .hint("Give the identity of a recipient that was named when the backup was made.")
+            let e =
+                Error::new(ErrorKind::Key, format!("no identity that was given opens {backup}"));
+            match public.head.encryption.as_ref().map_or(1, |e| e.recipients) {
+                _ if passphrase => e
+                    .detail("It was encrypted with a passphrase.")
+                    .hint("Give --passphrase-file=FILE, or --passphrase to be asked for it."),
+                recipients => e
+                    .detail(match recipients {
+                        1 => "It was encrypted for one recipient.".to_string(),
+                        n => format!("It was encrypted for {n} recipients."),
+                    })
+                    .hint(
+                        "Give the identity of a recipient that was named when the backup was made.",
+                    ),
+            }
         }
     })?;
     let mut text = Vec::new();

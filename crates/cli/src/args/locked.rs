@@ -3,6 +3,9 @@
 use crate::crypt::{Keys, Passphrase, Sealing};
 use crate::error::{Error, Result};
 use clap::{Args, ValueHint};
+use std::fs::{File, Metadata};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// Under this word help and manual list the flags.
@@ -69,6 +72,20 @@ impl Locked {
         given.then(|| self.all_keys()).transpose()
     }
 
+    /// An error if a secret is to be read from standard input, from which something else comes.
+    pub fn leave_standard_input(&self) -> Result<()> {
+        let number = |file: std::io::Result<Metadata>| file.ok().map(|m| (m.dev(), m.ino()));
+        let stdin = std::io::stdin().as_fd().try_clone_to_owned().map(File::from);
+        let stdin = number(stdin.and_then(|file| file.metadata()));
+        for file in self.identity.iter().chain(&self.passphrase_file) {
+            if stdin.is_some() && number(std::fs::metadata(file)) == stdin {
+                let message = "archive and key cannot both be read from standard input";
+                return Err(Error::usage(message).hint("Name the archive, or a file with the key."));
+            }
+        }
+        Ok(())
+    }
+
     /// The keys; where a passphrase is needed and was not given, it is asked for.
     pub fn all_keys(&self) -> Result<Keys> {
         for file in &self.identity {
@@ -78,6 +95,6 @@ impl Locked {
             }
         }
         let keys = Keys::read(&self.identity, Passphrase { file: self.passphrase_file.clone() })?;
-        Ok(if self.passphrase { keys.expected() } else { keys })
+        Ok(if self.passphrase { keys.asked() } else { keys })
     }
 }

@@ -5,6 +5,7 @@ use super::filter_file;
 use super::locked::Locked;
 use super::output::Output;
 use crate::archive::Format;
+use crate::crypt::Keys;
 use crate::error::{Error, Result};
 use crate::plan::redirect::{names, Redirects};
 use crate::plan::select::Filter;
@@ -366,6 +367,14 @@ impl Args {
         }
     }
 
+    /// What opens the archive.
+    fn keys(&self) -> Result<Keys> {
+        if self.archive()? == "-" {
+            self.locked.leave_standard_input()?;
+        }
+        self.locked.all_keys()
+    }
+
     /// Flags that make no sense together, in the words of pg_restore.
     fn check_together(&self) -> Result<()> {
         let (schema, data) =
@@ -513,7 +522,7 @@ impl Args {
         Ok(Options {
             archive: self.archive()?,
             format: self.format()?,
-            keys: self.locked.all_keys()?,
+            keys: self.keys()?,
             use_list: self.use_list.clone(),
             target: Target {
                 params: self.params()?,

@@ -31,6 +31,8 @@ pub struct Keys {
     passphrase: Passphrase,
     /// Somebody gave them, and so expects what they open.
     given: bool,
+    /// Somebody asked for a passphrase to be used.
+    asked: bool,
     /// What a passphrase opened before, so that it need not be asked for again.
     opened: Arc<Mutex<Vec<OpenedFile>>>,
 }
@@ -47,7 +49,7 @@ impl fmt::Debug for Keys {
 impl Keys {
     /// Identities from files as `age-keygen` makes them, which may be encrypted with a passphrase.
     pub fn read(files: &[PathBuf], passphrase: Passphrase) -> Result<Keys> {
-        let given = !files.is_empty() || passphrase.file.is_some();
+        let given = !files.is_empty() || passphrase.file.is_some() || Passphrase::is_set();
         let mut keys = Keys { passphrase, given, ..Keys::default() };
         if !files.is_empty() {
             secrecy::no_dumps();
@@ -75,9 +77,9 @@ impl Keys {
 
     /// A key that nobody else has, and how to encrypt for it.
     pub fn generate() -> (Sealing, Keys) {
+        secrecy::no_dumps();
         let identity = x25519::Identity::generate();
         let sealing = Sealing::to(identity.to_public());
-        secrecy::no_dumps();
         (sealing, Keys { identities: vec![identity], ..Keys::default() })
     }
 
@@ -125,9 +127,18 @@ impl Keys {
         identities(what, &text)
     }
 
-    /// The same keys, for who expects an encrypted backup.
-    pub fn expected(self) -> Keys {
-        Keys { given: true, ..self }
+    /// The same keys, for who said that there is a passphrase.
+    pub fn asked(self) -> Keys {
+        Keys { given: true, asked: true, ..self }
+    }
+
+    /// Whether a passphrase may be what opens something: whoever gave identities alone is not asked for one, as anybody who
+    /// writes to where a backup lies can claim that it takes one.
+    pub fn may_be_passphrase(&self) -> bool {
+        self.identities.is_empty()
+            || self.asked
+            || self.passphrase.file.is_some()
+            || Passphrase::is_set()
     }
 
     /// Whether somebody gave them, and so expects what they open.
@@ -147,7 +158,7 @@ impl Keys {
     /// What is said of something that should be encrypted.
     pub fn not_encrypted(&self, what: &str) -> Error {
         Error::new(ErrorKind::Key, format!("{what} is not encrypted, and a key for it was given"))
-            .hint("If it should not be encrypted, leave the key out. Else it is not what you believe it to be.")
+            .hint("If it should not be encrypted, leave the key out, and FIRN_PASSPHRASE unset. Else it is not what you believe it to be.")
     }
 
     /// Whether there are no identities.

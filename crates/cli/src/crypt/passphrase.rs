@@ -66,8 +66,11 @@ impl Passphrase {
 
     fn given(&self) -> Result<Option<SecretString>> {
         let Some(path) = &self.file else {
-            let set = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
-            return Ok(set.map(SecretString::from));
+            let set = std::env::var_os(VARIABLE).filter(|text| !text.is_empty());
+            let wrong =
+                |_| Error::usage(format!("the passphrase in {VARIABLE} is not valid UTF-8"));
+            let text = set.map(|text| text.into_string().map_err(wrong)).transpose()?;
+            return Ok(text.map(SecretString::from));
         };
         let shown = path.display();
         let failed = |e| Error::io(format!("could not read passphrase file \"{shown}\""), &e);
