@@ -65,7 +65,7 @@ def without_store(tally, pattern):
 
 
 def with_store(tally, pattern):
-    locked = {**encrypted.STORE_CASES, **encrypted_beside.STORE_CASES}
+    locked = {**encrypted.STORE_CASES, **encrypted_beside.STORE_CASES, **encrypted_keys.STORE_CASES}
     wanted = {**stores.CASES, **faulty.CASES, **locked, **expire.STORE_CASES}
     cases(tally, pattern, wanted, "backup store", stores.Store)
 

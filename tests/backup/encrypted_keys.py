@@ -4,10 +4,12 @@ import json
 import os
 import re
 import shutil
+import time
 
 from backup.encrypted import adapt, age, by_hand, closed, fresh, opened, raw
+from backup.expire import dated, expire, names
 from backup.zoo import backup, place, restored, same
-from harness.program import firn
+from harness.program import firn, start
 
 
 def keys(cluster):
@@ -180,4 +182,104 @@ def word(tools):
     return path
 
 
-CASES = {"encrypted keys": keys, "encrypted passphrases": passphrases, "encrypted passphrase claimed": claimed}
+def half(path, whole, *how):
+    """Makes an unfinished backup of a finished one, as a run that was killed at its end leaves it."""
+    with open(os.path.join(whole, "manifest.json")) as f:
+        head = json.load(f)
+    shutil.copytree(whole, path, ignore=shutil.ignore_patterns("manifest.json"))
+    marker = {"database": head["database"], "started": head["started"], "firn_version": head["firn_version"], "run": "1", **dict(how)}
+    with open(os.path.join(path, "unfinished.json"), "w") as f:
+        json.dump(marker, f)
+    dated(path, 3)
+
+
+def kept(cluster):
+    """A key that somebody keeps where an unfinished backup lies stays; the key of one with a passphrase goes with it."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    parent = place(cluster, "parent")
+    os.mkdir(parent)
+    path = os.path.join(parent, "there")
+
+    def again(*flags, code=0):
+        return firn(cluster, "backup", "few", path, "--overwrite-incomplete", *flags, code=code)
+
+    def stays(told):
+        r = again("-r", recipient, code=2)
+        assert 'holds "key.age", which is not part of a backup' in r.stderr, r.stderr
+        r = expire(cluster, parent, "--keep=9", "--incomplete-hours=1")
+        assert told in r.stdout, r.stdout
+        assert raw(os.path.join(path, "key.age")) == raw(key)
+
+    # Nothing but the key.
+    os.mkdir(path)
+    shutil.copy(key, os.path.join(path, "key.age"))
+    stays("")
+    # A backup for recipients, or none that is encrypted, killed.
+    for flags in (("-r", recipient), ()):
+        shutil.rmtree(path)
+        half(path, backup(cluster, "few", "whole", *flags))
+        shutil.copy(key, os.path.join(path, "key.age"))
+        before = names(path)
+        stays('it holds "key.age", which is not part of a backup')
+        assert names(path) == before, before
+        os.unlink(os.path.join(path, "key.age"))
+        if flags:
+            again("-r", recipient)
+            firn(cluster, "backup", "verify", "-i", key, path)
+        else:
+            expire(cluster, parent, "--keep=9", "--incomplete-hours=1")
+            assert names(parent) == []
+    # One with a passphrase.
+    for ends in (lambda: again("--passphrase-file", word(tools)), lambda: expire(cluster, parent, "--keep=9", "--incomplete-hours=1")):
+        shutil.rmtree(path, ignore_errors=True)
+        half(path, backup(cluster, "few", "whole", "--passphrase-file", word(tools)), ("passphrase", True))
+        ends()
+        assert os.path.exists(path) == (names(parent) == ["there"])
+        if os.path.exists(path):
+            firn(cluster, "backup", "verify", "--passphrase-file", word(tools), path)
+    assert names(parent) == []
+
+
+def noted(cluster):
+    """From its beginning a backup says whether it makes a key."""
+    tools = age(cluster)
+    _, recipient = tools.key("one")
+    with cluster.connect("few") as c:
+        c.execute("CREATE TABLE IF NOT EXISTS locked (i int)")
+        for flags, own in (((), None), (("-r", recipient), None), (("--passphrase-file", word(tools)), True)):
+            path = place(cluster, "there")
+            with c.transaction():
+                c.execute("LOCK TABLE locked")
+                p = start(cluster, "backup", "few", path, *flags)
+                marker = os.path.join(path, "unfinished.json")
+                while not os.path.exists(marker) or not os.path.getsize(marker):
+                    assert p.poll() is None
+                    time.sleep(0.05)
+                with open(marker) as f:
+                    assert json.load(f).get("passphrase") == own
+                p.kill()
+                p.communicate()
+        c.execute("DROP TABLE locked")
+
+
+def in_store(cluster, store):
+    """The same of an object store."""
+    tools = age(cluster)
+    key, recipient = tools.key("one")
+    for flags, extra in ((("-r", recipient), ()), (("--passphrase-file", word(tools)), [("passphrase", True)])):
+        url, folder = store.new()
+        half(folder, backup(cluster, "few", "whole", *flags), *extra)
+        if not extra:
+            shutil.copy(key, os.path.join(folder, "key.age"))
+            r = firn(cluster, "backup", "few", url, "--overwrite-incomplete", *flags, code=2, env=store.env)
+            assert 'holds "key.age", which is not part of a backup' in r.stderr, r.stderr
+            assert raw(os.path.join(folder, "key.age")) == raw(key)
+            os.unlink(os.path.join(folder, "key.age"))
+        firn(cluster, "backup", "few", url, "--overwrite-incomplete", *flags, env=store.env)
+        firn(cluster, "backup", "verify", url, env=store.env)
+
+
+CASES = {"encrypted keys": keys, "encrypted passphrases": passphrases, "encrypted passphrase claimed": claimed,
+         "encrypted key kept": kept, "encrypted key noted": noted}
+STORE_CASES = {"encrypted key kept": in_store}

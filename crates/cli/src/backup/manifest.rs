@@ -267,9 +267,17 @@ impl Manifest {
         text.push_str(",\n  \"files\": [\n");
         for (n, file) in self.files.iter().enumerate() {
             text.push_str(&serde_json::to_string(file).map_err(failed)?);
+    /// It is encrypted with a passphrase, and so a file [`crypt::KEY_FILE`] is its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub passphrase: bool,
             text.push_str(if n + 1 < self.files.len() { ",\n" } else { "\n" });
         }
         text.push_str("],\n");
+    /// What a marker's text tells, if it is one.
+    pub fn from_text(text: &[u8]) -> Option<Marker> {
+        serde_json::from_slice(text).ok()
+    }
+
         let sum = hex(&Sha256::digest(text.as_bytes()));
         let _ = writeln!(text, "{SUM}{sum}\"\n}}");
         Ok(text.into_bytes())

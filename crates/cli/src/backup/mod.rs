@@ -147,6 +147,7 @@ impl<'a> Backup<'a> {
             started: manifest::utc(started),
             firn_version: env!("CARGO_PKG_VERSION").to_string(),
             run: format!("{:016x}", firn_lake::random_nonce()),
+            passphrase: options.sealing.as_ref().is_some_and(|s| s.key_file().is_some()),
         };
         let how = Preparation {
             marker: marker.to_text()?,

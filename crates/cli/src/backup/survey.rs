@@ -53,6 +53,9 @@ impl Standing {
     fn owns(&self, name: &str) -> bool {
         match self {
             Standing::Sealed { has_key, .. } if name == KEY_FILE => *has_key,
+            Standing::Unfinished { marker, .. } if name == KEY_FILE => {
+                marker.as_ref().is_some_and(|marker| marker.passphrase)
+            }
             _ => manifest::is_backup_file(name),
         }
     }
@@ -120,7 +123,7 @@ fn standing(place: &Place, files: &[Found]) -> Result<Standing> {
     let Some(file) = has(manifest::MARKER) else { return Ok(Standing::Bare) };
     Ok(match read(place, &file.name) {
         Ok(Some(text)) => {
-            let marker = serde_json::from_slice(&text).ok();
+            let marker = Marker::from_text(&text);
             Standing::Unfinished { text, marker }
         }
         // It may just be finished now: then the next look will find it so.

@@ -57,7 +57,9 @@ impl FolderDestination {
             }
             Err(e) => return Err(failed("read directory", &path, &e)),
         }
-        let found = judge(names.iter().map(String::as_str));
+        let marker = path.join(manifest::MARKER);
+        let read = || fs::read(&marker).map_err(|e| failed("read file", &marker, &e));
+        let found = judge(names.iter().map(String::as_str), read)?;
         let mut cleared = false;
         let location = path.display().to_string();
         if must_clear(&location, found, how.overwrite_incomplete)? {

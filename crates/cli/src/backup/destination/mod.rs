@@ -10,6 +10,7 @@ use super::halt::Halt;
 use super::manifest::{self, Marker};
 use super::place::Place;
 use super::survey;
+use crate::crypt::KEY_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Location, StoreSettings};
 use std::fs::File;
@@ -111,11 +112,19 @@ fn usurped() -> Error {
         .hint("Another run with --overwrite-incomplete, or \"firn backup expire\", may have removed files of this one. Start again.")
 }
 
-fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
-    let mut found = Found::Nothing;
+/// What lies there by its names. `marker` reads the marker; it is asked only if there is a key beside it.
+fn judge<'a>(
+    names: impl Iterator<Item = &'a str>,
+    marker: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<Found> {
+    let (mut found, mut key) = (Found::Nothing, false);
     for name in names {
+        if name == KEY_FILE {
+            key = true;
+            continue;
+        }
         if !manifest::is_backup_file(name) {
-            return Found::Foreign(name.to_string());
+            return Ok(Found::Foreign(name.to_string()));
         }
         found = match (name, found) {
             (manifest::FILE, _) | (_, Found::Complete) => Found::Complete,
@@ -125,7 +134,15 @@ fn judge<'a>(names: impl Iterator<Item = &'a str>) -> Found {
             _ => Found::Archive,
         };
     }
-    found
+    // Somebody may keep a key of this name here, one that opens all his backups.
+    let foreign = match found {
+        Found::Nothing | Found::Removed => key,
+        Found::Incomplete if key => {
+            !Marker::from_text(&marker()?).is_some_and(|marker| marker.passphrase)
+        }
+        _ => false,
+    };
+    Ok(if foreign { Found::Foreign(KEY_FILE.to_string()) } else { found })
 }
 
 /// Whether what was found has to be removed first; an error if it must not be.
@@ -195,7 +212,8 @@ mod tests {
 
     #[test]
     fn what_lies_there() {
-        let judged = |names: &[&str]| judge(names.iter().copied());
+        let no_marker = || -> Result<Vec<u8>> { panic!("asked for the marker") };
+        let judged = |names: &[&str]| judge(names.iter().copied(), no_marker).unwrap();
         assert_eq!(judged(&[]), Found::Nothing);
         assert_eq!(judged(&["12.dat.gz", "toc.dat"]), Found::Archive);
         assert_eq!(judged(&["12.dat.gz", "toc.dat", "unfinished.json"]), Found::Incomplete);
@@ -208,6 +226,21 @@ mod tests {
         assert_eq!(judged(&["expired.json", "unfinished.json"]), Found::Incomplete);
         assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));
+        // A key belongs to a backup that is being made with a passphrase; without one it is somebody's.
+        assert_eq!(judged(&["key.age"]), Found::Foreign("key.age".into()));
+        assert_eq!(judged(&["key.age", "expired.json"]), Found::Foreign("key.age".into()));
+        assert_eq!(judged(&["key.age", "manifest.json"]), Found::Complete);
+        assert_eq!(judged(&["expired.json", "key.age", "1.dat.age"]), Found::Doomed);
+        for (text, own) in [
+            (r#"{"database":"d","started":"1","firn_version":"1","passphrase":true}"#, true),
+            (r#"{"database":"d","started":"1","firn_version":"1"}"#, false),
+            ("", false),
+        ] {
+            let names = ["1.dat.age", "key.age", "unfinished.json"];
+            let found = judge(names.into_iter(), || Ok(text.into())).unwrap();
+            let foreign = Found::Foreign("key.age".into());
+            assert_eq!(found, if own { Found::Incomplete } else { foreign });
+        }
         assert!(must_clear("d", Found::Incomplete, true).unwrap());
         assert!(must_clear("d", Found::Removed, true).unwrap());
         assert!(!must_clear("d", Found::Nothing, false).unwrap());

@@ -84,7 +84,12 @@ impl RemoteDestination {
         let store = Store::open(&options, || {}).map_err(store_error)?;
         let stopped = || halt.is_set();
         let found = store.list("", &stopped).map_err(store_error)?;
-        let judged = judge(found.iter().map(|(key, _)| key.as_str()));
+        let marker = || {
+            let size = found.iter().find(|(key, _)| key == manifest::MARKER).map_or(0, |m| m.1);
+            let text = store.get_range(manifest::MARKER, 0..size, &stopped);
+            text.map(|text| text.to_vec()).map_err(store_error)
+        };
+        let judged = judge(found.iter().map(|(key, _)| key.as_str()), marker)?;
         let mut cleared = false;
         if must_clear(url, judged, how.overwrite_incomplete)? {
             cleared = true;
