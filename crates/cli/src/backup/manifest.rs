@@ -203,17 +203,55 @@ pub struct Head {
 impl Head {
     /// What of it anybody may read, of an encrypted backup.
     pub fn public(&self, encryption: &Encryption) -> Head {
+        // Each by its name: what is new is secret until somebody decides otherwise.
+        let Head {
+            firn_backup: _,
+            database,
+            system_identifier,
+            encoding,
+            server_version,
+            pg_dump_version,
+            firn_version,
+            started,
+            snapshot_time,
+            snapshot_lsn,
+            standby,
+            finished,
+            compression,
+            jobs,
+            // Some may name tables.
+            options,
+            filter_sha256: _,
+            role: _,
+            entries: _,
+            large_objects: _,
+            base: _,
+            basis: _,
+            encryption: _,
+        } = self.clone();
         Head {
             firn_backup: ENCRYPTED_VERSION,
-            options: self.options.iter().filter(|flag| is_told(flag)).cloned().collect(),
+            database,
+            system_identifier,
+            encoding,
+            server_version,
+            pg_dump_version,
+            firn_version,
+            started,
+            snapshot_time,
+            snapshot_lsn,
+            standby,
+            finished,
+            compression,
+            jobs,
+            options: options.into_iter().filter(|flag| is_told(flag)).collect(),
             filter_sha256: None,
             role: None,
             entries: 0,
             large_objects: LargeObjects::default(),
-            encryption: Some(encryption.clone()),
             base: None,
             basis: None,
-            ..self.clone()
+            encryption: Some(encryption.clone()),
         }
     }
 }
@@ -227,12 +265,20 @@ pub struct Marker {
     /// Tells this run from all others.
     #[serde(default)]
     pub run: String,
+    /// It is encrypted with a passphrase, and so a file [`crypt::KEY_FILE`] is its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub passphrase: bool,
 }
 
 impl Marker {
     /// What a text tells of a run; `None` if it is none's.
     pub fn of_run(text: &[u8]) -> Option<Marker> {
         serde_json::from_slice(text).ok().filter(|marker: &Marker| !marker.run.is_empty())
+    }
+
+    /// What a marker's text tells, if it is one.
+    pub fn from_text(text: &[u8]) -> Option<Marker> {
+        serde_json::from_slice(text).ok()
     }
 
     pub fn to_text(&self) -> Result<Vec<u8>> {
@@ -267,17 +313,9 @@ impl Manifest {
         text.push_str(",\n  \"files\": [\n");
         for (n, file) in self.files.iter().enumerate() {
             text.push_str(&serde_json::to_string(file).map_err(failed)?);
-    /// It is encrypted with a passphrase, and so a file [`crypt::KEY_FILE`] is its own.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub passphrase: bool,
             text.push_str(if n + 1 < self.files.len() { ",\n" } else { "\n" });
         }
         text.push_str("],\n");
-    /// What a marker's text tells, if it is one.
-    pub fn from_text(text: &[u8]) -> Option<Marker> {
-        serde_json::from_slice(text).ok()
-    }
-
         let sum = hex(&Sha256::digest(text.as_bytes()));
         let _ = writeln!(text, "{SUM}{sum}\"\n}}");
         Ok(text.into_bytes())
