@@ -275,6 +275,15 @@ def attached_since(world, version):
         # It keeps its foreign key, which TRUNCATE minds.
         for (key,) in c.execute("SELECT conname FROM pg_constraint WHERE conrelid = 'r.parts_new'::regclass AND contype = 'f'").fetchall():
             c.execute(f'ALTER TABLE r.parts_new DROP CONSTRAINT "{key}"')
+    # A table that has the name of one that was to be emptied, and is another.
+    with server.connect(db) as c:
+        c.execute("ALTER TABLE r.a_leaf RENAME TO a_leaf_kept; CREATE TABLE r.a_leaf (LIKE r.a_leaf_kept); "
+                  "INSERT INTO r.a_leaf SELECT * FROM r.a_leaf_kept LIMIT 1")
+        there = c.execute("SELECT * FROM r.a_leaf").fetchall()
+    firn(server, db, *args, "--resume").fails("r.a_leaf is not the table that it was", "names of before")
+    with server.connect(db) as c:
+        assert c.execute("SELECT * FROM r.a_leaf").fetchall() == there and there
+        c.execute("DROP TABLE r.a_leaf; ALTER TABLE r.a_leaf_kept RENAME TO a_leaf")
     firn(server, db, *args, "--resume").ok()
     assert rows(server, db) == of(world, version, "new")
     with server.connect(db) as c:

@@ -57,6 +57,9 @@ pub struct Reload {
     pub entries: Vec<u32>,
     /// What TRUNCATE names: `ONLY schema.table`, or a partitioned table and so all that is below it.
     pub emptied: Vec<Vec<u8>>,
+    /// The oids of these, 0 if unknown.
+    #[serde(default)]
+    pub oids: Vec<u32>,
     /// What has all of their rows, each once.
     pub counted: Vec<Vec<u8>>,
     /// There is no such order.

@@ -196,7 +196,8 @@ pub fn groups(connection: &Connection, toc: &Toc, selection: &Selection) -> Resu
                     let table = [b"ONLY ", &target(toc, place)[..]].concat();
                     let emptied = vec![table.clone()];
                     let (entries, counted) = (vec![place], vec![table]);
-                    groups.push(Reload { entries, emptied, counted, in_circle: false });
+                    let oids = vec![0];
+                    groups.push(Reload { entries, emptied, oids, counted, in_circle: false });
                 }
             }
         }
@@ -311,7 +312,7 @@ fn tied(catalogs: &Catalogs, toc: &Toc, chosen: &BTreeMap<u32, Vec<u32>>) -> Res
                 .any(|above| chosen.contains_key(above))
         };
         let counted = of_archive.iter().filter(|t| !above(**t)).map(clause).collect();
-        found.push(Reload { entries, emptied, counted, in_circle });
+        found.push(Reload { entries, emptied, oids: tables, counted, in_circle });
     }
     Ok(found)
 }

@@ -120,15 +120,34 @@ impl Worker<'_, '_> {
     }
 }
 
-/// TRUNCATE of a partitioned table empties all its partitions: those that have come since the restore was planned were not
-/// asked for. Under a lock that lets no more of them come.
+/// What TRUNCATE reaches is what the restore was planned for: tables that got names of others since were not asked for, nor were
+/// partitions that have come, as TRUNCATE of a partitioned table empties them all. Under a lock that lets no more of them come.
 fn no_others(connection: &Connection, reload: &Reload) -> Result<(), Tried> {
+    let name = |table: &Vec<u8>| quote_literal(table.strip_prefix(b"ONLY ").unwrap_or(table));
+    let planned = reload.emptied.iter().zip(&reload.oids).filter(|(_, oid)| **oid != 0);
+    let planned: Vec<_> = planned
+        .map(|(table, oid)| [b"(", &name(table)[..], format!(", {oid})").as_bytes()].concat())
+        .collect();
+    if !planned.is_empty() {
+        let sql = [
+            b"SELECT name FROM (VALUES ",
+            &planned.join(&b", "[..])[..],
+            b") v (name, oid) WHERE NOT name::pg_catalog.regclass OPERATOR(pg_catalog.=) oid::pg_catalog.oid ORDER BY 1 LIMIT 1",
+        ];
+        let found = connection.query(&sql.concat())?;
+        if !found.is_empty() {
+            let message = format!("{} is not the table that it was", found.text(0, 0));
+            return Err(Error::new(ErrorKind::Statement, message)
+                .detail("Since the restore was planned another table got that name; its rows would be lost.")
+                .hint("Give the tables their names of before, or drop the schema firn_restore and begin anew.")
+                .into());
+        }
+    }
     let plain = |table: &&Vec<u8>| !table.starts_with(b"ONLY ");
     let parents: Vec<_> = reload.emptied.iter().filter(plain).map(|t| quote_literal(t)).collect();
     if parents.is_empty() {
         return Ok(());
     }
-    let name = |table: &Vec<u8>| quote_literal(table.strip_prefix(b"ONLY ").unwrap_or(table));
     let known: Vec<_> = reload.emptied.iter().map(name).collect();
     let sql = [
         b"WITH RECURSIVE below AS (SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent \
