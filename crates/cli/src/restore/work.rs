@@ -15,7 +15,7 @@ use crate::plan::text::{attach, split_statement, take_name};
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use worker::Worker;
 
@@ -147,8 +147,8 @@ pub struct Site<'a> {
     old_rows: Mutex<HashSet<i32>>,
     /// Made when it is needed.
     uses: OnceLock<Uses>,
-    /// Some worker has a connection.
-    connected: AtomicBool,
+    /// How many workers have a connection.
+    connected: AtomicUsize,
     /// It was told that there are fewer connections than were asked for.
     fewer: AtomicBool,
 }
@@ -215,7 +215,7 @@ impl<'a> Site<'a> {
             rows: AtomicU64::new(0),
             old_rows: Mutex::default(),
             uses: OnceLock::new(),
-            connected: AtomicBool::new(false),
+            connected: AtomicUsize::new(0),
             fewer: AtomicBool::new(false),
         }
     }

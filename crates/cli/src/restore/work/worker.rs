@@ -1,6 +1,7 @@
 //! A worker: has a connection, and takes batches until nothing is left. Tables that are emptied first: [`reload`].
 
 mod reload;
+mod session;
 
 use super::{lock, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,25 +14,19 @@ use crate::plan::text::qualified;
 use crate::plan::Work;
 use crate::report::{Did, Event, Setback};
 use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
-use crate::restore::journal::{self, fence, fence::Session};
-use crate::restore::session::prepare;
+use crate::restore::journal::{self, fence::Session};
 use crate::restore::tell::{notices, statement_at};
 use crate::restore::unlogged;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
-
-/// How often a connection that the server has refused is tried again, when others work and when nobody does, and for how
-/// long it is when nobody does.
-const TRY_EVERY: Duration = Duration::from_secs(5);
-const TRY_SOON: Duration = Duration::from_millis(200);
-const TRY_FOR: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker<'s, 'a> {
     site: &'s Site<'a>,
     number: usize,
     connection: Option<(Connection, Session)>,
+    /// The connection was lost and another is not to be had, while others work: they do what is left.
+    left_to_others: bool,
     /// What was done since the last batch began.
     did: Did,
 }
@@ -74,7 +69,7 @@ fn may_pass(error: &Error) -> bool {
 
 impl<'s, 'a> Worker<'s, 'a> {
     pub fn new(site: &'s Site<'a>, number: usize) -> Worker<'s, 'a> {
-        Worker { site, number, connection: None, did: Did::default() }
+        Worker { site, number, connection: None, left_to_others: false, did: Did::default() }
     }
 }
 
@@ -82,10 +77,10 @@ impl Worker<'_, '_> {
     /// Work until nothing is left.
     pub fn work(mut self) -> Result<()> {
         let site = self.site;
-        if !self.join()? {
-            return Ok(());
-        }
         loop {
+            if self.connection.is_none() && !self.join()? {
+                return Ok(());
+            }
             let batch = {
                 let mut scheduler = lock(&site.scheduler);
                 loop {
@@ -133,97 +128,6 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Connect, or wait until the server takes another connection: it may not have as many as were asked for, and others
-    /// may do with fewer what there is to do. Tells whether there is a connection; if not, all is done without it.
-    fn join(&mut self) -> Result<bool> {
-        let (site, begin) = (self.site, Instant::now());
-        loop {
-            let error = match self.connect() {
-                Ok(()) => {
-                    site.connected.store(true, Ordering::Relaxed);
-                    return Ok(true);
-                }
-                Err(e) if e.kind != ErrorKind::Connection => return Err(e),
-                Err(e) => e,
-            };
-            // With the server gone, or a connection that this pass began with, nothing goes on.
-            if site.keeper.with(|keeper| keeper.query(b"SELECT 1").is_err()) {
-                return Err(error);
-            }
-            // Somebody has to work. The server counts a session until its process has ended, so that those that were
-            // closed just now may be in the way.
-            let others = site.connected.load(Ordering::Relaxed);
-            if !others && begin.elapsed() > TRY_FOR {
-                return Err(error);
-            }
-            if others && !site.fewer.swap(true, Ordering::Relaxed) {
-                let message = format!("warning: working with fewer connections: {}", error.message);
-                site.watch.event(&Event::Note(&message));
-            }
-            let wait = if others { TRY_EVERY } else { TRY_SOON };
-            let waiting = Instant::now();
-            let mut scheduler = lock(&site.scheduler);
-            while waiting.elapsed() < wait {
-                if site.stop.is_set() || scheduler.finished() {
-                    return Ok(false);
-                }
-                let woken = site.wake.wait_timeout(scheduler, wait);
-                scheduler = woken.unwrap_or_else(PoisonError::into_inner).0;
-            }
-        }
-    }
-
-    fn connect(&mut self) -> Result<()> {
-        let site = self.site;
-        let connection = site.target.connect(site.dbname)?;
-        prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
-        let session = site.keeper.enter(&connection)?;
-        if let Some(place) = lock(&site.stop.cancellers).get_mut(self.number) {
-            *place = Some(connection.canceller());
-        }
-        let pid = connection.backend_pid();
-        site.watch.event(&Event::Connected { worker: self.number, pid });
-        self.connection = Some((connection, session));
-        Ok(())
-    }
-
-    /// Connect again after the connection broke. Tells whether the steps were committed all the same. An error of kind
-    /// `Connection`: nobody knows what was done but the journal.
-    fn recover(&mut self, steps: &[u32], piece: Option<u32>, error: &Error) -> Result<bool> {
-        let site = self.site;
-        let lost = self.connection.take();
-        let number = self.number + 1;
-        let message = format!("connection {number} was lost ({}); connecting again", error.message);
-        self.setback(Setback::Reconnected, &message);
-        // What was sent may still be worked on; the answer of the journal counts when that can commit no more.
-        if let Some((connection, session)) = lost {
-            drop(connection);
-            let stopped = || site.stop.is_set();
-            site.keeper.with(|keeper| fence::shut_out(keeper, session, &stopped))?;
-        }
-        let mut last = None;
-        for wait in [0, 200, 500, 1000, 2000] {
-            if site.stop.is_set() {
-                return Err(cancelled());
-            }
-            std::thread::sleep(Duration::from_millis(wait));
-            match self.connect() {
-                Ok(()) => {
-                    // The records of steps that are filled again are those of before; what they find done they leave.
-                    let new = steps.iter().find(|step| !self.is_refill(**step));
-                    if let (Some((connection, _)), Some(step)) = (&self.connection, new) {
-                        return journal::has(connection, *step, piece);
-                    }
-                    return Ok(false);
-                }
-                Err(e) if e.kind == ErrorKind::Usage => return Err(e),
-                Err(e) => last = Some(e),
-            }
-        }
-        let error = last.unwrap_or_else(|| error.clone());
-        Err(error.hint("Run the same command with --resume when the server can be reached again."))
-    }
-
     /// Tell what the server has said beside its answers.
     fn pass_on_notices(&self) {
         let Some((connection, _)) = &self.connection else { return };
@@ -240,8 +144,11 @@ impl Worker<'_, '_> {
             self.site.living(*step).len() == self.site.plan.entries(*step as usize).len()
         };
         if lock(&self.site.dead).is_empty() || steps.iter().all(whole) {
-            let Some(tried) = self.attempt_surely(steps, Statements::Planned)? else {
-                return Ok(vec![Outcome::Done; steps.len()]);
+            let tried = match self.attempt_surely(steps, Statements::Planned) {
+                Ok(None) => return Ok(vec![Outcome::Done; steps.len()]),
+                Ok(Some(tried)) => tried,
+                Err(_) if self.left_to_others => return Ok(vec![Outcome::NotRun; steps.len()]),
+                Err(e) => return Err(e),
             };
             if steps.len() == 1 {
                 return Ok(vec![self.single(steps[0], tried)?]);
@@ -259,14 +166,16 @@ impl Worker<'_, '_> {
             });
             let entries = self.site.plan.entries(*step as usize).len();
             let living = self.site.living(*step);
-            let outcome = if waits_for_undone {
+            let outcome = if waits_for_undone || self.left_to_others {
                 Outcome::NotRun
             } else if living.len() < entries {
                 self.piecewise(*step, &living)?
             } else {
-                match self.attempt_surely(&[*step], Statements::Planned)? {
-                    None => Outcome::Done,
-                    Some(tried) => self.single(*step, tried)?,
+                match self.attempt_surely(&[*step], Statements::Planned) {
+                    Ok(None) => Outcome::Done,
+                    Ok(Some(tried)) => self.single(*step, tried)?,
+                    Err(_) if self.left_to_others => Outcome::NotRun,
+                    Err(e) => return Err(e),
                 }
             };
             outcomes.push(outcome);
