@@ -40,6 +40,7 @@ pub fn create(
             "another restore creates or removes a database of this name; waiting for it",
         ));
         while !fence::name_database(&connection, entry.tag)? {
+            fence::end_idle_namers(&connection, entry.tag);
             if stopped() {
                 return Err(fence::cancelled());
             }

@@ -27,7 +27,7 @@ const PROGRAM: &str = "1";
 /// Sessions of one epoch. Numbers below are no sessions.
 const SESSIONS: i32 = 10_000;
 
-/// How long a lock may stay with a program that was killed until the server notices.
+/// How long a lock may stay with a program that was killed, or with one that has not asked for anything since.
 const GONE: Duration = Duration::from_secs(3);
 
 /// A connection that may change the target.
@@ -86,6 +86,22 @@ pub fn name_database(connection: &Connection, name: &[u8]) -> Result<bool> {
     sql.extend(crate::pg::quote_literal(name));
     sql.extend(b"))");
     Ok(connection.query(&sql)?.flag(0, 0))
+}
+
+/// End those who hold the lock of a name and do nothing: a program that makes or removes a database asks for one thing after the other,
+/// so they have lost theirs, which the server may notice in hours only. Without the right to do so one waits until they end.
+pub fn end_idle_namers(connection: &Connection, name: &[u8]) {
+    let mut sql = format!(
+        "SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+         WHERE l.locktype = 'advisory' AND l.classid = {NAME_LOCK} AND l.objsubid = 2 AND l.granted AND a.datname = pg_catalog.current_database() \
+         AND l.database = a.datid AND a.state = 'idle' AND a.state_change < pg_catalog.now() - '{} s'::pg_catalog.interval \
+         AND l.objid = pg_catalog.hashtext(",
+        GONE.as_secs()
+    )
+    .into_bytes();
+    sql.extend(crate::pg::quote_literal(name));
+    sql.extend(b")::pg_catalog.oid");
+    let _ = connection.query(&sql);
 }
 
 pub fn cancelled() -> Error {
