@@ -167,6 +167,9 @@ pub fn stripe_row(
         let within = row.saturating_sub(page.first_row);
         let key = (stored as u32, page_no as u32);
         let one = match out.decoded(toast, handle, key, page) {
+            Some(decoded) if within as usize >= decoded.rows => {
+                handle.raise(firn_format::Error::corrupt("a page has no such row"))
+            }
             Some(decoded) => one_value(&decoded.value(within as usize), conversion, &mut out.bytes),
             None => out.value_of(toast, handle, key, page, within, conversion),
         };
