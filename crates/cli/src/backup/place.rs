@@ -132,8 +132,10 @@ impl Place {
                 let file = path.join(name);
                 let written = OpenOptions::new().write(true).create_new(true).open(&file);
                 let written = written.and_then(|mut open| {
-                    open.write_all(text)?;
-                    open.sync_all()
+                    open.write_all(text).and_then(|()| open.sync_all()).inspect_err(|_| {
+                        // Half a file, on a full disk, would be taken for somebody else's.
+                        let _ = fs::remove_file(&file);
+                    })
                 });
                 match written {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
