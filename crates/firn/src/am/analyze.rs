@@ -102,13 +102,13 @@ impl Sampler {
         };
         directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         let mut random = Random::new();
-        let plan = plan(table, &told, &stripes, &mut random);
+        let all_alive = plan(table, &told, &stripes, 1.0, &mut random);
         let mut sampler = Sampler {
             told,
             directory,
             stripes,
             units: Vec::new(),
-            rate: plan.rate,
+            rate: 1.0,
             stripe_rows: 0.0,
             alive: 1.0,
             visited: 0,
@@ -119,12 +119,19 @@ impl Sampler {
             uncounted: false,
             rows: UnitRows::new(table),
         };
-        sampler.take_up(plan);
+        sampler.take_up(all_alive);
+        if sampler.alive < MOSTLY_ALIVE {
+            let alive = sampler.alive;
+            let plan = plan(table, &told, &sampler.stripes, alive, &mut sampler.random);
+            sampler.take_up(plan);
+        }
         sampler
     }
 
     /// Give each unit its block, and find out how many rows are alive.
     fn take_up(&mut self, plan: Plan) {
+        self.rate = plan.rate;
+        self.units.clear();
         let Some(directory) = &self.directory else { return };
         let count = plan.units.len().max(1) as u64;
         let snap = Snap::self_snap();
@@ -222,7 +229,12 @@ impl Sampler {
     }
 }
 
-fn plan(table: Rel, told: &Told, stripes: &[Found], random: &mut Random) -> Plan {
+/// Where fewer of the stripes' rows are alive, the choice is made again for those that are: the first one
+/// has found out how many.
+const MOSTLY_ALIVE: f64 = 0.95;
+
+/// `alive`: the part of the stripes' rows that is taken to be alive.
+fn plan(table: Rel, told: &Told, stripes: &[Found], alive: f64, random: &mut Random) -> Plan {
     let list: Vec<(u32, bool)> = stripes
         .iter()
         .map(|f| (f.entry.rows, matches!(f.entry.location, Location::Object { .. })))
@@ -244,6 +256,7 @@ fn plan(table: Rel, told: &Told, stripes: &[Found], random: &mut Random) -> Plan
     let bearable = statistics::maintenance_memory().max(LEAST_MEMORY) as f64 / width.max(1.0);
     let task = Task {
         stripes: &list,
+        alive,
         row_store_rows: f64::from(told.row_store) * row_store_density(table, width),
         wanted: f64::from(wanted),
         bearable: bearable.max(LEAST_ROWS),
@@ -252,13 +265,14 @@ fn plan(table: Rel, told: &Told, stripes: &[Found], random: &mut Random) -> Plan
     choose(&task, || random.fraction())
 }
 
-/// Rows on a page of the row store, by the last count or else by their width.
+/// Live rows on a page of the row store, by the last count or else by their width and the part of the
+/// table's rows that is dead.
 fn row_store_density(table: Rel, width: f64) -> f64 {
     let (whole, pages) = table.counted();
     let part = stripe_totals_now(table).row_store_part(whole);
     match part {
         Some(rows) if pages > 0 => f64::from(rows) / f64::from(pages),
-        _ => statistics::rows_per_page(width),
+        _ => statistics::rows_per_page(width) * statistics::live_part(table),
     }
 }
 

@@ -18,11 +18,17 @@ const ROWS_PER_COLD_STRIPE: f64 = 1_000.0;
 /// Stripes read at least.
 const FEWEST_STRIPES: f64 = 4.0;
 
+/// Part of the stripes' rows that is taken to be alive at least: where fewer are, the sample is smaller
+/// than wanted, but little more is read for it.
+const LEAST_ALIVE: f64 = 0.02;
+
 /// What is to be sampled.
 pub struct Task<'a> {
     /// Rows of each stripe, and whether it is cold, in slot order.
     pub stripes: &'a [(u32, bool)],
-    /// Rows of the row store, about.
+    /// Part of the stripes' rows that is alive, about.
+    pub alive: f64,
+    /// Live rows of the row store, about.
     pub row_store_rows: f64,
     /// Rows that ANALYZE wants of the whole table.
     pub wanted: f64,
@@ -71,7 +77,9 @@ pub struct Plan {
 /// Choose the batches. `random` gives numbers in (0, 1).
 pub fn choose(task: &Task, mut random: impl FnMut() -> f64) -> Plan {
     let stripe_rows: f64 = task.stripes.iter().map(|(rows, _)| f64::from(*rows)).sum();
-    let all = stripe_rows + task.row_store_rows;
+    // Rows that are deleted are not handed on, and are no part of what the others stand for.
+    let alive = task.alive.clamp(LEAST_ALIVE, 1.0);
+    let all = stripe_rows * alive + task.row_store_rows;
     let visited = task.visited.clamp(1e-9, 1.0);
     if stripe_rows == 0.0 {
         return Plan { rate: 1.0, units: Vec::new() };
@@ -83,7 +91,7 @@ pub fn choose(task: &Task, mut random: impl FnMut() -> f64) -> Plan {
         let class: Vec<usize> =
             (0..task.stripes.len()).filter(|i| task.stripes[*i].1 == cold).collect();
         let rows: f64 = class.iter().map(|i| f64::from(task.stripes[*i].0)).sum();
-        let wanted = task.wanted.min(task.bearable) * rows / all;
+        let wanted = task.wanted.min(task.bearable) * rows * alive / all;
         let wish = Wish {
             units: (wanted / ROWS_PER_UNIT).max(FEWEST_UNITS) / visited,
             stripes: (wanted / rows_per_stripe).max(FEWEST_STRIPES),

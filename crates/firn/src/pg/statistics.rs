@@ -105,6 +105,18 @@ pub fn maintenance_memory() -> usize {
     unsafe { (pg_sys::maintenance_work_mem.max(0) as usize) << 10 }
 }
 
+/// Part of a table's row versions that is alive, as the cumulative statistics have it; 1 when these know
+/// nothing of the table.
+pub fn live_part(table: Rel) -> f64 {
+    // SAFETY: NULL or an entry that lives as long as the transaction's snapshot of the statistics.
+    let entry = unsafe { pg_sys::pgstat_fetch_stat_tabentry(table.oid().into()).as_ref() };
+    let (live, dead) = entry.map_or((0, 0), |e| (e.n_live_tuples, e.n_dead_tuples));
+    match live.max(0).saturating_add(dead.max(0)) {
+        0 => 1.0,
+        all => live.max(0) as f64 / all as f64,
+    }
+}
+
 /// The cumulative statistics have just been told by heapam how many live rows VACUUM has left: there
 /// are `rows` more. (PostgreSQL's function for it would count one more VACUUM.)
 pub fn add_live_rows(table: Rel, rows: u64) {
