@@ -1,4 +1,5 @@
 """Cold stripes: a local folder and a real S3 server; faults of the store; damaged bytes; other readers."""
+import contextlib
 import os
 import time
 
@@ -85,44 +86,74 @@ def partitions(cluster):
         c.execute("DROP TABLE p, p1")
 
 
+def alone(c):
+    """Wait until nobody else has a snapshot or a transaction, which keep VACUUM from what they may see."""
+    end = time.time() + 120
+    others = ("SELECT pid, backend_type, state, query FROM pg_stat_activity "
+              "WHERE pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)")
+    while found := c.execute(others).fetchall():
+        assert time.time() < end, found
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def without_autovacuum(cluster):
+    """A session beside which no autovacuum or autoanalyze is begun: one of any table, begun before a change is committed,
+    may see what that took away, and VACUUM leaves it."""
+    with cluster.connect() as c:
+        c.execute("ALTER SYSTEM SET autovacuum = off")
+        c.execute("SELECT pg_reload_conf()")
+        try:
+            yield c
+        finally:
+            c.execute("ALTER SYSTEM RESET autovacuum")
+            c.execute("SELECT pg_reload_conf()")
+
+
 def space(cluster):
     """One VACUUM after the offload gives the files' space back, however the rows came into stripes."""
-    with cluster.connect() as c:
-        for name, prepare in (("bulk", "SET firn.bulk_threshold = 10"), ("compacted", "SET firn.bulk_threshold = 1000000")):
-            c.execute("DROP TABLE IF EXISTS g")
-            c.execute(prepare)
-            c.execute("SET firn.stripe_rows = 20000")
-            c.execute("CREATE TABLE g (id int PRIMARY KEY, v text) USING firn")
-            c.execute("INSERT INTO g SELECT i, md5(i::text) FROM generate_series(1, 100000) i")
-            c.execute("SELECT firn.compact('g')")
-            size = "SELECT pg_relation_size('g') + pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'g'"
-            before = c.execute(size).fetchone()[0]
-            c.execute("SELECT firn.offload('g', 'cold')")
-            c.execute("VACUUM g")
-            after = c.execute(size).fetchone()[0]
-            assert after <= 65536 < before // 10, (name, before, after)
-            assert c.execute("SELECT count(*), sum(id) FROM g").fetchone() == (100000, 5000050000)
-            assert c.execute("SELECT v = md5('777') FROM g WHERE id = 777").fetchone() == (True,)
-            assert not c.execute("SELECT * FROM firn.check('g')").fetchall()
-            # The same while another session's snapshot is older: nothing moves that it may need.
-            c.execute("SELECT firn.load('g')")
-            with cluster.connect() as old:
-                old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                assert old.execute("SELECT sum(id) FROM g").fetchone() == (5000050000,)
-                c.execute("SELECT firn.offload('g', 'cold')")
-                c.execute("VACUUM g")
-                c.execute("VACUUM (ANALYZE) g")
-                assert old.execute("SELECT sum(id) FROM g").fetchone() == (5000050000,)
-                assert old.execute("SELECT v = md5('4242') FROM g WHERE id = 4242").fetchone() == (True,)
-                old.execute("COMMIT")
-            c.execute("VACUUM")
-            assert c.execute(size).fetchone()[0] <= 65536, name
+    with without_autovacuum(cluster) as c:
+        for way in (("bulk", "SET firn.bulk_threshold = 10"), ("compacted", "SET firn.bulk_threshold = 1000000")):
+            space_of(cluster, c, *way)
         c.execute("DROP TABLE g")
+
+
+def space_of(cluster, c, name, prepare):
+    c.execute("DROP TABLE IF EXISTS g")
+    c.execute(prepare)
+    c.execute("SET firn.stripe_rows = 20000")
+    c.execute("CREATE TABLE g (id int PRIMARY KEY, v text) USING firn")
+    c.execute("INSERT INTO g SELECT i, md5(i::text) FROM generate_series(1, 100000) i")
+    c.execute("SELECT firn.compact('g')")
+    size = "SELECT pg_relation_size('g') + pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'g'"
+    before = c.execute(size).fetchone()[0]
+    c.execute("SELECT firn.offload('g', 'cold')")
+    alone(c)
+    c.execute("VACUUM g")
+    after = c.execute(size).fetchone()[0]
+    assert after <= 65536 < before // 10, (name, before, after)
+    assert c.execute("SELECT count(*), sum(id) FROM g").fetchone() == (100000, 5000050000)
+    assert c.execute("SELECT v = md5('777') FROM g WHERE id = 777").fetchone() == (True,)
+    assert not c.execute("SELECT * FROM firn.check('g')").fetchall()
+    # The same while another session's snapshot is older: nothing moves that it may need.
+    c.execute("SELECT firn.load('g')")
+    with cluster.connect() as old:
+        old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert old.execute("SELECT sum(id) FROM g").fetchone() == (5000050000,)
+        c.execute("SELECT firn.offload('g', 'cold')")
+        c.execute("VACUUM g")
+        c.execute("VACUUM (ANALYZE) g")
+        assert old.execute("SELECT sum(id) FROM g").fetchone() == (5000050000,)
+        assert old.execute("SELECT v = md5('4242') FROM g WHERE id = 4242").fetchone() == (True,)
+        old.execute("COMMIT")
+    alone(c)
+    c.execute("VACUUM")
+    assert c.execute(size).fetchone()[0] <= 65536, name
 
 
 def dead(cluster):
     """VACUUM removes stripes whose rows are all deleted, local or cold, once no snapshot sees them."""
-    with cluster.connect() as c, cluster.connect() as old:
+    with without_autovacuum(cluster) as c, cluster.connect() as old:
         c.execute("DROP TABLE IF EXISTS g")
         c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 20000")
         c.execute("CREATE TABLE g (id int PRIMARY KEY, v text) USING firn")
@@ -134,6 +165,7 @@ def dead(cluster):
         assert c.execute("SELECT stripes FROM firn.table_info('g')").fetchone() == (5,)
         assert old.execute("SELECT v = md5('3') FROM g WHERE id = 3").fetchone() == (True,)
         old.execute("COMMIT")
+        alone(c)
         c.execute("VACUUM g")
         assert c.execute("SELECT stripes, stripe_rows, deleted_rows FROM firn.table_info('g')").fetchone() == (2, 40000, 10000)
         assert c.execute("SELECT count(*), min(id), sum(id) FROM g").fetchone() == (30000, 70001, 2550015000)
@@ -145,6 +177,7 @@ def dead(cluster):
         assert not c.execute("SELECT * FROM firn.check('g')").fetchall()
         c.execute("SELECT firn.offload('g', 'cold')")
         c.execute("DELETE FROM g")
+        alone(c)
         c.execute("VACUUM g")
         assert c.execute("SELECT stripes FROM firn.table_info('g')").fetchone() == (0,)
         assert c.execute("SELECT count(*) > 0 FROM firn.unneeded('g')").fetchone() == (True,)
