@@ -18,6 +18,7 @@ LEAST_DONE, LEAST_MOVES = 200, 5
 SESSIONS = 10
 LOOKERS = 6
 LOOKED = 60
+BUILT = 3000
 PARENTS = 6
 # Foreign key violation, deadlock, serialization failure, unique violation, lock timeout.
 EXPECTED = {"23503", "40P01", "40001", "23505", "55P03"}
@@ -246,6 +247,70 @@ def look_ups(cluster):
         assert not c.execute("SELECT * FROM firn.check('looked')").fetchall()
 
 
+def lock_rows(cluster, number, going, codes):
+    """Locks rows of stripes, each of which takes a place in the TOAST relation of its own, and changes some."""
+    rng = random.Random(number)
+    with cluster.connect() as c:
+        c.execute("SET synchronous_commit = off; SET lock_timeout = '2s'")
+        while going():
+            first = rng.randint(1, BUILT - 40)
+            strength = rng.choice(["KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"])
+            try:
+                with c.transaction(force_rollback=rng.random() < 0.3):
+                    c.execute(f"SELECT id FROM built WHERE id BETWEEN %s AND %s + 30 FOR {strength} SKIP LOCKED", (first, first))
+                    if rng.random() < 0.2:
+                        c.execute("UPDATE built SET n = n + 1 WHERE id = %s", (first,))
+                codes["done"] += 1
+            except psycopg.Error as e:
+                count(codes, e)
+
+
+def reindex(cluster):
+    """What row locks and changes put into the TOAST relation while its index is built beside them is there once."""
+    with cluster.connect() as c:
+        c.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500")
+        c.execute("CREATE TABLE built (id int PRIMARY KEY, n int) USING firn")
+        c.execute(f"INSERT INTO built SELECT i, 0 FROM generate_series(1, {BUILT}) i")
+        indexes = ("SELECT i.indexrelid, i.indisvalid, i.indexrelid::regclass::text FROM pg_index i JOIN pg_class t ON t.relname = 'built' "
+                   "AND i.indrelid IN (t.oid, t.reltoastrelid)")
+        begin, codes, ended = time.time(), collections.Counter(), threading.Event()
+
+        def going():
+            taken = time.time() - begin
+            enough = codes["done"] > LEAST_DONE and codes["built"] > LEAST_MOVES
+            return not ended.is_set() and taken < SECONDS * (1 if enough else 10)
+        threads = [threading.Thread(target=lock_rows, args=(cluster, number, going, codes)) for number in range(4)]
+        for t in threads:
+            t.start()
+        try:
+            while going():
+                try:
+                    c.execute("REINDEX TABLE CONCURRENTLY built")
+                    codes["built"] += 1
+                except psycopg.errors.DeadlockDetected:
+                    codes["deadlocks of a build"] += 1
+                    left = [name for _, valid, name in c.execute(indexes).fetchall() if not valid]
+                    for name in left:
+                        c.execute(f"DROP INDEX {name}")
+                if codes["built"] % 3 == 0:
+                    c.execute("VACUUM built")
+        finally:
+            ended.set()
+            for t in threads:
+                t.join()
+        print(f"     {dict(codes)}")
+        assert set(codes) <= EXPECTED | {"done", "built", "deadlocks of a build"}, codes
+        assert codes["done"] > LEAST_DONE and codes["built"] > LEAST_MOVES, codes
+        for oid, valid, name in c.execute(indexes).fetchall():
+            assert valid, name
+            c.execute("SELECT bt_index_check(%s::oid::regclass, true)", (oid,))
+        c.execute("VACUUM FULL built")
+        c.execute("REINDEX TABLE built")
+        assert c.execute("SELECT count(*), count(DISTINCT id) FROM built").fetchone() == (BUILT, BUILT)
+        assert not c.execute("SELECT * FROM firn.check('built')").fetchall()
+
+
 def recover(cluster):
     cluster.crash()
     cluster.start()
@@ -262,7 +327,9 @@ def run(tally, pattern):
         cluster.create()
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
-        for name, body in (("look-ups beside moves", look_ups), ("foreign keys hold", storm), ("the same after a crash", recover)):
+        cases = (("look-ups beside moves", look_ups), ("builds beside row locks", reindex), ("foreign keys hold", storm),
+                 ("the same after a crash", recover))
+        for name, body in cases:
             if pattern in name:
                 tally.case(f"contention {name}", lambda: body(cluster))
     finally:
