@@ -345,6 +345,39 @@ def cursors(cluster, store):
         same(c)
 
 
+def looked_up(cluster, store):
+    """The columns of a B-tree's conditions are not read to check what it has found; those of a hash index are."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("CREATE INDEX hashed ON f USING hash (id)")
+        c.execute("SELECT firn.offload('f', 'cold')")
+        key = c.execute("SELECT object_key FROM firn.stripes('f') ORDER BY slot OFFSET 2").fetchone()[0]
+        path = next(os.path.join(d, f) for d, _, fs in os.walk(store) for f in fs if os.path.join(d, f).endswith(key))
+        with open(path, "rb") as f:
+            original = f.read()
+        chunk = next(c for c in map(pyarrow.parquet.ParquetFile(path).metadata.row_group(0).column, range(4)) if c.path_in_schema == "id")
+        damaged = bytearray(original)
+        damaged[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+        with open(path, "wb") as f:
+            f.write(damaged)
+        c.execute("SET firn.cache_directory = 'looked_up'; SET firn.enable_scan = off; SET enable_seqscan = off; SET enable_bitmapscan = off")
+        look_up = "SELECT v FROM f WHERE id = 1300"
+        for index in ("f_pkey", "hashed"):
+            c.execute("BEGIN")
+            c.execute("DROP INDEX hashed" if index == "f_pkey" else "ALTER TABLE f DROP CONSTRAINT f_pkey")
+            plan = str(c.execute("EXPLAIN " + look_up).fetchall())
+            assert f"Index Scan using {index} " in plan, plan
+            if index == "hashed":
+                expect(c, look_up, "XX001")
+            else:
+                assert c.execute(look_up).fetchall() == [("v0",)]
+            c.execute("ROLLBACK")
+        with open(path, "wb") as f:
+            f.write(original)
+        c.execute("SET firn.cache_directory = 'looked_up_again'; RESET firn.enable_scan; RESET enable_seqscan; RESET enable_bitmapscan")
+        same(c)
+
+
 def damaged_chunk(cluster):
     """Bytes of a local stripe changed on disk: a clear error, the server lives."""
     with cluster.connect() as c:
@@ -456,6 +489,7 @@ def run(tally, _pattern):
         tally.case("cold faults of objects", lambda: faults(cluster, store))
         tally.case("cold pages with a flipped bit", lambda: flipped(cluster, store))
         tally.case("cold cursors", lambda: cursors(cluster, store))
+        tally.case("cold look-ups", lambda: looked_up(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))
         tally.case("other readers", lambda: other_readers(cluster))

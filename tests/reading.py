@@ -416,7 +416,7 @@ def pages_bounded(cluster):
         c.execute("CREATE INDEX ON paged (id); ANALYZE paged")
     walk = ("SELECT max(p.t), max(p.u), sum(p.a) FROM generate_series(1, 20000) g JOIN paged p ON p.id = g * 7919 %% 120000 + 1",
             "SELECT max(t), max(u), sum(a) FROM paged WHERE id = ANY(%s)")
-    grown, rows = {}, set()
+    grown, again, rows = {}, {}, set()
     for cache in ("0", "1MB", "200MB"):
         with cluster.connect() as c:
             c.execute(f"{BY_INDEX}; SET firn.page_cache = '{cache}'")
@@ -430,7 +430,12 @@ def pages_bounded(cluster):
             for less in ("1MB", "0"):
                 c.execute(f"SET firn.page_cache = '{less}'")
                 rows.add(c.execute(walk[0], []).fetchone())
+            # What it had is free for others: as much again takes no more.
+            c.execute(f"SET firn.page_cache = '{cache}'")
+            rows.add(c.execute(walk[0], []).fetchone())
+            again[cache] = resident(c.info.backend_pid) - before
     assert len(rows) == 1, rows
+    assert all(again[cache] < grown[cache] + (4 << 20) for cache in grown), (grown, again)
     # Metadata and dictionaries have a cache of their own.
     assert grown["200MB"] > 12 << 20 and max(grown["0"], grown["1MB"]) < 8 << 20, grown
 
