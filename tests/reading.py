@@ -440,6 +440,31 @@ def pages_bounded(cluster):
     assert grown["200MB"] > 12 << 20 and max(grown["0"], grown["1MB"]) < 8 << 20, grown
 
 
+def scans_bounded(cluster):
+    """Scans by index that have not ended hold no metadata of stripes beside what firn.metadata_cache has room for."""
+    with cluster.connect() as c:
+        c.execute("CREATE TABLE many_parts (p int, id int, k text) PARTITION BY LIST (p)")
+        for part in range(40):
+            c.execute(f"CREATE TABLE many_parts{part} PARTITION OF many_parts FOR VALUES IN ({part}) USING firn")
+        c.execute("CREATE INDEX ON many_parts (id); SET firn.bulk_threshold = 0")
+        # 3,776 texts of some 100 bytes in a dictionary each.
+        c.execute("INSERT INTO many_parts SELECT p, i, repeat(md5((i / 4 + p * 5000)::text), 3) FROM generate_series(0, 39) p, generate_series(1, 15100) i")
+        c.execute("ANALYZE many_parts")
+    rows, grown = set(), {}
+    for cache in ("1MB", "1GB"):
+        with cluster.connect(autocommit=False) as c:
+            c.execute(f"{BY_INDEX}; SET firn.page_cache = 0; SET firn.metadata_cache = '{cache}'")
+            query = "SELECT p, id, k FROM many_parts WHERE id IN (1, 5002, 14000)"
+            plan = str(c.execute("EXPLAIN " + query).fetchall())
+            assert plan.count("Index Scan") == 40, plan
+            before = resident(c.info.backend_pid)
+            c.execute(f"DECLARE k CURSOR FOR {query}")
+            rows.add(tuple(c.execute("FETCH ALL FROM k").fetchall()))
+            grown[cache] = resident(c.info.backend_pid) - before
+    assert len(rows) == 1 and len(next(iter(rows))) == 120, rows
+    assert grown["1MB"] < 6 << 20 and grown["1GB"] > 12 << 20, grown
+
+
 def prices(cluster):
     """Plans of rows by index cost what they cost: index-only scans read no column, a cache that holds a table makes look-ups cheaper."""
     with cluster.connect() as c:
@@ -535,7 +560,7 @@ def lookups_beside_changes(cluster):
 
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
-    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded,
+    build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
     lookups_beside_changes, lookups_beside_deletion, prices)}
 
 

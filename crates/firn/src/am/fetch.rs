@@ -7,7 +7,7 @@ use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer, StripeHandle};
 use crate::write::{pending_at, PendingRef};
 use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Where a visible row is.
 pub enum Place {
@@ -102,8 +102,8 @@ pub struct Fetcher {
     layout: Rc<Layout>,
     directory: Option<Directory>,
     known: KnownStripes,
-    /// The stripe read last: its directory entry, and its handle.
-    open: Option<(Rc<DirectoryEntry>, Rc<StripeHandle>)>,
+    /// The stripe read last: its directory entry, and its handle. They belong to the session's caches.
+    open: (Weak<DirectoryEntry>, Weak<StripeHandle>),
     buffer: RowBuffer,
     /// The columns that the slot last filled needs, once it is known.
     wanted: Option<(TupleSlot, Option<Rc<[bool]>>)>,
@@ -116,7 +116,7 @@ impl Fetcher {
             layout: layout(table),
             directory: Directory::open(table, LockMode::AccessShare),
             known: KnownStripes::default(),
-            open: None,
+            open: (Weak::new(), Weak::new()),
             buffer: RowBuffer::default(),
             wanted: None,
         }
@@ -159,15 +159,22 @@ impl Fetcher {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {
-                if !self.open.as_ref().is_some_and(|(entry, _)| Rc::ptr_eq(entry, &found.entry)) {
-                    let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
-                    self.open = Some((found.entry.clone(), handle));
-                }
-                let Some((_, handle)) = &self.open else { return };
+                let (entry, handle) = &self.open;
+                let is_last = std::ptr::eq(entry.as_ptr(), Rc::as_ptr(&found.entry));
+                let handle = match handle.upgrade().filter(|_| is_last) {
+                    Some(handle) => handle,
+                    None => {
+                        let (toast, entry) = (&directory.toast, &found.entry);
+                        let handle = handle_for(self.table, toast, found.slot, entry);
+                        self.open = (Rc::downgrade(entry), Rc::downgrade(&handle));
+                        handle
+                    }
+                };
+                handle.touch();
                 stripe_row(
                     &self.layout,
                     &directory.toast,
-                    handle,
+                    &handle,
                     at.row,
                     wanted,
                     &mut self.buffer,

@@ -6,8 +6,9 @@ use crate::directory::{tombstones, Directory, Found};
 use crate::pg::snapshot::SnapshotId;
 use crate::pg::Snap;
 use crate::write::pending_at;
-use firn_format::{Tid, TombstoneState, VIRTUAL_BASE};
+use firn_format::{DirectoryEntry, Slot, Tid, TombstoneState, VIRTUAL_BASE};
 use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
 
 /// Rows of a stripe that are looked for among its tombstones one by one, before it is asked whether there are any.
 const SINGLE_LOOKS: u32 = 2;
@@ -20,10 +21,16 @@ const MOST: usize = 1_024;
 pub struct KnownStripes {
     seen_by: Option<SnapshotId>,
     stripes: BTreeMap<u32, Known>,
+    /// The entry of the last one. The others' belong to the session's cache of directories.
+    last: Option<Rc<DirectoryEntry>>,
 }
 
 struct Known {
-    found: Found,
+    slot: Slot,
+    entry: Weak<DirectoryEntry>,
+    place: Tid,
+    xmin: u32,
+    rows: u32,
     rows_asked_for: u32,
     /// It has no tombstones.
     whole: bool,
@@ -44,26 +51,56 @@ impl KnownStripes {
         if self.seen_by != id || self.stripes.len() > MOST {
             self.seen_by = id;
             self.stripes.clear();
+            self.last = None;
         }
         let candidate = self.stripes.range_mut(..=tid.block.checked_sub(VIRTUAL_BASE)?).next_back();
         if let Some((_, known)) = candidate {
-            if let Some(row) = tid.row_in(known.found.slot).filter(|r| *r < known.found.entry.rows)
-            {
-                return known.look(directory, tid, row, snap);
+            if let Some(row) = tid.row_in(known.slot).filter(|r| *r < known.rows) {
+                // If nobody has its entry any more, it is read again.
+                if let Some(found) = known.found() {
+                    if !self.last.as_ref().is_some_and(|last| Rc::ptr_eq(last, &found.entry)) {
+                        self.last = Some(found.entry.clone());
+                    }
+                    return known.look(directory, found, tid, row, snap);
+                }
             }
         }
         let at = locate(directory, tid, snap)?;
         if let Place::Stripe(found) = &at.place {
-            let known = Known { found: found.clone(), rows_asked_for: 1, whole: false };
-            self.stripes.insert(found.slot.0, known);
+            self.stripes.insert(found.slot.0, Known::of(found));
+            self.last = Some(found.entry.clone());
         }
         Some(at)
     }
 }
 
 impl Known {
-    fn look(&mut self, directory: &Directory, tid: Tid, row: u32, snap: Snap) -> Option<RowAt> {
-        let (toast, found) = (&directory.toast, &self.found);
+    fn of(found: &Found) -> Known {
+        Known {
+            slot: found.slot,
+            entry: Rc::downgrade(&found.entry),
+            place: found.place,
+            xmin: found.xmin,
+            rows: found.entry.rows,
+            rows_asked_for: 1,
+            whole: false,
+        }
+    }
+
+    fn found(&self) -> Option<Found> {
+        let entry = self.entry.upgrade()?;
+        Some(Found { slot: self.slot, entry, place: self.place, xmin: self.xmin })
+    }
+
+    fn look(
+        &mut self,
+        directory: &Directory,
+        found: Found,
+        tid: Tid,
+        row: u32,
+        snap: Snap,
+    ) -> Option<RowAt> {
+        let toast = &directory.toast;
         if !self.whole {
             self.rows_asked_for = self.rows_asked_for.saturating_add(1);
             if self.rows_asked_for == SINGLE_LOOKS + 1 {
@@ -74,7 +111,7 @@ impl Known {
         let deleted = !self.whole
             && tombstones::find(toast, tid, snap)
                 .is_some_and(|s| s.tombstone.state == TombstoneState::Deleted);
-        let at = || RowAt { place: Place::Stripe(found.clone()), row, xmin: found.xmin };
-        (!deleted).then(at)
+        let xmin = found.xmin;
+        (!deleted).then_some(RowAt { place: Place::Stripe(found), row, xmin })
     }
 }
