@@ -89,8 +89,11 @@ impl Scan {
     /// store).
     pub fn next_in_stripes(&mut self, forward: bool, slot: TupleSlot) -> bool {
         self.in_stripes = true;
-        let begun = self.rows.take().unwrap_or_else(|| self.begin_stripes());
-        let rows = self.rows.insert(begun);
+        // It is large, so it stays where it is.
+        if self.rows.is_none() {
+            self.rows = Some(self.begin_stripes());
+        }
+        let Some(rows) = &mut self.rows else { return false };
         if !forward && rows.is_before_first() && rows.never_stepped() {
             rows.go_to_end();
         }
