@@ -32,8 +32,10 @@ pub(super) struct Prices {
     stripe_rows: f64,
     /// Of the table's rows, those in stripes.
     share: f64,
-    wanted: Vec<ColumnPrice>,
-    all: Vec<ColumnPrice>,
+    /// By the table's columns; dropped ones are free.
+    columns: Vec<Option<ColumnPrice>>,
+    /// Those that the query asks for.
+    wanted: Vec<usize>,
 }
 
 impl Prices {
@@ -60,37 +62,41 @@ impl Prices {
             ColumnPrice { page_rows, page_bytes: page_rows * width, operators }
         };
         let columns = attributes.len();
-        let wanted = table_columns(&numbers, columns);
         let stripe_rows = totals.rows.min((*rel).tuples);
         Prices {
             stripe_rows,
             share: stripe_rows / (*rel).tuples.max(1.0),
-            wanted: wanted.into_iter().filter(|i| *i < columns).map(price).collect(),
-            all: (0..columns).filter(|i| !attributes[*i].dropped).map(price).collect(),
+            columns: (0..columns).map(|i| (!attributes[i].dropped).then(|| price(i))).collect(),
+            wanted: table_columns(&numbers, columns),
         }
     }
 
     /// The values of all stripe rows, wanted columns only.
     pub(super) fn values(&self) -> f64 {
-        self.stripe_rows * operators(&self.wanted)
+        self.stripe_rows * operators(self.of_columns(&self.wanted))
     }
 
     /// Those of all columns, as PostgreSQL's own scan of the table reads them.
     fn all_values(&self) -> f64 {
-        self.stripe_rows * operators(&self.all)
+        self.stripe_rows * operators(self.columns.iter().flatten())
     }
 
-    /// Fetching `tuples` rows by index in each of `loops` scans, beyond what heap rows cost, a loop. `order` is how well the index
-    /// follows the rows' order, squared; `sorted` that a scan comes to each page once.
-    fn fetches(&self, tuples: f64, loops: f64, order: f64, sorted: bool) -> f64 {
+    fn of_columns<'a>(&'a self, numbers: &'a [usize]) -> impl Iterator<Item = &'a ColumnPrice> {
+        numbers.iter().filter_map(|i| self.columns.get(*i)?.as_ref())
+    }
+
+    /// Fetching these columns of `tuples` rows by index in each of `loops` scans, beyond what heap rows cost, a loop. `order` is how
+    /// well the index follows the rows' order, squared; `sorted` that a scan comes to each page once.
+    fn fetches(&self, wanted: &[usize], tuples: f64, loops: f64, order: f64, sorted: bool) -> f64 {
         let tuples = tuples * self.share;
         if tuples <= 0.0 {
             return 0.0;
         }
-        let all: f64 = self.wanted.iter().map(|c| self.pages(c) * c.page_bytes).sum();
+        let wanted = || self.of_columns(wanted);
+        let all: f64 = wanted().map(|c| self.pages(c) * c.page_bytes).sum();
         let kept = (guc::page_cache() as f64 / all.max(1.0)).min(1.0);
-        let mut cost = tuples * (unsafe { pg_sys::cpu_tuple_cost } * 2.0 + operators(&self.wanted));
-        for column in &self.wanted {
+        let mut cost = tuples * (unsafe { pg_sys::cpu_tuple_cost } * 2.0 + operators(wanted()));
+        for column in wanted() {
             let pages = self.pages(column);
             let near = (tuples / column.page_rows).ceil().max(1.0);
             // A scan in the order of pages decodes each once.
@@ -115,9 +121,9 @@ fn unit() -> f64 {
     unsafe { pg_sys::cpu_tuple_cost * 100.0 }
 }
 
-fn operators(columns: &[ColumnPrice]) -> f64 {
+fn operators<'a>(columns: impl Iterator<Item = &'a ColumnPrice>) -> f64 {
     // SAFETY: a setting.
-    columns.iter().map(|c| c.operators).sum::<f64>() * unsafe { pg_sys::cpu_operator_cost }
+    columns.map(|c| c.operators).sum::<f64>() * unsafe { pg_sys::cpu_operator_cost }
 }
 
 /// Pages that so many rows, anywhere among them, lie in.
@@ -184,19 +190,42 @@ unsafe fn add(
         (T::T_IndexPath, _) => {
             let index = path as *mut pg_sys::IndexPath;
             let tuples = ((*index).indexselectivity * (*rel).tuples).max(1.0);
-            prices.fetches(tuples, loops, order(root, index, loops), false)
+            let wanted = fetched(rel, index, prices);
+            prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
         }
         (T::T_BitmapHeapPath, _) => {
             let (mut cost, mut selectivity) = (0.0, 0.0);
             let bitmap = path as *mut pg_sys::BitmapHeapPath;
             pg_sys::cost_bitmap_tree_node((*bitmap).bitmapqual, &mut cost, &mut selectivity);
-            prices.fetches((selectivity * (*rel).tuples).max(1.0), loops, 0.0, true)
+            let tuples = (selectivity * (*rel).tuples).max(1.0);
+            prices.fetches(&prices.wanted, tuples, loops, 0.0, true)
         }
         (_, T::T_SeqScan) => prices.all_values(),
         _ => return,
     };
     let workers = f64::from((*path).parallel_workers).max(1.0);
     (*path).total_cost += extra / workers;
+}
+
+/// The columns that a plain index scan fetches: what a B-tree has found is not checked again, so what is asked for only by
+/// conditions of its own is not among them (`wanted.rs`).
+unsafe fn fetched(
+    rel: *mut pg_sys::RelOptInfo,
+    path: *mut pg_sys::IndexPath,
+    prices: &Prices,
+) -> Vec<usize> {
+    let index = (*path).indexinfo;
+    if (*index).relam != pg_sys::BTREE_AM_OID {
+        return prices.wanted.clone();
+    }
+    let mut nodes: Vec<*mut pg_sys::Node> = vec![(*(*rel).reltarget).exprs.cast()];
+    for condition in list_items::<pg_sys::RestrictInfo>((*index).indrestrictinfo) {
+        if !pg_sys::is_redundant_with_indexclauses(condition, (*path).indexclauses) {
+            nodes.push((*condition).clause.cast());
+        }
+    }
+    let numbers = columns_of(&nodes, std::ptr::null_mut(), (*rel).relid);
+    table_columns(&numbers, prices.columns.len())
 }
 
 /// How often a path is run: as often as the smallest of the relations that it depends on has rows.
