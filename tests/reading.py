@@ -500,6 +500,12 @@ def prices(cluster):
         for n in range(100, 5001, 100):
             statement = f"DELETE FROM swept WHERE a < {n} AND t <> ''"
             assert cost(statement)[1] <= cost(statement, "enable_indexscan = off", "enable_bitmapscan = off")[1], n
+        # So it is with several processes. (FirnScan has no xmin.)
+        several = [f"{setting} = 0" for setting in ("min_parallel_table_scan_size", "min_parallel_index_scan_size", "parallel_setup_cost", "parallel_tuple_cost")]
+        several.append("max_parallel_workers_per_gather = 2")
+        for n in range(100, 5001, 100):
+            query = f"SELECT xmin, t FROM swept WHERE a < {n} AND t <> ''"
+            assert cost(query, *several)[1] <= cost(query, *several, "enable_indexscan = off", "enable_bitmapscan = off")[1], n
 
 
 def lookups_beside_deletion(cluster):

@@ -1,6 +1,7 @@
 //! What reading rows of stripes costs, for the planner. PostgreSQL prices an index path as if each row lay in a page of the
 //! table's and were there to be had once that page is: here a page of each column that is wanted has to be decoded, unless it
-//! was lately. So what that costs is added to the paths that PostgreSQL has made.
+//! was lately. So what that costs is added to the paths that PostgreSQL has made, and its own scans are offered again, as it may
+//! have dropped them for paths that had no price yet.
 //!
 //! Units are the planner's own, in which the processing of a row costs `cpu_tuple_cost`; the constants were measured in those
 //! (decision 0022).
@@ -159,10 +160,20 @@ pub(super) unsafe fn reprice(
     // add_path() keeps them in order of their costs, and relies on it.
     sort((*rel).pathlist);
     sort((*rel).partial_pathlist);
-    // PostgreSQL may have dropped its own scan for a path that was cheaper then.
+    // PostgreSQL may have dropped its own scans for paths that were cheaper then.
     let path = pg_sys::create_seqscan_path(root, rel, (*rel).lateral_relids, 0);
     add(root, rel, path, prices);
     pg_sys::add_path(rel, path);
+    if !(*rel).consider_parallel || !(*rel).lateral_relids.is_null() {
+        return;
+    }
+    let most = pg_sys::max_parallel_workers_per_gather;
+    let workers = pg_sys::compute_parallel_worker(rel, f64::from((*rel).pages), -1.0, most);
+    if workers > 0 {
+        let path = pg_sys::create_seqscan_path(root, rel, std::ptr::null_mut(), workers);
+        add(root, rel, path, prices);
+        pg_sys::add_partial_path(rel, path);
+    }
 }
 
 unsafe fn sort(list: *mut pg_sys::List) {
