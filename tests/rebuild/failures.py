@@ -116,7 +116,11 @@ def left_overs_are_not_cloned(cluster):
     like = ["CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES)", "CREATE TABLE like_{0} (m bigint, LIKE {0} INCLUDING ALL EXCLUDING STATISTICS) USING {1}",
             "CREATE TABLE like_{0} (LIKE other_{0} INCLUDING ALL, LIKE {0} INCLUDING ALL)", "CREATE TEMP TABLE {0} (LIKE public.{0} INCLUDING INDEXES); ALTER TABLE {0} RENAME TO like_{0}",
             "SET search_path = public, pg_temp; CREATE TEMP TABLE {0} (m bigint, LIKE public.{0} INCLUDING INDEXES); ALTER TABLE pg_temp.{0} RENAME TO like_{0}; RESET search_path",
-            "DO $$BEGIN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES, LIKE {0}); EXCEPTION WHEN OTHERS THEN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES); END$$"]
+            "DO $$BEGIN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES, LIKE {0}); EXCEPTION WHEN OTHERS THEN CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES); END$$",
+            # Another that fails, within.
+            "CREATE FUNCTION within() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN IF set_config('a.b', current_setting('a.b', true) || '+', true) = '+' THEN "
+            "CREATE TABLE h (LIKE h INCLUDING INDEXES); END IF; EXCEPTION WHEN duplicate_table THEN NULL; END$$; SET LOCAL a.b = ''; CREATE EVENT TRIGGER within "
+            "ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION within(); CREATE TABLE like_{0} (LIKE {0} INCLUDING INDEXES); DROP FUNCTION within CASCADE"]
     for kind, before in (("ascending", []), ("random", []), ("random", ["CREATE INDEX {0}_second ON {0} (r)", "CREATE INDEX {0}_third ON {0} (r)", "COMMENT ON INDEX {0}_third IS 'third'"]),
                          ("partial", ["CREATE INDEX {0}_second ON {0} (r) WHERE n < 50"]), ("expression", ["CREATE INDEX {0}_second ON {0} (upper(t)) WITH (fillfactor = 70)"])):
         with cluster.connect() as c:

@@ -27,7 +27,7 @@ struct Creation {
 }
 
 thread_local! {
-    /// Innermost last. One that has failed stays until the next begins, or the transaction is over.
+    /// Innermost last. One that has failed stays until somebody looks, or the transaction is over.
     static CURRENT: RefCell<Vec<Creation>> = RefCell::default();
 }
 
@@ -49,7 +49,7 @@ pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt) -> usize {
         }
     }
     CURRENT.with_borrow_mut(|current| {
-        current.retain(|creation| pg_sys::SubTransactionIsActive(creation.sub));
+        drop_failed(current);
         let around = current.len();
         if !sources.is_empty() {
             let sub = xact::subtransaction();
@@ -57,6 +57,11 @@ pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt) -> usize {
         }
         around
     })
+}
+
+/// Those whose subtransaction was rolled back.
+unsafe fn drop_failed(current: &mut Vec<Creation>) {
+    current.retain(|creation| pg_sys::SubTransactionIsActive(creation.sub));
 }
 
 /// The transaction is over, and with it whatever has failed in it.
@@ -89,7 +94,10 @@ unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
 
 /// This CREATE INDEX would clone what a rebuild has left.
 pub(super) unsafe fn is_of_left_over(statement: *mut pg_sys::IndexStmt) -> bool {
-    let sources = CURRENT.with_borrow(|current| current.last().map(|c| c.sources.clone()));
+    let sources = CURRENT.with_borrow_mut(|current| {
+        drop_failed(current);
+        current.last().map(|creation| creation.sources.clone())
+    });
     let sources = sources.unwrap_or_default();
     let is_left = |source: &Source| !rebuild::left_overs(source.table).is_empty();
     if !(*statement).transformed || !sources.iter().any(is_left) {
