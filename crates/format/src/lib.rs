@@ -12,6 +12,7 @@ pub mod entry;
 pub mod error;
 pub mod filter;
 pub mod garbage;
+pub mod hash;
 pub mod read;
 pub mod schema;
 pub mod tombstone;

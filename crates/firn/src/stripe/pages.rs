@@ -5,6 +5,7 @@
 //! to a handle goes with it.
 
 use crate::pg::guc;
+use firn_format::hash::Mix;
 use firn_format::Column;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,28 +14,6 @@ use std::rc::Rc;
 
 /// A page within a stripe: the stripe's column, its number within that.
 pub type PageKey = (u32, u32);
-
-/// Hashes numbers that nobody chooses.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_u32(&mut self, v: u32) {
-        self.write_u64(u64::from(v));
-    }
-    fn write_u64(&mut self, v: u64) {
-        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 ^= self.0 >> 29;
-    }
-}
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 

@@ -2,8 +2,9 @@
 //! repeats, plain for the rest. docs/decisions/0002 has the measurements.
 
 use super::builder::{ColumnBuilder, Data};
+use crate::hash::Mix;
 use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 /// How a column is encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,27 +20,6 @@ pub(super) enum Choice {
 const DISTINCT_CAP: usize = 65_536;
 /// Average bytes from which a value counts as wide.
 const WIDE_BYTES: usize = 64;
-
-/// A multiplicative hasher: values are counted, not exposed to attackers.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0u8; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-    fn write_u64(&mut self, v: u64) {
-        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 ^= self.0 >> 29;
-    }
-}
 
 type Set<T> = HashSet<T, BuildHasherDefault<Mix>>;
 
