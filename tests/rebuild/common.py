@@ -12,7 +12,7 @@ KINDS = {
 }
 ROWS = "i, (i * 7919::bigint % 1000003)::int, md5(i::text), i % 100"
 WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'firn index rebuild'"
-INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid OR NOT indislive"
+INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE (NOT indisvalid OR NOT indislive)"
 # Slow or failing where a session (or database) is told so.
 TRAP = """CREATE OR REPLACE FUNCTION trap(a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN
     CASE current_setting('test.trap', true)

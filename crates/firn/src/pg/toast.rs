@@ -575,7 +575,8 @@ impl Drop for Toast {
 }
 
 /// The row under `id` that `snap` has found may be overwritten by another session while it is looked at. What
-/// an MVCC snapshot sees is committed, and directory rows are completed before that.
+/// an MVCC snapshot sees is committed, and directory rows are completed before that. Intents are overwritten, too, and
+/// not copied: one that is being written tells by its slot what is needed, and nobody asks for its key.
 fn may_change(id: u32, snap: Snap) -> bool {
     is_overwritten(id) && snap.kind() != super::SnapKind::Mvcc
 }
