@@ -69,25 +69,43 @@ WHOLE = re.compile(r"(?i)\s*(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|REL
                    r"|.*(nextval|serial|GENERATED|SELECT q\()", re.S)
 
 
-def play(conn, statements, rng=None):
-    """What each statement of a file gives. With `rng`, each may fail at some call, is undone, and done again."""
+TEMPORARY = "SELECT 1 FROM pg_class WHERE relpersistence = 't' AND relkind = 'r' AND pg_table_is_visible(oid) LIMIT 1"
+# Where each call of a statement is to fail: so many of its first ones each, from then on each that is a fiftieth further on.
+FIRST_CALLS = 300
+
+
+def calls_of_all():
+    n = 1
+    while True:
+        yield n
+        n += 1 if n < FIRST_CALLS else n // 50
+
+
+def play(conn, statements, rng=None, each=False):
+    """What each statement of a file gives. With `rng`, each may fail at some call, is undone, and done again; with `each`,
+    it fails at one call after the other until it has no more of them."""
     status = psycopg.pq.TransactionStatus
     outcomes, faults = [], 0
     for sql in statements:
         inside = conn.info.transaction_status == status.INTRANS
         tries = rng is not None and not WHOLE.match(sql) and conn.info.transaction_status != status.INERROR
-        if tries:
-            if inside:
-                answer(conn, "SAVEPOINT torture")
-            answer(conn, f"SET faults.at = {int(2 ** rng.uniform(0, 9))}")
-        result = answer(conn, sql)
-        if result == FAULT:
+        # A statement that is its own transaction empties tables ON COMMIT DELETE ROWS at its end, and their indexes, in place: an
+        # error between the two leaves an index without a page, on heap as well (RelationTruncateIndexes()).
+        tries = tries and (inside or not answer(conn, TEMPORARY))
+        if tries and inside:
+            answer(conn, "SAVEPOINT torture")
+        for n in ((calls_of_all() if each else [int(2 ** rng.uniform(0, 9))]) if tries else []):
+            answer(conn, f"SET faults.at = {n}")
+            result = answer(conn, sql)
+            if result != FAULT:
+                break
             faults += 1
             if inside:
                 answer(conn, "ROLLBACK TO torture")
             answer(conn, "SET faults.at = 0")
+        else:
             result = answer(conn, sql)
-        elif tries:
+        if tries:
             # In a block that has failed, settings cannot be changed any more: its end does it.
             answer(conn, "SET faults.at = 0")
         if tries and inside and conn.info.transaction_status == status.INTRANS:
@@ -105,7 +123,7 @@ def answer(conn, sql):
     return [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
 
 
-def file_under_faults(rack, path, rng):
+def file_under_faults(rack, path, rng, each):
     """A file of the suite `sql` on firn with faults gives what it gives on heap without."""
     statements = split(open(path).read())
     label, settle, settings = rng.choice(oracle.PASSES[1:])
@@ -120,11 +138,11 @@ def file_under_faults(rack, path, rng):
             c.execute(f"ALTER DATABASE t SET default_table_access_method = {am}")
         options = settings if am == "firn" else ""
         with rack.cluster.connect("t", options=options, prepare_threshold=None) as c:
-            results.append(play(c, statements, rng if am == "firn" else None))
+            results.append(play(c, statements, rng if am == "firn" else None, each))
     (heap, _), (firn, faults) = results
     print(f"    {os.path.basename(path)} ({label}): {faults} faults in {len(statements)} statements", flush=True)
     wrong = [f"{sql[:300]}\n  heap {str(a)[:300]}\n  firn {str(b)[:300]}" for (sql, a), (_, b) in zip(heap, firn)
-             if a != b and not re.search(r"settle\(|xmin", sql)]
+             if a != b and not re.search(r"settle\(|xmin|xmax", sql)]
     assert not wrong, "\n".join(wrong[:5])
     said = rack.complaints()
     assert not said, "\n".join(said[:5])
@@ -154,6 +172,6 @@ def run(tally, pattern):
         rng = random.Random(f"{seed} files")
         for path in files if seconds is None or pattern else rng.sample(files, 2):
             name = os.path.basename(path)
-            tally.case(f"torture {name}", lambda: file_under_faults(rack, path, random.Random(f"{seed} {name}")))
+            tally.case(f"torture {name}", lambda: file_under_faults(rack, path, random.Random(f"{seed} {name}"), seconds is None))
     finally:
         rack.cluster.destroy()
