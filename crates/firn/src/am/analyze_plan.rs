@@ -162,3 +162,51 @@ fn strata(count: usize, parts: usize, random: &mut impl FnMut() -> f64) -> Vec<(
     };
     (0..parts).map(pick).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers() -> impl FnMut() -> f64 {
+        let mut state = 1_u64;
+        move || {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            ((state >> 40) as f64 + 0.5) / (1_u64 << 24) as f64
+        }
+    }
+
+    /// Live rows that ANALYZE is handed on of 20 stripes, as is to be expected, and the largest share.
+    fn handed_on(alive: f64) -> (f64, f64) {
+        let stripes = [(30_000, false); 20];
+        let task = Task {
+            stripes: &stripes,
+            alive,
+            row_store_rows: 0.0,
+            wanted: 3_000.0,
+            bearable: f64::MAX,
+            visited: 0.5,
+        };
+        let plan = choose(&task, numbers());
+        let rows = |u: &Unit| {
+            let batch = Batch::number(u.batch, 30_000).rows;
+            batch.filter(|row| u.has(*row)).count() as f64 * alive * u.share * task.visited
+        };
+        let most = plan.units.iter().map(|u| u.share).fold(0.0, f64::max);
+        (plan.units.iter().map(rows).sum(), most)
+    }
+
+    #[test]
+    fn deleted_rows_make_the_sample_no_smaller() {
+        for alive in [1.0, 0.5, 0.1, LEAST_ALIVE] {
+            let (rows, most) = handed_on(alive);
+            assert!((3_000.0..6_000.0).contains(&rows), "{alive}: {rows}");
+            assert!(most <= 1.0, "{alive}: {most}");
+        }
+    }
+
+    #[test]
+    fn little_is_read_for_the_few_rows_that_are_left() {
+        let (rows, _) = handed_on(LEAST_ALIVE / 10.0);
+        assert!((300.0..600.0).contains(&rows), "{rows}");
+    }
+}
