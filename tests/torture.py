@@ -123,6 +123,36 @@ def answer(conn, sql):
     return [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
 
 
+# Statements that end in an error of firn's own.
+FAILING = {
+    "SELECT count(*) FROM empty": "55000",
+    "SELECT firn.compact('kept')": "42809",
+    "SELECT firn.offload('f', 'nowhere')": "42704",
+    "SELECT * FROM firn.stripes('kept')": "42809",
+}
+
+
+def errors_of_ours(rack):
+    """An error that meets another one on its way out, like one about memory, does not end the server."""
+    with rack.cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f, kept CASCADE; SET firn.bulk_threshold = 0")
+        c.execute("CREATE TABLE f USING firn AS SELECT generate_series(1, 50) id; CREATE TABLE kept USING heap AS TABLE f")
+        c.execute("CREATE MATERIALIZED VIEW empty USING firn AS TABLE f WITH NO DATA")
+        for sql, state in FAILING.items():
+            for n in calls_of_all():
+                answer(c, f"SET faults.at = {n}")
+                result = answer(c, sql)
+                answer(c, "SET faults.at = 0")
+                if result != FAULT:
+                    break
+            assert result == state, (sql, result, n)
+            print(f"    {sql}: {n - 1} faults", flush=True)
+        c.execute("DROP MATERIALIZED VIEW empty; DROP TABLE f, kept")
+    said = rack.complaints()
+    assert not said, "\n".join(said[:5])
+    assert rack.start_of_server() == rack.started, "the server was restarted"
+
+
 def file_under_faults(rack, path, rng, each):
     """A file of the suite `sql` on firn with faults gives what it gives on heap without."""
     statements = split(open(path).read())
@@ -160,6 +190,8 @@ def run(tally, pattern):
         for case in chosen:
             rng = random.Random(f"{seed} {case.name}")
             tally.case(f"torture {case.name}", lambda: torture(rack, case, rng, seconds and seconds / len(chosen)))
+        if pattern in "errors of ours":
+            tally.case("torture errors of ours", lambda: errors_of_ours(rack))
         killed = [c for c in chosen if c.name in ("compact", "offload", "load", "vacuum full", "bulk insert", "update")]
         for case in killed:
             rng = random.Random(f"{seed} {case.name}")

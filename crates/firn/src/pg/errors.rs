@@ -139,7 +139,73 @@ unsafe fn raise(panic: Box<dyn Any + Send>) -> ! {
             raw::ThrowErrorData(kept.error)
         }
     }
-    pg_sys::panic::pgrx_extern_c_guard(|| resume_unwind(panic))
+    // pgrx's own report takes memory by guarded calls. A panic of theirs would have nobody to catch it here, and an error about
+    // memory is when they fail. What PostgreSQL copies itself passes through here as any of its errors does.
+    let told = &raw mut TOLD;
+    let mut error = (*told).insert(Told::by(panic)).as_error();
+    raw::ThrowErrorData(&raw mut error)
+}
+
+/// What was raised last by a callback that had no copy of it. It stays here, as nothing that is thrown may own memory.
+static mut TOLD: Option<Told> = None;
+
+/// The texts of an error.
+struct Told {
+    level: c_int,
+    code: c_int,
+    message: CString,
+    detail: Option<CString>,
+    hint: Option<CString>,
+    file: CString,
+    line: u32,
+    function: Option<CString>,
+}
+
+impl Told {
+    fn by(panic: Box<dyn Any + Send>) -> Told {
+        // It knows all that may be thrown, and where a panic began.
+        pg_sys::PgTryBuilder::new(AssertUnwindSafe(move || resume_unwind(panic)))
+            .catch_others(|caught| match &caught {
+                CaughtError::PostgresError(report)
+                | CaughtError::ErrorReport(report)
+                | CaughtError::RustPanic { ereport: report, .. } => Told::of(report),
+            })
+            .execute()
+    }
+
+    fn of(report: &ErrorReportWithLevel) -> Told {
+        Told {
+            level: report.level() as c_int,
+            code: report.sql_error_code() as c_int,
+            message: text(report.message()),
+            detail: report.detail_with_backtrace().as_deref().map(text),
+            hint: report.hint().map(text),
+            file: text(report.file()),
+            line: report.line_number(),
+            function: report.function_name().map(text),
+        }
+    }
+
+    /// For PostgreSQL to copy; file and function it only points to.
+    unsafe fn as_error(&self) -> pg_sys::ErrorData {
+        let pointer = |t: &Option<CString>| t.as_ref().map_or(ptr::null(), |t| t.as_ptr());
+        pg_sys::ErrorData {
+            elevel: self.level,
+            sqlerrcode: self.code,
+            message: self.message.as_ptr().cast_mut(),
+            detail: pointer(&self.detail).cast_mut(),
+            hint: pointer(&self.hint).cast_mut(),
+            filename: lasting(self.file.as_ptr()),
+            lineno: self.line as c_int,
+            funcname: lasting(pointer(&self.function)),
+            ..std::mem::zeroed()
+        }
+    }
+}
+
+/// Texts of users and of stores may hold a NUL, which ends a text of C's.
+fn text(t: &str) -> CString {
+    CString::new(t.replace('\0', "")).unwrap_or_default()
 }
 
 /// `report` was made of `error`, and not of one raised before it or raised again.
