@@ -104,8 +104,8 @@ impl Known {
         if !self.whole {
             self.rows_asked_for = self.rows_asked_for.saturating_add(1);
             if self.rows_asked_for == SINGLE_LOOKS + 1 {
-                // Whoever sees them: the first one ends the search. If there is none, this snapshot will see none.
-                self.whole = !tombstones::any(toast, found.slot, found.entry.rows, Snap::any());
+                // If there is none, whoever would see it, this snapshot will see none.
+                self.whole = !tombstones::may_be_any(toast, found.slot, found.entry.rows);
             }
         }
         let deleted = !self.whole

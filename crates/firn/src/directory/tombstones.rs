@@ -167,16 +167,8 @@ fn within(
     snap: Snap,
     mut visit: impl FnMut(ChunkKey, &RowView, u32) -> ControlFlow<()>,
 ) {
-    if rows.is_empty() {
-        return;
-    }
     let base = Tid::of(slot, 0).linear();
-    let last = base + u64::from(rows.end) - 1;
-    let mut from = base + u64::from(rows.start);
-    while from <= last {
-        // A stripe can straddle two chunk ids.
-        let to = last.min(from | u64::from(u32::MAX));
-        let (low, high) = (key_of_linear(from), key_of_linear(to));
+    for (from, low, high) in spans(slot, rows) {
         let ended = toast.scan(low.id, low.seq, high.seq, snap, false, |key, row| {
             let linear = (from >> 32 << 32) | u64::from(unsigned_of(key.seq));
             visit(key, row, (linear - base) as u32)
@@ -184,8 +176,30 @@ fn within(
         if ended.is_some() {
             return;
         }
-        from = to + 1;
     }
+}
+
+/// The keys of some of a stripe's rows: the first row's place in the number line, its key, and the last one's. A stripe can straddle
+/// two chunk ids.
+fn spans(slot: Slot, rows: Range<u32>) -> impl Iterator<Item = (u64, ChunkKey, ChunkKey)> {
+    let base = Tid::of(slot, 0).linear();
+    let end = base + u64::from(rows.end);
+    let mut next = base + u64::from(rows.start);
+    std::iter::from_fn(move || {
+        let from = next;
+        if from >= end {
+            return None;
+        }
+        let to = (end - 1).min(from | u64::from(u32::MAX));
+        next = to + 1;
+        Some((from, key_of_linear(from), key_of_linear(to)))
+    })
+}
+
+/// Whether there may be a tombstone or anchor of a stripe's rows, seen by whomever. The index alone is asked, for one entry: those of
+/// deletions that were rolled back are many, lead nowhere, and stay until VACUUM.
+pub fn may_be_any(toast: &Toast, slot: Slot, rows: u32) -> bool {
+    spans(slot, 0..rows).any(|(_, low, high)| toast.has_entry(low.id, low.seq, high.seq))
 }
 
 /// Whether `snap` sees any tombstone or anchor of a stripe's rows.

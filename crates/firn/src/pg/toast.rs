@@ -226,6 +226,24 @@ impl Toast {
         }
     }
 
+    /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
+    pub fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
+        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
+        unsafe {
+            let index = *self.indexes.add(self.valid);
+            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
+            let n = fill_keys(&mut keys, id, low, high);
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
+            // Those that are known to lead nowhere are not passed over: that may be a long way.
+            (*scan).ignore_killed_tuples = false;
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            let found = !pg_sys::index_getnext_tid(scan, forward).is_null();
+            pg_sys::index_endscan(scan);
+            found
+        }
+    }
+
     /// The row under `key` that `snap` sees.
     pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
         self.scan(key.id, key.seq, key.seq, snap, false, |_, row| ControlFlow::Break(row.to_row()))
