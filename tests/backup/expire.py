@@ -34,7 +34,8 @@ def dated(path, days_ago, hours=0):
         with open(name, "w") as f:
             json.dump({**marker, "started": text}, f)
         return
-    stated(path, r'"snapshot_time": "[^"]*"', f'"snapshot_time": "{text}"')
+    for what in ("snapshot_time", "finished"):
+        stated(path, f'"{what}": "[^"]*"', f'"{what}": "{text}"')
 
 
 def stated(path, what, text):
@@ -254,13 +255,16 @@ def selections(cluster):
         dated(os.path.join(parent, name), age, hours=1)
     shutil.copytree(os.path.join(parent, "full-b"), os.path.join(parent, "future"))
     dated(os.path.join(parent, "future"), -400)
-    for name in ("full-b", "full-a"):
+    for name in ("full-b", "full-a", "ut"):
         with open(os.path.join(parent, name, "expired.json"), "w") as f:
-            f.write("{}\n")
+            f.write('{"database": "small", "started": "2020-01-01T00:00:00Z", "firn_version": "0", "run": "0"}\n' if name == "full-a" else "")
     r = expire(cluster, parent, "--keep=1")
     assert names(parent) == ["full-b", "future", "schema", "t-b", "ut"], (names(parent), r.stdout)
     assert "keep t-b (small --table=t, " in r.stdout and "its time is in the future" in r.stdout, r.stdout
     assert not os.path.exists(os.path.join(parent, "full-b", "expired.json"))
+    # It was finished just now; whoever was about to remove it may be.
+    assert os.path.exists(os.path.join(parent, "ut", "expired.json"))
+    firn(cluster, "backup", "verify", "-q", os.path.join(parent, "ut"))
 
 
 def filters(cluster):
@@ -334,6 +338,16 @@ def in_store(cluster, store):
     run("expire", base, "--keep=1")
     assert set(states(cluster, base, env=store.env).items()) == {("c", "complete")}
     run("verify", "-q", f"{base}/c")
+    # Where there is a note requests to remove files may be under way.
+    os.makedirs(os.path.join(folder, "lone"))
+    with open(os.path.join(folder, "lone", "expired.json"), "w"):
+        pass
+    r = run("small", f"{base}/lone", "--overwrite-incomplete", code=2)
+    assert "is being removed" in r.stderr, r.stderr
+    run("expire", base, "--keep=1")
+    run("small", f"{base}/lone", "--overwrite-incomplete")
+    run("verify", "-q", f"{base}/lone")
+    shutil.rmtree(os.path.join(folder, "lone"))
     # A store that goes away in between: what is left is no backup, and goes with the next run.
     for n in range(4):
         for name in "xyz":

@@ -66,7 +66,7 @@ def taken_for_dead(cluster):
     """An unfinished backup is taken for dead: either it ends in an error, or it stays."""
     source(cluster)
     for place_of_expire, lives in (("create:expired.json", True), ("unlink:unfinished.json", False), ("unlink:toc.dat", False)):
-        for place_of_backup in ("create:toc.dat", "create:manifest.json.tmp", "rename:manifest.json"):
+        for place_of_backup in ("create:toc.dat", "create:manifest.json.*.tmp", "rename:manifest.json"):
             parent = some(cluster, "ages", [1])
             path = os.path.join(parent, "slow")
             backup, making = slow(cluster, path, place_of_backup)
@@ -93,15 +93,15 @@ def taken_for_dead(cluster):
 def overwritten_alive(cluster):
     """--overwrite-incomplete against a run that lives and comes to its end meanwhile."""
     source(cluster)
-    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.tmp", "rename:manifest.json")):
+    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.*.tmp", "rename:manifest.json")):
         path = place(cluster, f"twice-{number}")
         backup, making = slow(cluster, path, moment)
-        hold = Hold(cluster, "unlink:unfinished.json")
+        hold = Hold(cluster, "unlink:*.dat*")
         other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
         hold.reached(other)
         backup.go()
         told = ended(making, 1)
-        assert "is not this backup's any more" in told or "No such file" in told, told
+        assert "is not this backup's any more" in told, told
         hold.go()
         out, err = other.communicate(timeout=120)
         if other.returncode:
@@ -113,7 +113,7 @@ def overwritten_alive(cluster):
     # It was at its end before: then it stays.
     path = place(cluster, "first")
     backup, making = slow(cluster, path, "create:toc.dat")
-    hold = Hold(cluster, "create:expired.json")
+    hold = Hold(cluster, "rename:unfinished.json")
     other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
     hold.reached(other)
     backup.go()
@@ -121,25 +121,7 @@ def overwritten_alive(cluster):
     hold.go()
     assert "holds a complete backup" in ended(other, 2)
     sound(cluster, path)
-    assert "expired.json" not in os.listdir(path)
-    # Killed in between, it can be done again.
-    path = place(cluster, "again")
-    _, making = slow(cluster, path, "create:toc.dat")
-    making.kill()
-    making.communicate()
-    hold = Hold(cluster, "unlink:unfinished.json")
-    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
-    hold.reached(other)
-    other.kill()
-    other.communicate()
-    firn(cluster, "backup", "small", path, "--overwrite-incomplete")
-    sound(cluster, path)
-    # What another removes is nobody's place.
-    os.remove(os.path.join(path, "manifest.json"))
-    with open(os.path.join(path, "expired.json"), "w"):
-        pass
-    r = firn(cluster, "backup", "small", path, "--overwrite-incomplete", code=2)
-    assert "is being removed" in r.stderr, r.stderr
+    assert states(cluster, path) == {".": "complete"}
 
 
 def cut(cluster, path):
@@ -151,8 +133,22 @@ def cut(cluster, path):
     return next(name for name in os.listdir(path) if name.split(".")[0].isdigit())
 
 
+def refused(cluster, path):
+    r = firn(cluster, "backup", "small", path, "--overwrite-incomplete", code=2)
+    assert "is being removed" in r.stderr, r.stderr
+
+
+def killed(cluster, path, moment):
+    """--overwrite-incomplete that was killed there."""
+    hold = Hold(cluster, moment)
+    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+    hold.reached(other)
+    other.kill()
+    other.communicate()
+
+
 def overwritten_and_expired(cluster):
-    """--overwrite-incomplete beside expire: whoever comes second leaves all as it is, as files of the same names are about to come."""
+    """--overwrite-incomplete beside expire: one of the two leaves all as it is, as files of the same names are about to come."""
     source(cluster)
     for flags in ((), ("--incomplete-hours=24",)):
         parent = some(cluster, "ages", [1])
@@ -174,21 +170,53 @@ def overwritten_and_expired(cluster):
         hold = Hold(cluster, moment or f"unlink:{file}")
         expiring = start(cluster, "backup", "expire", parent, "--keep=1", "--incomplete-hours=24", env=hold.env)
         hold.reached(expiring)
-        r = firn(cluster, "backup", "small", path, "--overwrite-incomplete", code=2)
-        assert "is being removed" in r.stderr, r.stderr
+        left = os.listdir(path)
+        refused(cluster, path)
+        assert os.listdir(path) == left
         hold.go()
         ended(expiring, 0)
         assert names(parent) == ["d001"]
         firn(cluster, "backup", "small", path, "--overwrite-incomplete")
         sound(cluster, path)
+    # Each has had its first look before the other came.
+    for moment in ("create:expired.json", "unlink:unfinished.json", None):
+        parent = some(cluster, "ages", [1])
+        path = os.path.join(parent, "slow")
+        file = cut(cluster, path)
+        late = moment == "create:expired.json"
+        over = Hold(cluster, f"unlink:{file}" if late else "rename:unfinished.json")
+        hold = Hold(cluster, moment or f"unlink:{file}")
+        held = {"expire": (hold, [parent, "--keep=1", "--incomplete-hours=24"]), "small": (over, [path, "--overwrite-incomplete"])}
+        processes = []
+        for which in ("expire", "small") if late else ("small", "expire"):
+            processes.append(start(cluster, "backup", which, *held[which][1], env=held[which][0].env))
+            held[which][0].reached(processes[-1])
+        expiring, other = processes if late else reversed(processes)
+        if late:
+            # expire looks again and finds another marker.
+            hold.go()
+            assert "changed or finished meanwhile" in ended(expiring, 0)
+            over.go()
+            ended(other, 0)
+            sound(cluster, path)
+            continue
+        over.go()
+        assert "is being removed" in ended(other, 2)
+        hold.go()
+        told = ended(expiring, 0)
+        if moment:
+            assert names(parent) == ["d001"], told
+            continue
+        # The marker that was exchanged is left, and its time begins now.
+        assert names(path) == ["expired.json", "unfinished.json"] and states(cluster, parent)["slow"] == "incomplete", names(path)
+        refused(cluster, path)
+        later = Hold(cluster, "nothing:", ahead=2 * DAY)
+        expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24", env=later.env)
+        assert names(parent) == ["d001"]
     # An overwriter that was killed is taken for dead when its time has come, too.
     parent = some(cluster, "ages", [1])
     path = os.path.join(parent, "slow")
-    hold = Hold(cluster, f"unlink:{cut(cluster, path)}")
-    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
-    hold.reached(other)
-    other.kill()
-    other.communicate()
+    killed(cluster, path, f"unlink:{cut(cluster, path)}")
     expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
     assert names(parent) == ["d001", "slow"]
     later = Hold(cluster, "nothing:", ahead=2 * DAY)
@@ -199,7 +227,7 @@ def overwritten_and_expired(cluster):
 def overwritten_asleep(cluster):
     """A run that was stopped long ago comes to its end when another has made the whole backup in its place: that stays whole."""
     source(cluster)
-    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.tmp", "rename:manifest.json")):
+    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.*.tmp", "rename:manifest.json")):
         path = place(cluster, f"asleep-{number}")
         backup, making = slow(cluster, path, moment)
         firn(cluster, "backup", "small", path, "--overwrite-incomplete")
@@ -211,21 +239,32 @@ def overwritten_asleep(cluster):
 
 
 def overwriter_killed(cluster):
-    """--overwrite-incomplete ends when all is removed and its own marker is not there yet: the next one goes on."""
+    """--overwrite-incomplete that is killed anywhere is gone on from; a note of expire, however little of it a crash has left, is expire's."""
     source(cluster)
     path = place(cluster, "nothing-left")
-    cut(cluster, path)
-    hold = Hold(cluster, "create:unfinished.json")
-    other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
-    hold.reached(other)
-    other.kill()
-    other.communicate()
-    assert names(path) == ["expired.json"]
-    r = firn(cluster, "backup", "small", path, code=2)
-    assert "--overwrite-incomplete" in r.stderr, r.stderr
+    file = cut(cluster, path)
+    for moment in ("create:unfinished.json.*.tmp", "rename:unfinished.json", f"unlink:{file}", "create:toc.dat", "create:manifest.json.*.tmp"):
+        killed(cluster, path, moment)
+        assert states(cluster, path) == {".": "incomplete"}, moment
+        r = firn(cluster, "backup", "small", path, code=2)
+        assert "--overwrite-incomplete" in r.stderr, r.stderr
     firn(cluster, "backup", "small", path, "--overwrite-incomplete")
     sound(cluster, path)
-    assert "expired.json" not in names(path)
+    for n in range(3):
+        parent = some(cluster, "ages", [1])
+        path = os.path.join(parent, "slow")
+        cut(cluster, path)
+        for name in names(path) if n == 2 else ["unfinished.json"][:n]:
+            os.remove(os.path.join(path, name))
+        with open(os.path.join(path, "expired.json"), "w"):
+            pass
+        left = names(path)
+        refused(cluster, path)
+        assert names(path) == left
+        expire.expire(cluster, parent, "--keep=1")
+        assert os.path.exists(path) == (n == 0)
+        expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
+        assert names(parent) == ["d001"]
 
 
 def unreadable(cluster):

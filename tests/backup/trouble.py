@@ -1,7 +1,9 @@
 """Others at work during a backup, and what ends it: nothing of that may leave a manifest."""
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -10,6 +12,7 @@ import time
 
 import psycopg
 from backup.zoo import backup, create, place, restored
+from harness.hold import Hold
 from harness.program import firn, start
 
 ROWS = "INSERT INTO {0} SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, {1}) i"
@@ -246,9 +249,24 @@ def full_disk(cluster):
         assert not sealed(path)
         r = firn(cluster, "backup", "list", folder)
         assert "incomplete" in r.stdout, r.stdout
+        # Not a byte is left: nothing that says whose the place is gets lost.
+        for n in range(2):
+            with contextlib.suppress(OSError), open(os.path.join(folder, "filler"), "ab", buffering=0) as f:
+                while True:
+                    f.write(bytes(1 << 10))
+            r = firn(cluster, "backup", "sized", path, "--overwrite-incomplete", code=1)
+            assert "No space left on device" in r.stderr and "Make room" in r.stderr, r.stderr
+        shutil.copytree(path, path + "-copy", copy_function=os.link)
         subprocess.run(["mount", "-o", "remount,size=200m", folder], check=True)
         firn(cluster, "backup", "sized", path, "--overwrite-incomplete")
         firn(cluster, "backup", "verify", path)
+        # Room is made by removing.
+        with contextlib.suppress(OSError), open(os.path.join(folder, "filler"), "ab", buffering=0) as f:
+            while True:
+                f.write(bytes(1 << 16))
+        later = Hold(cluster, "nothing:", ahead=2 * 86400)
+        r = firn(cluster, "backup", "expire", folder, "--keep=1", "--incomplete-hours=24", env=later.env)
+        assert os.path.exists(path) and not os.path.exists(path + "-copy"), r.stdout
     finally:
         subprocess.run(["umount", folder], check=True)
 

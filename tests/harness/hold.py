@@ -9,6 +9,7 @@ SOURCE = r"""
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,13 +18,13 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 
-/* HOLD=what:name: leaves HOLD_AT.reached, and goes on when there is HOLD_AT.go. */
+/* HOLD=what:name, the name as a shell's pattern: leaves HOLD_AT.reached, and goes on when there is HOLD_AT.go. */
 static void hold(const char *what, const char *path) {
   const char *want = getenv("HOLD"), *at = getenv("HOLD_AT"), *name = strrchr(path, '/');
   size_t n = strlen(what);
   char file[4096];
   name = name ? name + 1 : path;
-  if (!want || !at || strncmp(program_invocation_short_name, "firn", 4) || strncmp(want, what, n) || want[n] != ':' || strcmp(want + n + 1, name))
+  if (!want || !at || strncmp(program_invocation_short_name, "firn", 4) || strncmp(want, what, n) || want[n] != ':' || fnmatch(want + n + 1, name, 0))
     return;
   snprintf(file, sizeof file, "%s.reached", at);
   close(syscall(SYS_openat, AT_FDCWD, file, O_CREAT | O_WRONLY, 0600));

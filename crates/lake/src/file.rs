@@ -92,6 +92,20 @@ impl FileStore {
         move_into_place(temporary, &target)
     }
 
+    /// Writes a small object in the place of whatever has the key; after a crash there is either.
+    pub fn replace(&self, key: &str, bytes: &Bytes) -> Result<()> {
+        self.check_root()?;
+        let target = self.path(key);
+        let folder = target.parent().unwrap_or(&self.root);
+        self.make_folders(folder)?;
+        let temporary = Temporary::beside(&target)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary.0)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary.0, &target)?;
+        Ok(sync_folder(folder)?)
+    }
+
     /// Begins an object that comes in parts; the answer is the name of the temporary file.
     pub fn upload_begin(&self, key: &str) -> Result<String> {
         self.check_root()?;

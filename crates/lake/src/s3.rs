@@ -136,6 +136,17 @@ impl S3Store {
         }
     }
 
+    /// Tried again it does no harm: the object is the same.
+    pub async fn replace(&self, key: &str, bytes: &Bytes) -> Result<()> {
+        let path = self.path(key)?;
+        self.policy
+            .run(|| async {
+                let written = self.put_once(&path, bytes, PutMode::Overwrite).await;
+                written.map_err(|e| self.fail(e))
+            })
+            .await
+    }
+
     /// What a write amounts to whose answer was lost. It may have succeeded: then the object is ours. Or the
     /// server refused it before it had read all of it and closed the connection, so that the refusal was
     /// never seen: then a look at the object meets the same refusal.

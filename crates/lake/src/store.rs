@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
 
-/// A store of immutable objects.
+/// A store of objects, immutable but for those that [`Store::replace`] writes.
 ///
 /// Every call blocks until it is done, fails, or `cancelled` (asked at least every 20 ms) answers true.
 /// `cancelled` runs on the calling thread. A store must not be carried over a fork.
@@ -65,6 +65,17 @@ impl Store {
                 Place::S3 { store, driver } => driver.run(cancelled, store.put(key, &bytes)),
             },
         )
+    }
+
+    /// Writes a small object in the place of whatever has the key, at once: there is the old one or this one, whatever happens. For what
+    /// tells whose turn it is; all else is written once.
+    pub fn replace(&self, key: &str, bytes: Bytes, cancelled: &dyn Fn() -> bool) -> Result<()> {
+        check_key(key)?;
+        let replaced = match &self.place {
+            Place::File(store) => store.replace(key, &bytes),
+            Place::S3 { store, driver } => driver.run(cancelled, store.replace(key, &bytes)),
+        };
+        self.finish("replace object", key, replaced)
     }
 
     /// Reads bytes of an object. `Corrupt` if it has fewer.

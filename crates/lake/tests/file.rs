@@ -47,6 +47,11 @@ fn objects_come_back_as_they_went() {
         assert_eq!(e.kind, ErrorKind::AlreadyExists, "{e}");
         store.verify(&key, size as u64, crc, &go_on).unwrap();
     }
+    for text in ["first", "second one"] {
+        store.replace("a/b/1.parquet", Bytes::from_static(text.as_bytes()), &go_on).unwrap();
+        let found = store.get_range("a/b/1.parquet", 0..text.len() as u64, &go_on).unwrap();
+        assert_eq!(found, text.as_bytes());
+    }
     assert_eq!(leftovers(folder.path()), 0);
     assert_eq!(store.list("a/", &go_on).unwrap().len(), 4);
     assert_eq!(store.list("a/b/1", &go_on).unwrap().len(), 2);

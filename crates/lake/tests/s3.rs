@@ -48,6 +48,10 @@ fn objects_come_back_as_they_went() {
         let e = store.get_range(&key, size as u64..size as u64 + 1, &go_on).unwrap_err();
         assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
     }
+    for text in ["first", "second one"] {
+        store.replace("marker.json", Bytes::from_static(text.as_bytes()), &go_on).unwrap();
+        assert_eq!(store.head("marker.json", &go_on).unwrap(), text.len() as u64);
+    }
     assert_eq!(store.list("firn/1/", &go_on).unwrap().len(), 6);
     // The prefix is a wall: the same key elsewhere is another object.
     assert_eq!(open(&gateway.options("some")).list("firn/", &go_on).unwrap(), vec![]);

@@ -73,7 +73,7 @@ pub fn check(
     };
     let sizes: HashMap<&str, u64> = listed.iter().map(|f| (f.name.as_str(), f.size)).collect();
     let mut known: HashSet<&str> =
-        HashSet::from([manifest::FILE, manifest::TEMPORARY, manifest::MARKER, manifest::DOOMED]);
+        HashSet::from([manifest::FILE, manifest::MARKER, manifest::DOOMED]);
     let mut to_read = Vec::new();
     for file in &manifest.files {
         if !known.insert(&file.name) {
@@ -92,7 +92,7 @@ pub fn check(
         }
     }
     for file in &listed {
-        if !known.contains(file.name.as_str()) {
+        if !known.contains(file.name.as_str()) && !manifest::is_temporary(&file.name) {
             note(&file.name, "the file does not belong to the backup".into());
         }
     }

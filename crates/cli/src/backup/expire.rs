@@ -156,7 +156,7 @@ fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fa
         let name = name.escape_debug();
         return left(format!("it holds \"{name}\", which is not part of a backup"));
     }
-    // With a marker it is a backup as long as its removal has not begun in earnest, and another may be about to be made in its place.
+    // With a marker it is a backup as long as its removal has not begun in earnest.
     if lot.doomed && matches!(lot.standing, Standing::Bare) {
         return (Fate::Removed, "its removal was begun before".to_string());
     }
@@ -164,7 +164,7 @@ fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fa
         return left("it has no manifest: pg_dump made it".to_string());
     };
     match incomplete_hours {
-        Some(hours) if marker.as_ref().is_some_and(|m| is_old(m, incomplete_hours)) => {
+        Some(hours) if marker.as_ref().is_some_and(|m| is_old(m, hours)) => {
             (Fate::Removed, format!("it was begun more than {hours} hours ago and never finished"))
         }
         _ => left("it is not finished, and may be being made".to_string()),
@@ -172,11 +172,9 @@ fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fa
 }
 
 /// A run was begun so long ago that it is taken for dead.
-fn is_old(marker: &Marker, incomplete_hours: Option<u32>) -> bool {
-    match (incomplete_hours, rules::seconds(&marker.started)) {
-        (Some(hours), Some(begun)) => begun.saturating_add(u64::from(hours) * 3600) < now(),
-        _ => false,
-    }
+fn is_old(marker: &Marker, hours: u32) -> bool {
+    rules::seconds(&marker.started)
+        .is_some_and(|begun| begun.saturating_add(u64::from(hours) * 3600) < now())
 }
 
 fn now() -> u64 {

@@ -121,7 +121,7 @@ pub fn list(
                 }
             }
             Standing::Unfinished { marker, .. } => {
-                backup.state = if lot.doomed { State::Expired } else { State::Incomplete };
+                backup.state = State::Incomplete;
                 if let Some(marker) = marker {
                     backup.database = Some(marker.database);
                     backup.started = Some(marker.started);

@@ -12,15 +12,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The manifest's name.
 pub const FILE: &str = "manifest.json";
-/// Its name while it is written.
-pub const TEMPORARY: &str = "manifest.json.tmp";
 /// A file that is there from the beginning until the manifest is, or longer where nothing may be removed. Without
 /// a manifest it tells the rest of an unfinished backup from an archive that `pg_dump` made.
 pub const MARKER: &str = "unfinished.json";
-/// A file that is there while a backup is being removed: what is left of it belongs to nobody. Only one writes it, and who did stands
-/// in it: `firn backup expire` ([`EXPIRED`]), or the marker of a backup that is to be made in its place.
+/// A file that is there while `firn backup expire`, which alone writes it, removes a backup: what is left of it belongs to nobody. What
+/// stands in it, mostly nothing, says nothing.
 pub const DOOMED: &str = "expired.json";
-pub const EXPIRED: &[u8] = b"{}\n";
 /// The name, for an instant, of a file that is needed only during the run.
 pub const SCRATCH: &str = "scratch.tmp";
 /// The version of the manifest's format.
@@ -35,7 +32,22 @@ pub fn is_backup_file(name: &str) -> bool {
         let own = [FILE, "toc.dat"].contains(&inner);
         return name == crypt::KEY_FILE || own || is_data_file(inner);
     }
-    is_data_file(name) || ["toc.dat", FILE, TEMPORARY, SCRATCH, MARKER, DOOMED].contains(&name)
+    let own = ["toc.dat", FILE, SCRATCH, MARKER, DOOMED];
+    is_data_file(name) || own.contains(&name) || is_temporary(name)
+}
+
+/// A name for a file while it is written, that no other has: it is to be there whole, or not at all.
+pub fn temporary(name: &str) -> String {
+    format!("{name}.{:016x}.tmp", firn_lake::random_nonce())
+}
+
+/// Whether [`temporary`] may have given the name. Nobody needs such a file when a crash has left it.
+pub fn is_temporary(name: &str) -> bool {
+    let Some(name) = name.strip_suffix(".tmp") else { return false };
+    [FILE, MARKER]
+        .iter()
+        .filter_map(|own| name.strip_prefix(own)?.strip_prefix('.'))
+        .any(|number| number.len() == 16 && number.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
 /// Whether a file of this name has rows or large objects, or lists these.
@@ -271,11 +283,6 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// What a text tells of a run; `None` if it is none's.
-    pub fn of_run(text: &[u8]) -> Option<Marker> {
-        serde_json::from_slice(text).ok().filter(|marker: &Marker| !marker.run.is_empty())
-    }
-
     /// What a marker's text tells, if it is one.
     pub fn from_text(text: &[u8]) -> Option<Marker> {
         serde_json::from_slice(text).ok()

@@ -150,7 +150,7 @@ impl<'a> Backup<'a> {
             passphrase: options.sealing.as_ref().is_some_and(|s| s.key_file().is_some()),
         };
         let how = Preparation {
-            marker: marker.to_text()?,
+            marker,
             overwrite_incomplete: options.overwrite_incomplete,
             jobs: options.jobs,
             sync: options.sync,

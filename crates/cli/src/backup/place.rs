@@ -1,12 +1,13 @@
 //! Reading what lies at a place: a folder or what has a prefix in an object store.
 
 use super::halt::Halt;
+use super::manifest;
 use crate::error::{Error, Result};
 use crate::store::{store_error, Location, StoreSettings};
 use firn_lake::{Store, StoreOptions};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A place to read from. Each thread opens one of its own.
@@ -20,6 +21,17 @@ pub enum Place {
 pub struct Found {
     pub name: String,
     pub size: u64,
+}
+
+/// An error of a folder that is written to.
+pub fn failed(doing: &str, path: &Path, e: &io::Error) -> Error {
+    let error = Error::io(format!("could not {doing} \"{}\"", path.display()), e);
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => error.hint(
+            "Make room and start again with --overwrite-incomplete, or use another destination.",
+        ),
+        _ => error,
+    }
 }
 
 /// Bytes asked of an object store at a time.
@@ -125,31 +137,47 @@ impl Place {
         }
     }
 
-    /// Writes a small file, durably; if there is one already it stays, and the answer is false.
-    pub fn put_new(&self, name: &str, text: &[u8]) -> Result<bool> {
+    /// Makes an empty file, durably; false if there is one of that name already. Only the name says something, so that it can be neither
+    /// half written nor too large for a full disk.
+    pub fn put_empty(&self, name: &str) -> Result<bool> {
         match self {
             Place::Folder(path) => {
                 let file = path.join(name);
-                let written = OpenOptions::new().write(true).create_new(true).open(&file);
-                let written = written.and_then(|mut open| {
-                    open.write_all(text).and_then(|()| open.sync_all()).inspect_err(|_| {
-                        // Half a file, on a full disk, would be taken for somebody else's.
-                        let _ = fs::remove_file(&file);
-                    })
-                });
-                match written {
+                let made = OpenOptions::new().write(true).create_new(true).open(&file);
+                match made.and_then(|made| made.sync_all()) {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                        Err(Error::io(format!("could not write file \"{}\"", file.display()), &e))
+                        Err(Error::io(format!("could not create file \"{}\"", file.display()), &e))
                     }
-                    written => self.settle().map(|()| written.is_ok()),
+                    made => self.settle().map(|()| made.is_ok()),
                 }
             }
             Place::Remote { store, halt } => {
-                let text = bytes::Bytes::copy_from_slice(text);
-                match store.put(name, text, &|| halt.is_set()) {
+                match store.put(name, bytes::Bytes::new(), &|| halt.is_set()) {
                     Err(e) if e.kind != firn_lake::ErrorKind::AlreadyExists => Err(store_error(e)),
-                    written => Ok(written.is_ok()),
+                    made => Ok(made.is_ok()),
                 }
+            }
+        }
+    }
+
+    /// Writes a small file, durably, in the place of whatever has its name, at once: there is the old one or this one, whatever happens.
+    pub fn replace(&self, name: &str, text: &[u8]) -> Result<()> {
+        match self {
+            Place::Folder(path) => {
+                let temporary = path.join(manifest::temporary(name));
+                let written = OpenOptions::new().write(true).create_new(true).open(&temporary);
+                let written = written
+                    .and_then(|mut open| open.write_all(text).and_then(|()| open.sync_all()))
+                    .and_then(|()| fs::rename(&temporary, path.join(name)));
+                written.map_err(|e| {
+                    let _ = fs::remove_file(&temporary);
+                    failed("write file", &path.join(name), &e)
+                })?;
+                self.settle()
+            }
+            Place::Remote { store, halt } => {
+                let text = bytes::Bytes::copy_from_slice(text);
+                store.replace(name, text, &|| halt.is_set()).map_err(store_error)
             }
         }
     }

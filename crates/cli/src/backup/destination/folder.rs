@@ -1,8 +1,8 @@
 //! A backup in a local folder.
 
-use super::{clear, judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
+use super::{judge, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling};
 use crate::backup::manifest;
-use crate::backup::place::Place;
+use crate::backup::place::{failed, Place};
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -28,16 +28,6 @@ const LARGE: u64 = 1 << 20;
 /// Bytes written between two syncs of a file: the last one has little left to wait for.
 const SYNC_EVERY: u64 = 64 << 20;
 
-fn failed(doing: &str, path: &Path, e: &io::Error) -> Error {
-    let error = Error::io(format!("could not {doing} \"{}\"", path.display()), e);
-    match e.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => error.hint(
-            "Make room and start again with --overwrite-incomplete, or use another destination.",
-        ),
-        _ => error,
-    }
-}
-
 impl FolderDestination {
     /// Creates the folder, readable to its owner only, or makes sure that it is empty.
     pub fn prepare(path: PathBuf, how: Preparation) -> Result<FolderDestination> {
@@ -60,26 +50,23 @@ impl FolderDestination {
         let marker = path.join(manifest::MARKER);
         let read = || fs::read(&marker).map_err(|e| failed("read file", &marker, &e));
         let found = judge(names.iter().map(String::as_str), read)?;
-        let mut cleared = false;
         let location = path.display().to_string();
-        if must_clear(&location, found, how.overwrite_incomplete)? {
-            clear(&Place::Folder(path.clone()), &location, names, &how.marker)?;
-            cleared = true;
-        }
-        let destination = FolderDestination {
+        let clear = must_clear(&location, found, how.overwrite_incomplete)?;
+        let mut destination = FolderDestination {
             path,
             sync: how.sync,
             jobs: how.jobs,
-            marker: how.marker,
+            marker: how.marker.to_text()?,
             unsynced: Arc::default(),
         };
+        if clear {
+            let place = Place::Folder(destination.path.clone());
+            destination.marker = take_over(&place, &location, &how.marker)?;
+            return Ok(destination);
+        }
         // Of two backups to the same folder only one gets past this.
-        let marker = destination.path.join(manifest::MARKER);
         let mut file = destination.open_new(&marker)?;
         file.write_all(&destination.marker).map_err(|e| failed("write file", &marker, &e))?;
-        if cleared {
-            Place::Folder(destination.path.clone()).remove(manifest::DOOMED)?;
-        }
         if destination.sync {
             file.sync_all().map_err(|e| failed("synchronize file", &marker, &e))?;
             sync_folder(&destination.path)?;
@@ -218,7 +205,6 @@ impl Destination for FolderDestination {
     fn seal(&self, manifest: Vec<u8>) -> Result<()> {
         let marker = self.path.join(manifest::MARKER);
         let note = self.path.join(manifest::DOOMED);
-        // The note first: it goes when the other's marker is there.
         let usurpers = || {
             !matches!(note.try_exists(), Ok(false))
                 || fs::read(&marker).map_or(true, |text| text != self.marker)
@@ -226,7 +212,7 @@ impl Destination for FolderDestination {
         if usurpers() {
             return Err(usurped());
         }
-        let temporary = self.path.join(manifest::TEMPORARY);
+        let temporary = self.path.join(manifest::temporary(manifest::FILE));
         let target = self.path.join(manifest::FILE);
         let mut file = self.open_new(&temporary)?;
         file.write_all(&manifest).map_err(|e| failed("write file", &temporary, &e))?;
@@ -241,8 +227,8 @@ impl Destination for FolderDestination {
         if self.sync {
             sync_folder(&self.path)?;
         }
-        // Whoever removes an unfinished backup writes his note first, and then looks for the manifest. If there is none now, he will
-        // find it.
+        // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
+        // If neither is there now, he will find it.
         if usurpers() {
             if fs::read(&target).is_ok_and(|text| text == manifest) {
                 fs::remove_file(&target).map_err(|e| failed("remove file", &target, &e))?;

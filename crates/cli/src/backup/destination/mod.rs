@@ -61,8 +61,8 @@ pub trait Output: Send {
 /// How to prepare a destination.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// The text of the marker that the backup is not finished.
-    pub marker: Vec<u8>,
+    /// The marker that the backup is not finished.
+    pub marker: Marker,
     /// Remove what an unfinished backup left.
     pub overwrite_incomplete: bool,
     /// Connections that copy: bounds what is written at once.
@@ -92,10 +92,8 @@ enum Found {
     Incomplete,
     /// Files of an archive with neither.
     Archive,
-    /// What is left of a backup whose removal was begun.
+    /// "firn backup expire" removes it.
     Doomed,
-    /// The note of a removal, and nothing else: what was to be removed is.
-    Removed,
     Complete,
     /// Something that no backup writes.
     Foreign(String),
@@ -128,15 +126,14 @@ fn judge<'a>(
         }
         found = match (name, found) {
             (manifest::FILE, _) | (_, Found::Complete) => Found::Complete,
+            (manifest::DOOMED, _) | (_, Found::Doomed) => Found::Doomed,
             (manifest::MARKER, _) | (_, Found::Incomplete) => Found::Incomplete,
-            (manifest::DOOMED, Found::Nothing) => Found::Removed,
-            (manifest::DOOMED, _) | (_, Found::Doomed | Found::Removed) => Found::Doomed,
             _ => Found::Archive,
         };
     }
     // Somebody may keep a key of this name here, one that opens all his backups.
     let foreign = match found {
-        Found::Nothing | Found::Removed => key,
+        Found::Nothing => key,
         Found::Incomplete if key => {
             !Marker::from_text(&marker()?).is_some_and(|marker| marker.passphrase)
         }
@@ -150,18 +147,15 @@ fn must_clear(location: &str, found: Found, overwrite_incomplete: bool) -> Resul
     let not_empty = || Error::usage(format!("destination \"{location}\" is not empty"));
     match found {
         Found::Nothing => Ok(false),
-        Found::Incomplete | Found::Removed if overwrite_incomplete => Ok(true),
+        Found::Incomplete if overwrite_incomplete => Ok(true),
         Found::Incomplete => Err(not_empty()
             .detail("It holds files of a backup that was not finished: there is no manifest.")
             .hint("Use --overwrite-incomplete to remove them, or another destination.")),
         Found::Archive => Err(not_empty()
             .detail("It holds an archive without a manifest, maybe one that pg_dump made.")
             .hint("Give a destination that is empty or does not exist.")),
-        Found::Removed => Err(not_empty()
-            .detail("It holds the note of a backup that was removed, and nothing else.")
-            .hint("Use --overwrite-incomplete if nobody removes it any more, or another destination.")),
         Found::Doomed => Err(not_empty()
-            .detail("It holds what is left of a backup that is being removed.")
+            .detail(format!("It holds what is left of a backup that is being removed: there is a file \"{}\".", manifest::DOOMED))
             .hint("Wait for \"firn backup expire\", or run it again if it was broken off; with --incomplete-hours, if the backup was not finished.")),
         Found::Complete => Err(not_empty()
             .detail("It holds a complete backup.")
@@ -172,37 +166,42 @@ fn must_clear(location: &str, found: Found, overwrite_incomplete: bool) -> Resul
     }
 }
 
-/// Removes what an unfinished backup left but for a note that it is being removed, which is to go when the new marker is there.
+/// Makes an unfinished backup's place this run's, and removes what is there. Answers the marker's text.
 ///
-/// Whoever made it may be alive after all and at its end. It writes its manifest and then looks for the note; here it is the other
-/// way round, so at least one of the two gives up. "firn backup expire" removes files by name, and would go on with those that are
-/// about to be written: who finds its note leaves all as it is, as it does with ours, which is the new `marker`'s text.
-fn clear(place: &Place, location: &str, mut names: Vec<String>, marker: &[u8]) -> Result<()> {
-    names.retain(|name| name != manifest::DOOMED);
-    if names.is_empty() {
-        return Ok(());
-    }
-    while !place.put_new(manifest::DOOMED, marker)? {
-        match survey::read(place, manifest::DOOMED)? {
-            // That of a run like this one, which was broken off.
-            Some(text) if Marker::of_run(&text).is_some() => place.remove(manifest::DOOMED)?,
-            Some(_) => return must_clear(location, Found::Doomed, true).map(|_| ()),
-            None => {}
+/// The marker goes first, in one step from the other's to ours; from then on the place is ours, whatever becomes of this run. Whoever made
+/// the backup may be alive after all and at its end: it writes its manifest and then looks at the marker, we write the marker and then
+/// look for a manifest. "firn backup expire" writes its note and then looks at the marker, we then look for the note: it removes files by
+/// name, and would go on with those that are about to be written. So of two at least one gives up, and if that is this run nothing
+/// but the marker was changed.
+fn take_over(place: &Place, location: &str, own: &Marker) -> Result<Vec<u8>> {
+    let read = || Ok(survey::read(place, manifest::MARKER)?.unwrap_or_default());
+    // The key of the backup before is there as long as its other files may be.
+    let had_key = Marker::from_text(&read()?).is_some_and(|marker| marker.passphrase);
+    let own = Marker { passphrase: own.passphrase || had_key, ..own.clone() }.to_text()?;
+    let others = || {
+        if place.has(manifest::DOOMED)? {
+            must_clear(location, Found::Doomed, true)?;
         }
-    }
-    if place.has(manifest::FILE)? {
-        place.remove(manifest::DOOMED)?;
-        return must_clear(location, Found::Complete, true).map(|_| ());
-    }
-    // The marker last: without it the rest would be taken for what "firn backup expire" removes.
-    names.sort_by_key(|name| name == manifest::MARKER);
+        match place.has(manifest::FILE)? {
+            true => must_clear(location, Found::Complete, true).map(|_| ()),
+            false => Ok(()),
+        }
+    };
+    others()?;
+    place.replace(manifest::MARKER, &own)?;
+    others()?;
+    let mut names: Vec<String> = place.list(0)?.0.into_iter().map(|file| file.name).collect();
+    // A manifest that came since is its maker's to remove, who finds the marker exchanged.
+    must_clear(location, judge(names.iter().map(String::as_str), read)?, true)?;
+    names.retain(|name| name != manifest::MARKER);
     for name in names {
         // The other run names its files, and removes some.
         place.remove(&name)?;
     }
-    match survey::read(place, manifest::DOOMED)? {
-        Some(text) if text == marker => Ok(()),
-        _ => Err(usurped()),
+    match read()? == own {
+        true => Ok(own),
+        // Another run like this one has come.
+        false => Err(usurped()),
     }
 }
 
@@ -221,14 +220,17 @@ mod tests {
         assert_eq!(judged(&["manifest.json", "unfinished.json"]), Found::Complete);
         assert_eq!(judged(&["1.dat", "expired.json", "toc.dat"]), Found::Doomed);
         assert_eq!(judged(&["expired.json", "toc.dat"]), Found::Doomed);
-        assert_eq!(judged(&["expired.json"]), Found::Removed);
-        // --overwrite-incomplete was killed: it removes the marker last.
-        assert_eq!(judged(&["expired.json", "unfinished.json"]), Found::Incomplete);
+        assert_eq!(judged(&["expired.json"]), Found::Doomed);
+        assert_eq!(judged(&["expired.json", "unfinished.json"]), Found::Doomed);
+        assert_eq!(judged(&["unfinished.json", "expired.json", "toc.dat"]), Found::Doomed);
+        assert_eq!(judged(&["expired.json", "manifest.json"]), Found::Complete);
+        let temporary = manifest::temporary(manifest::MARKER);
+        assert_eq!(judged(&["unfinished.json", &temporary]), Found::Incomplete);
+        assert_eq!(judged(&["toc.dat.tmp"]), Found::Foreign("toc.dat.tmp".into()));
         assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));
         // A key belongs to a backup that is being made with a passphrase; without one it is somebody's.
         assert_eq!(judged(&["key.age"]), Found::Foreign("key.age".into()));
-        assert_eq!(judged(&["key.age", "expired.json"]), Found::Foreign("key.age".into()));
         assert_eq!(judged(&["key.age", "manifest.json"]), Found::Complete);
         assert_eq!(judged(&["expired.json", "key.age", "1.dat.age"]), Found::Doomed);
         for (text, own) in [
@@ -242,11 +244,9 @@ mod tests {
             assert_eq!(found, if own { Found::Incomplete } else { foreign });
         }
         assert!(must_clear("d", Found::Incomplete, true).unwrap());
-        assert!(must_clear("d", Found::Removed, true).unwrap());
         assert!(!must_clear("d", Found::Nothing, false).unwrap());
         for (found, overwrite) in [
             (Found::Incomplete, false),
-            (Found::Removed, false),
             (Found::Complete, false),
             (Found::Complete, true),
             (Found::Archive, true),

@@ -4,7 +4,7 @@
 //! larger one becomes an upload in parts as soon as it is too large for that. At most one part per thread waits for
 //! its turn, so memory is bounded whatever the store's speed.
 
-use super::{clear, judge, must_clear, usurped, Destination, Output, Preparation, Sibling};
+use super::{judge, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling};
 use crate::backup::halt::Halt;
 use crate::backup::manifest;
 use crate::backup::place::Place;
@@ -90,19 +90,14 @@ impl RemoteDestination {
             text.map(|text| text.to_vec()).map_err(store_error)
         };
         let judged = judge(found.iter().map(|(key, _)| key.as_str()), marker)?;
-        let mut cleared = false;
-        if must_clear(url, judged, how.overwrite_incomplete)? {
-            cleared = true;
-            let place = Place::open(url, settings, halt, true)?;
-            let names = found.into_iter().map(|(name, _)| name).collect();
-            clear(&place, url, names, &how.marker)?;
-        }
-        // Of two backups to the same prefix only one gets past this.
-        let marker = Bytes::from(how.marker);
-        store.put(manifest::MARKER, marker.clone(), &stopped).map_err(store_error)?;
-        if cleared {
-            store.delete(manifest::DOOMED, &stopped).map_err(store_error)?;
-        }
+        let marker = if must_clear(url, judged, how.overwrite_incomplete)? {
+            take_over(&Place::open(url, settings, halt, true)?, url, &how.marker)?.into()
+        } else {
+            // Of two backups to the same prefix only one gets past this.
+            let marker = Bytes::from(how.marker.to_text()?);
+            store.put(manifest::MARKER, marker.clone(), &stopped).map_err(store_error)?;
+            marker
+        };
         let options = settings.patient_store_options(url)?;
         let threads = (2 * how.jobs).clamp(2, 16);
         let (work, queue) = sync_channel(0);
@@ -156,7 +151,6 @@ impl RemoteDestination {
     /// Whether the marker is still this run's, and nobody removes the backup.
     fn is_ours(&self, store: &Store) -> Result<bool> {
         let stopped = || self.shared.halt.is_set();
-        // The note first: it goes when the other's marker is there.
         if is_there(store, manifest::DOOMED, &stopped)? {
             return Ok(false);
         }
@@ -303,8 +297,8 @@ impl Destination for RemoteDestination {
             return Err(usurped());
         }
         store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)?;
-        // Whoever removes an unfinished backup writes his note first, and then looks for the manifest. If there is none now, he will
-        // find it.
+        // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
+        // If neither is there now, he will find it.
         if !self.is_ours(&store)? {
             store.delete(manifest::FILE, &stopped).map_err(store_error)?;
             return Err(usurped());

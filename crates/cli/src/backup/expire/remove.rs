@@ -15,14 +15,14 @@
 //! the note; we write the note first and then look for the manifest. So one of the two sees the other: the backup ends in an error, or
 //! stays. (If both do, it stays as an unfinished one.)
 //!
-//! `--overwrite-incomplete` removes in the same way, and then writes files of the same names. So the note has one writer only: who
-//! finds the other's leaves all as it is.
+//! `--overwrite-incomplete` exchanges the marker and then looks for the note, so of those two, too, one sees the other; it is refused wherever
+//! there is a note. So once all looks are done nobody writes there until the note is gone, which is when nothing is left to be done.
 
 use super::super::halt::Halt;
-use super::super::manifest::{self, Marker};
+use super::super::manifest;
 use super::super::place::Place;
 use super::super::survey::{self, Lot, Standing};
-use super::{is_old, Options};
+use super::{now, rules, Options, SKEW};
 use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,7 +92,7 @@ fn remove_at(place: &Place, options: &Options, lot: &Lot, halt: &Arc<Halt>) -> R
         Seen::Gone => return place.remove_folder_of(&lot.name),
         Seen::Other => return Ok(Removal::Changed),
     }
-    let Some(own) = note(place, options)? else { return Ok(Removal::Changed) };
+    let own = place.put_empty(manifest::DOOMED)?;
     if matches!(look(place, lot)?, Seen::Other) {
         if own {
             place.remove(manifest::DOOMED)?;
@@ -124,23 +124,6 @@ fn remove_at(place: &Place, options: &Options, lot: &Lot, halt: &Arc<Halt>) -> R
         .hint("A backup to this place may be under way."))
 }
 
-/// Writes the note of removal; false if there was one. `None`: a backup is being made in its place, or that was broken off not long
-/// ago. Files of the same names are about to come.
-fn note(place: &Place, options: &Options) -> Result<Option<bool>> {
-    if place.put_new(manifest::DOOMED, manifest::EXPIRED)? {
-        return Ok(Some(true));
-    }
-    let text = survey::read(place, manifest::DOOMED)?;
-    let Some(marker) = text.and_then(|text| Marker::of_run(&text)) else {
-        return Ok(Some(false));
-    };
-    if !is_old(&marker, options.incomplete_hours) {
-        return Ok(None);
-    }
-    place.remove(manifest::DOOMED)?;
-    Ok(place.put_new(manifest::DOOMED, manifest::EXPIRED)?.then_some(true))
-}
-
 impl Place {
     /// The last step of removing a backup of that name.
     fn remove_folder_of(&self, name: &str) -> Result<Removal> {
@@ -152,13 +135,18 @@ impl Place {
     }
 }
 
-/// Takes the note away from a backup that is kept.
+/// Takes the note away from a backup that is kept. One that was finished not long ago may be one that was taken for dead, and its maker
+/// about to look for the note: there it stays, and does no harm beside the manifest.
 pub fn spare(options: &Options, lot: &Lot, halt: &Arc<Halt>) -> Result<()> {
+    let Standing::Sealed { head, .. } = &lot.standing else { return Ok(()) };
+    if rules::seconds(&head.finished).is_none_or(|finished| finished + SKEW > now()) {
+        return Ok(());
+    }
     let place = open(options, &lot.name, halt)?;
     place.remove(manifest::DOOMED)?;
     // Another run, by other rules, is removing it just now.
     if !place.has(manifest::FILE)? {
-        place.put_new(manifest::DOOMED, manifest::EXPIRED)?;
+        place.put_empty(manifest::DOOMED)?;
     }
     Ok(())
 }
