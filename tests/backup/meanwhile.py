@@ -7,7 +7,7 @@ import time
 from backup import expire
 from backup.expire import DAY, dated, names, some, source, states
 from backup.zoo import place
-from harness.hold import Hold, refusing
+from harness.hold import Hold, links, refusing
 from harness.program import firn, start
 
 
@@ -21,10 +21,10 @@ def sound(cluster, path):
     firn(cluster, "backup", "verify", "-q", path)
 
 
-def slow(cluster, path, what):
+def slow(cluster, path, what, **env):
     """A backup that is held at a moment."""
     hold = Hold(cluster, what)
-    process = start(cluster, "backup", "small", path, "-j", "2", env=hold.env)
+    process = start(cluster, "backup", "small", path, "-j", "2", env={**hold.env, **env})
     hold.reached(process)
     return hold, process
 
@@ -227,15 +227,38 @@ def overwritten_and_expired(cluster):
 def overwritten_asleep(cluster):
     """A run that was stopped long ago comes to its end when another has made the whole backup in its place: that stays whole."""
     source(cluster)
-    for number, moment in enumerate(("create:toc.dat", "create:manifest.json.*.tmp", "rename:manifest.json")):
+    moments = ("create:toc.dat", "create:manifest.json.*.tmp", "rename:manifest.json")
+    for number, (moment, which) in enumerate((moment, which) for moment in moments for which in ("", "no")):
         path = place(cluster, f"asleep-{number}")
-        backup, making = slow(cluster, path, moment)
-        firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+        backup, making = slow(cluster, path, moment, LINKS=which)
+        firn(cluster, "backup", "small", path, "--overwrite-incomplete", env=links(cluster, which))
         backup.go()
         told = ended(making, 1)
-        assert any(word in told for word in ("is not this backup's any more", "No such file", "File exists")), told
+        assert ("File exists" if moment == "create:toc.dat" else "is not this backup's any more") in told, told
         sound(cluster, path)
         assert states(cluster, path) == {".": "complete"}
+
+
+def named(cluster):
+    """The moment in which a manifest gets its name: two at once there, and a server whose answer is lost."""
+    source(cluster)
+    for number, which in enumerate(("", "no")):
+        path = place(cluster, f"named-{number}")
+        first, making = slow(cluster, path, "rename:manifest.json", LINKS=which)
+        second = Hold(cluster, "rename:manifest.json")
+        other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env={**second.env, "LINKS": which})
+        second.reached(other)
+        first.go()
+        assert "is not this backup's any more" in ended(making, 1)
+        assert states(cluster, path) == {".": "incomplete"}
+        second.go()
+        ended(other, 0)
+        sound(cluster, path)
+        assert not [name for name in names(path) if name.endswith("tmp")], names(path)
+    path = place(cluster, "lost")
+    firn(cluster, "backup", "small", path, env=links(cluster, "lost"))
+    sound(cluster, path)
+    assert not [name for name in names(path) if name.endswith("tmp")], names(path)
 
 
 def overwriter_killed(cluster):
@@ -293,4 +316,4 @@ def unreadable(cluster):
 
 CASES = {"expire finished meanwhile": finished_meanwhile, "expire taken for dead": taken_for_dead, "expire overwritten alive": overwritten_alive,
          "expire overwritten and expired": overwritten_and_expired, "expire overwritten asleep": overwritten_asleep,
-         "expire overwriter killed": overwriter_killed, "expire unreadable": unreadable}
+         "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire unreadable": unreadable}

@@ -256,6 +256,7 @@ def full_disk(cluster):
                     f.write(bytes(1 << 10))
             r = firn(cluster, "backup", "sized", path, "--overwrite-incomplete", code=1)
             assert "No space left on device" in r.stderr and "Make room" in r.stderr, r.stderr
+        assert "expired.json" not in os.listdir(path)
         shutil.copytree(path, path + "-copy", copy_function=os.link)
         subprocess.run(["mount", "-o", "remount,size=200m", folder], check=True)
         firn(cluster, "backup", "sized", path, "--overwrite-incomplete")

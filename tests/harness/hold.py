@@ -42,7 +42,15 @@ static int refused(const char *path) {
 int unlink(const char *path) { hold("unlink", path); return syscall(SYS_unlinkat, AT_FDCWD, path, 0); }
 int rename(const char *from, const char *to) { hold("rename", to); return syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0); }
 /* A file gets its name by a link where it is to be new. */
-int linkat(int dir, const char *from, int other, const char *to, int flags) { hold("rename", to); return syscall(SYS_linkat, dir, from, other, to, flags); }
+int linkat(int dir, const char *from, int other, const char *to, int flags) {
+  const char *links = getenv("LINKS");
+  hold("rename", to);
+  /* LINKS=no: a file system without links. LINKS=lost: one that made the link and says that the name is taken. */
+  if (links && !strcmp(links, "no")) { errno = EPERM; return -1; }
+  int r = syscall(SYS_linkat, dir, from, other, to, flags);
+  if (links && !strcmp(links, "lost") && !r) { errno = EEXIST; return -1; }
+  return r;
+}
 static int opened(const char *path, int flags, int mode) {
   if (refused(path)) { errno = EACCES; return -1; }
   if (flags & O_CREAT) hold("create", path);
@@ -77,6 +85,11 @@ def library(cluster):
 def refusing(cluster, end):
     """Environment in which paths with this end cannot be opened."""
     return {"LD_PRELOAD": library(cluster), "REFUSE": end}
+
+
+def links(cluster, which):
+    """Environment with other links than a file system has: `no` or `lost`."""
+    return {"LD_PRELOAD": library(cluster), "LINKS": which}
 
 
 class Hold:

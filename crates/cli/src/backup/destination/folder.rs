@@ -4,10 +4,12 @@ use super::{judge, must_clear, take_over, usurped, Destination, Output, Preparat
 use crate::backup::manifest;
 use crate::backup::place::{failed, Place};
 use crate::error::{Error, Result};
+use rustix::fs::{renameat_with, RenameFlags, CWD};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -108,17 +110,43 @@ fn copy(source: &Path, mut output: Box<dyn Output>, from: &Sibling) -> bool {
     size == from.size && manifest::hex(&hash.finalize()) == from.sha256 && output.finish().is_ok()
 }
 
-/// Gives a file another name; false if there is a file of that name.
+/// Gives a file another name; false if there is a file of that name, or somebody has removed this one.
 fn name_new(from: &Path, to: &Path) -> Result<bool> {
-    match fs::hard_link(from, to) {
-        Ok(()) => fs::remove_file(from).map_err(|e| failed("remove file", from, &e)).map(|()| true),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+    let named = match fs::hard_link(from, to) {
+        Ok(()) => true,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => is_same(from, to),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
         // A file system without links.
-        Err(_) if matches!(to.try_exists(), Ok(false)) => {
-            fs::rename(from, to).map_err(|e| failed("rename file", from, &e)).map(|()| true)
-        }
-        Err(_) => Ok(false),
+        Err(_) => return rename_new(from, to),
+    };
+    // It has its name, or it has lost. What cannot be removed is in nobody's way.
+    let _ = fs::remove_file(from);
+    Ok(named)
+}
+
+/// Whether both are names of one file: NFS repeats a request whose answer was lost, and the second answer is that the name is taken.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let inode = |path| fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()));
+    matches!((inode(one), inode(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+fn rename_new(from: &Path, to: &Path) -> Result<bool> {
+    let two_steps = || match to.try_exists() {
+        Ok(false) => fs::rename(from, to).map(|()| true),
+        found => found.map(|_| false),
+    };
+    let named = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(is_same(from, to)),
+        Err(Errno::NOENT) => Ok(false),
+        // Not even that: between the two somebody may come.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => two_steps(),
+        Err(e) => Err(e.into()),
+    };
+    if !matches!(named, Ok(true)) || from.try_exists().unwrap_or(false) {
+        let _ = fs::remove_file(from);
     }
+    named.map_err(|e| failed("rename file", from, &e))
 }
 
 /// Removes what was adopted and is not as it should be.
@@ -220,28 +248,23 @@ impl Destination for FolderDestination {
             file.sync_all().map_err(|e| failed("synchronize file", &temporary, &e))?;
         }
         if !name_new(&temporary, &target)? {
-            // Another run's, which has long been where this one is: it was stopped, or its disk did not answer.
-            fs::remove_file(&temporary).map_err(|e| failed("remove file", &temporary, &e))?;
+            // Another run has long been where this one is: this one was stopped, or its disk did not answer.
             return Err(usurped());
-        }
-        if self.sync {
-            sync_folder(&self.path)?;
         }
         // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
         // If neither is there now, he will find it.
         if usurpers() {
             if fs::read(&target).is_ok_and(|text| text == manifest) {
-                fs::remove_file(&target).map_err(|e| failed("remove file", &target, &e))?;
+                Place::Folder(self.path.clone()).remove(manifest::FILE)?;
             }
             return Err(usurped());
         }
-        // The manifest is there: should the marker come back after a crash, nobody minds.
-        match fs::remove_file(&marker) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(failed("remove file", &marker, &e))
-            }
-            _ => Ok(()),
+        // Only now: an error must not keep us from looking.
+        if self.sync {
+            sync_folder(&self.path)?;
         }
+        // The manifest is there: should the marker come back after a crash, nobody minds.
+        Place::Folder(self.path.clone()).remove(manifest::MARKER)
     }
 
     fn abandon(&self) {}
