@@ -196,13 +196,16 @@ pub fn selection(options: &[String]) -> Vec<String> {
     flags
 }
 
-/// What is counted together. `None`: that is not known by its manifest, as it is encrypted, or an earlier version wrote it.
-#[allow(clippy::type_complexity)]
-fn family(head: &Head) -> Option<(&str, Option<&str>, Vec<String>, Option<&str>, Option<&str>)> {
+/// Database, cluster, flags, and what stood in files of `--filter`.
+type Family<'a> = (&'a str, Option<&'a str>, Vec<String>, Option<&'a str>);
+
+/// What is counted together. `None`: that is not known by its manifest, as it is encrypted, or an earlier version wrote it. Nor is it with
+/// row security: policies go by roles, settings, addresses and whatever else a function can find out.
+fn family(head: &Head) -> Option<Family<'_>> {
     let mut flags = selection(&head.options);
     let has = |wanted: &str| flags.iter().any(|flag| flag.starts_with(wanted));
     if has("--filter=") && head.filter_sha256.is_none()
-        || has("--enable-row-security") && head.role.is_none()
+        || has("--enable-row-security")
         || head.encryption.as_ref().is_some_and(|encryption| encryption.selected)
     {
         return None;
@@ -210,7 +213,7 @@ fn family(head: &Head) -> Option<(&str, Option<&str>, Vec<String>, Option<&str>,
     // The same file may say something else today, and another the same.
     flags.retain(|flag| !flag.starts_with("--filter="));
     let cluster = head.system_identifier.as_deref();
-    Some((&head.database, cluster, flags, head.filter_sha256.as_deref(), head.role.as_deref()))
+    Some((&head.database, cluster, flags, head.filter_sha256.as_deref()))
 }
 
 /// Whether and why each whole backup is kept. Those of each database of each cluster are for themselves, and so is each selection of

@@ -195,9 +195,6 @@ pub struct Head {
     /// SHA-256 of what stood in the files of `--filter`: their names tell nothing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub filter_sha256: Option<String>,
-    /// With `--enable-row-security`: whose rows these are.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub role: Option<String>,
     /// Entries of the table of contents.
     pub entries: u32,
     #[serde(default)]
@@ -234,7 +231,6 @@ impl Head {
             // Some may name tables.
             options,
             filter_sha256: _,
-            role: _,
             entries: _,
             large_objects: _,
             base: _,
@@ -258,7 +254,6 @@ impl Head {
             jobs,
             options: options.into_iter().filter(|flag| is_told(flag)).collect(),
             filter_sha256: None,
-            role: None,
             entries: 0,
             large_objects: LargeObjects::default(),
             base: None,
@@ -449,7 +444,6 @@ mod tests {
                 jobs: 2,
                 options: vec!["-t".into(), "x}".into()],
                 filter_sha256: None,
-                role: None,
                 entries: 4,
                 large_objects: LargeObjects::default(),
                 base: Some("a".into()),

@@ -104,8 +104,6 @@ struct Backup<'a> {
     system_identifier: Option<String>,
     /// See [`program::filter`].
     filter: Option<Vec<u8>>,
-    /// See [`Head::role`].
-    role: Option<String>,
 }
 
 /// What the schema phase leaves.
@@ -137,10 +135,6 @@ impl<'a> Backup<'a> {
             program.check_compression(spec)?;
         }
         let filter = program::filter(&options.selection)?;
-        let role = match options.login.row_security {
-            true => Some(leader.connection.query(b"SELECT current_user")?.text(0, 0)),
-            false => None,
-        };
         let database = leader.connection.database();
         let marker = Marker {
             database: database.clone(),
@@ -175,7 +169,6 @@ impl<'a> Backup<'a> {
             database,
             system_identifier,
             filter,
-            role,
         })
     }
 
@@ -288,7 +281,6 @@ impl<'a> Backup<'a> {
                 jobs: options.jobs,
                 options: options.selection.clone(),
                 filter_sha256: self.filter.map(|text| survey::sum(&text)),
-                role: self.role,
                 entries: schema.contents.entries,
                 large_objects,
                 base: taken.base,

@@ -34,7 +34,6 @@ pub fn manifest_of(files: &Files) -> Manifest {
             jobs: 1,
             options: vec![],
             filter_sha256: None,
-            role: None,
             entries: 0,
             large_objects: LargeObjects::default(),
             base: None,
