@@ -98,6 +98,37 @@ fn whole() -> &'static (Files, Manifest) {
     WHOLE.get_or_init(|| encrypted(&plain()))
 }
 
+/// Flags for pg_dump, as the manifest in the clear tells of them, and told of them before it named any.
+#[test]
+fn flags_of_before() {
+    let (whole, _) = whole();
+    for (options, told, selected, well) in [
+        (vec!["--no-privileges"], vec!["--no-privileges"], false, true),
+        (vec!["--no-privileges"], vec![], true, true),
+        (vec!["--no-privileges"], vec![], false, false),
+        (vec!["--no-privileges"], vec!["--no-owner"], false, false),
+        (vec!["--table=t"], vec![], true, true),
+        (vec!["--table=t"], vec![], false, false),
+        (vec!["--lock-wait-timeout=1"], vec![], false, true),
+        (vec![], vec![], false, true),
+        (vec![], vec![], true, false),
+    ] {
+        let texts = |flags: &[&str]| flags.iter().map(|flag| flag.to_string()).collect::<Vec<_>>();
+        let mut own = manifest_of(&plain());
+        own.head.options = texts(&options);
+        let mut files = whole.clone();
+        files.insert(b"manifest.json.age".to_vec(), sealed(&own.to_text().unwrap()).into());
+        publish(&mut files, &own);
+        let text = files.get(&b"manifest.json"[..]).unwrap();
+        let mut public = Manifest::from_text(text).unwrap();
+        public.head.options = texts(&told);
+        public.head.encryption.as_mut().unwrap().selected = selected;
+        files.insert(b"manifest.json".to_vec(), public.to_text().unwrap().into());
+        let opened = Archive::from_locked_files(files, &us().keys);
+        assert_eq!(opened.is_ok(), well, "{options:?} {told:?} {selected}");
+    }
+}
+
 #[test]
 fn the_key_opens_it_and_no_other_does() {
     let (files, own) = whole().clone();

@@ -5,7 +5,8 @@
 //! whether all of it is there and whole can be told without a key.
 
 use super::destination::{Destination, Output, Sibling};
-use super::manifest::{self, hex, Encryption, FileRecord, Manifest};
+use super::expire::selection;
+use super::manifest::{self, hex, Encryption, FileRecord, Head, Manifest};
 use crate::archive::read_error;
 use crate::crypt::{self, Keys, Opened, Refusal, Sealed, Sealing};
 use crate::error::{Error, ErrorKind, Result};
@@ -244,7 +245,11 @@ pub fn agree(public: &Manifest, own: &Manifest) -> Result<()> {
             ));
         }
     }
-    if *said != meant {
+    // Until the flags that name nothing were told, none was, and any of them was a choice.
+    let chose = !selection(&own.head.options).is_empty();
+    let before = Encryption { selected: chose, ..encryption.clone() };
+    let before = Head { options: Vec::new(), encryption: Some(before), ..meant.clone() };
+    if *said != meant && *said != before {
         return differ(format!("What \"{}\" says of the backup was changed.", manifest::FILE));
     }
     let mut names: Vec<String> =
