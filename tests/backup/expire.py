@@ -11,6 +11,7 @@ import time
 
 from backup.zoo import create, place
 from restore.common import pg18
+from harness.faults import Faults
 from harness.program import firn, start
 
 SMALL = "CREATE TABLE t (i int, t text); INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 50) i; CREATE TABLE u (i int)"
@@ -311,6 +312,28 @@ def filters(cluster):
     assert r.stdout.count("it does not tell which part") == 4, r.stdout
 
 
+def gone(cluster, store):
+    """A store that goes away while backups are removed ends the run: it is not waited for again with each of them."""
+    source(cluster)
+    base = f"s3://bucket/gone-{random.randrange(10**6)}"
+    for n in range(5):
+        firn(cluster, "backup", "small", f"{base}/{n}", "-j", "1", env=store.env)
+
+    def run(proxy, *flags, code):
+        env = {**store.env, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}", "FIRN_STORE_OPTIONS": "max_retries=1, retry_timeout_ms=300"}
+        return expire(cluster, base, "--keep=1", *flags, env=env, code=code)
+
+    with Faults(store.gateway.port, 0, 0.0) as proxy:
+        run(proxy, "--dry-run", code=0)
+        surveyed = proxy.requests
+    with Faults(store.gateway.port, 0, 0.0, after=surveyed + 3) as proxy:
+        r = run(proxy, code=1)
+        assert r.stdout.count("could not remove") == 1 and "keep 4" not in r.stdout, (r.stdout, r.stderr)
+        proxy.revive()
+        run(proxy, code=0)
+        assert list(states(cluster, base, env=store.env)) == ["4"]
+
+
 def in_store(cluster, store):
     """In an object store: rules, incremental backups, and a store that fails in between."""
     source(cluster)
@@ -376,4 +399,4 @@ def in_store(cluster, store):
 CASES = {"expire rules": rules, "expire left alone": left_alone, "expire kills": kills, "expire halfway": halfway,
          "expire two at once": two_at_once, "expire selections": selections,
          "expire filters": filters}
-STORE_CASES = {"expire": in_store}
+STORE_CASES = {"expire": in_store, "expire gone": gone}

@@ -11,7 +11,7 @@ pub use rules::Rules;
 
 use super::halt::Halt;
 use super::list::DEPTH;
-use super::manifest::{Head, Marker};
+use super::manifest::{self, Head, Marker};
 use super::place::Place;
 use super::survey::{survey, Lot, Standing};
 use crate::error::{Error, ErrorKind, Result};
@@ -67,7 +67,8 @@ pub struct Expired {
 /// Removes what the rules do not keep; `each` learns of every backup, in order of name, after its fate is sealed. Answers what could
 /// not be looked at.
 ///
-/// Removals that an earlier run began are finished. One that fails does not keep the others from being removed; the error comes at the end.
+/// Removals that an earlier run began are finished. One that fails does not keep the others from being removed, unless the store
+/// does not answer at all any more; the error comes at the end.
 pub fn run(
     options: &Options,
     stop: Arc<AtomicBool>,
@@ -86,6 +87,7 @@ pub fn run(
             (Some(None), None) => (Fate::Removed, "no rule keeps it".to_string()),
             (_, foreign) => other(lot, foreign.as_deref(), options.incomplete_hours),
         };
+        let mut answers = Ok(());
         let done = match fate {
             _ if options.dry_run => Ok(Removal::Done),
             Fate::Removed => remove::remove(options, lot, &halt),
@@ -99,12 +101,15 @@ pub fn run(
                 (fate, why) = (Fate::Left, "it was changed or finished meanwhile".to_string());
             }
             Err(e) if e.kind == ErrorKind::Cancelled => return Err(e),
-            // It stays, with a note that says nothing as long as the manifest is there.
-            Err(_) if fate == Fate::Kept => {}
             Err(e) => {
-                (fate, why) = (Fate::Failed, e.message.clone());
-                failures += 1;
-                failed.get_or_insert((&lot.name, e));
+                // A store that is gone would be waited for again with each of them.
+                answers = place.has(manifest::DOOMED).map(|_| ());
+                // What is kept stays, with a note that says nothing as long as the manifest is there.
+                if fate != Fate::Kept {
+                    (fate, why) = (Fate::Failed, e.message.clone());
+                    failures += 1;
+                    failed.get_or_insert((&lot.name, e));
+                }
             }
         }
         let (database, snapshot_time, selected) = match &lot.standing {
@@ -128,12 +133,16 @@ pub fn run(
             size: lot.size,
             files: lot.files,
         })?;
+        if let Err(e) = answers {
+            failed.get_or_insert((&lot.name, e));
+            break;
+        }
     }
     match failed {
         None => Ok(unread),
         Some((name, e)) => {
             let more = match failures {
-                1 => String::new(),
+                0 | 1 => String::new(),
                 n => format!(" (and {} others)", n - 1),
             };
             let message = format!("could not remove backup \"{name}\"{more}: {}", e.message);
