@@ -222,11 +222,68 @@ def no_owner_of_database(world):
     assert firn(server, "postgres", path, "-C", "--resume").fails("gone_owner").code == 1
     with server.connect() as c:
         c.execute("CREATE ROLE lets_in; CREATE ROLE gone_owner")
-    firn(*args, "--resume").ok()
+    assert 'belongs to "gone_owner" now' in firn(*args, "--resume").ok().out
     with server.connect() as c:
         assert c.execute(owner).fetchone() == ("gone_owner",)
         c.execute("DROP DATABASE no_owner WITH (FORCE)")
         c.execute("DROP ROLE gone_owner")
+
+
+def given_away(world):
+    """--create --resume changes the owner of no database but one that the unfinished restore has made without its owner, and once."""
+    server = world.server()
+    owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'given_away'"
+
+    def belongs(to):
+        with server.connect() as c:
+            assert c.execute(owner).fetchone() == (to,)
+
+    def run(sql):
+        with server.connect() as c:
+            for statement in sql.split(";"):
+                c.execute(statement)
+
+    run("DROP DATABASE IF EXISTS given_away WITH (FORCE); DROP ROLE IF EXISTS had_it; DROP ROLE IF EXISTS has_it; DROP ROLE IF EXISTS lets_in;"
+        "CREATE ROLE had_it; CREATE ROLE has_it; CREATE ROLE lets_in; CREATE DATABASE given_away OWNER had_it")
+    with server.connect("given_away") as c:
+        c.execute("CREATE FUNCTION let_in() RETURNS bool LANGUAGE sql AS "
+                  "$$SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'lets_in')$$;"
+                  "CREATE TABLE u (i int CHECK (let_in())); INSERT INTO u VALUES (1); CREATE TABLE t AS SELECT 1 AS i")
+    path = world.archive("given-away", lambda p: server.archive("given_away", p, "c"))
+    other = world.archive("given-away-other", lambda p: server.archive("given_away", p, "c", "0"))
+    args = (server, "postgres", path, "-C")
+    # Nothing is unfinished: the database is somebody's.
+    run("DROP DATABASE given_away")
+    firn(*args).ok()
+    belongs("had_it")
+    run("ALTER DATABASE given_away OWNER TO has_it")
+    assert firn(*args, "--resume").fails("there is no unfinished restore").code == 2
+    belongs("has_it")
+    # A restore that made it for its owner is unfinished, and somebody has given it away since; or it is of another archive.
+    run("DROP DATABASE given_away; DROP ROLE lets_in")
+    firn(*args).fails("u")
+    belongs("had_it")
+    run("ALTER DATABASE given_away OWNER TO has_it")
+    firn(server, "postgres", other, "-C", "--resume").fails("another archive")
+    run("CREATE ROLE lets_in")
+    firn(*args, "--resume").ok()
+    belongs("has_it")
+    # It was made without: that is done once, and not where the flags are others.
+    run("DROP DATABASE given_away; DROP ROLE had_it; DROP ROLE lets_in")
+    firn(*args, "--on-error", "continue").fails("had_it", "errors ignored on restore: 2")
+    run("CREATE ROLE had_it")
+    firn(*args, "--resume", "-x").fails("begun with other options")
+    belongs("postgres")
+    assert 'belongs to "had_it" now' in firn(*args, "--resume").fails("u").out
+    belongs("had_it")
+    run("ALTER DATABASE given_away OWNER TO has_it; CREATE ROLE lets_in")
+    firn(*args, "--resume").ok()
+    belongs("has_it")
+    # Nothing is known of an empty one.
+    run("DROP DATABASE given_away; CREATE DATABASE given_away OWNER has_it TEMPLATE template0")
+    assert 'belongs to "has_it", in the archive to "had_it"' in firn(*args, "--resume").ok().out
+    belongs("has_it")
+    run("DROP DATABASE given_away; DROP ROLE had_it; DROP ROLE has_it; DROP ROLE lets_in")
 
 
 def limited(world):
@@ -358,5 +415,5 @@ def settings_of_the_target(world):
 
 
 def cases(world):
-    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_owner_of_database, limited, no_role, unprivileged, no_server, environment, settings_of_the_target):
+    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_owner_of_database, given_away, limited, no_role, unprivileged, no_server, environment, settings_of_the_target):
         yield f"errors {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

@@ -1,8 +1,8 @@
 //! The target database: creating it, and dropping what is in the way.
 
-use super::journal::fence;
+use super::journal::{self, fence};
 use super::session::{self, Target};
-use super::{tell, Options};
+use super::{tell, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
@@ -15,19 +15,31 @@ use std::time::Duration;
 /// Between looks whether a database is still being made.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Create the archive's database, as `pg_restore --create` does; returns its name, and what of it failed and was passed over. With
-/// `--resume` it may exist.
+/// A database that was made, or that was there.
+pub struct Made {
+    /// For [`Target::connect`].
+    pub name: String,
+    /// It was made without its owner, who could not be had: what failed.
+    pub ownerless: Option<String>,
+}
+
+fn entry_of(archive: &Archive) -> Result<Entry<'_>> {
+    archive
+        .toc()
+        .entries()
+        .find(|e| e.desc == b"DATABASE")
+        .ok_or_else(|| Error::archive("the archive does not say how to create its database"))
+}
+
+/// Create the archive's database, as `pg_restore --create` does. With `--resume` it may exist, and nothing is changed then: what is in it
+/// may have nothing to do with this restore.
 pub fn create(
     archive: &Archive,
     options: &Options,
     watch: &dyn Watch,
     stopped: &dyn Fn() -> bool,
-) -> Result<(String, Option<String>)> {
-    let toc = archive.toc();
-    let entry = toc
-        .entries()
-        .find(|e| e.desc == b"DATABASE")
-        .ok_or_else(|| Error::archive("the archive does not say how to create its database"))?;
+) -> Result<Made> {
+    let entry = entry_of(archive)?;
     let name = String::from_utf8(entry.tag.to_vec()).map_err(|_| {
         Error::usage("the name of the archive's database is not in UTF-8")
             .hint("Create the database yourself and restore into it without --create.")
@@ -56,8 +68,7 @@ pub fn create(
     literal.push(b')');
     let exists = connection.query(&literal)?.flag(0, 0);
     if exists && options.resume {
-        let ignored = give(&connection, &entry, options)?;
-        return Ok((connection_string(&name, &options.target), ignored));
+        return Ok(Made { name: connection_string(&name, &options.target), ownerless: None });
     }
     if exists && options.clean {
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
@@ -73,7 +84,7 @@ pub fn create(
     if !options.no_owner && !entry.owner.is_empty() {
         owner = [b" OWNER = ", &quote_ident(entry.owner)[..]].concat();
     }
-    let mut ignored = None;
+    let mut ownerless = None;
     while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
         let owner = std::mem::take(&mut owner);
         let mut made = connection.run(&[statement, &owner].concat());
@@ -82,14 +93,14 @@ pub fn create(
             if options.go_on_after_errors && !owner.is_empty() && is_of_owner(&failure.error) {
                 let message = format!("{}: {}", describe(&entry), failure.error.message);
                 made = connection.run(statement);
-                ignored = Some(message);
+                ownerless = Some(message);
             }
         }
         made?;
         tell::notices(&connection, watch);
         rest = after;
     }
-    Ok((connection_string(&name, &options.target), ignored))
+    Ok(Made { name: connection_string(&name, &options.target), ownerless })
 }
 
 /// There is no such role, or one may not give it databases.
@@ -97,29 +108,54 @@ fn is_of_owner(error: &Error) -> bool {
     matches!(error.sqlstate.as_deref(), Some("42704" | "42501"))
 }
 
-/// A run that made the database for want of its owner without it said so, and nobody else knows of it. Answers what failed and was
-/// passed over.
-fn give(connection: &Connection, entry: &Entry, options: &Options) -> Result<Option<String>> {
-    if options.no_owner || entry.owner.is_empty() {
-        return Ok(None);
-    }
-    let sql = [
-        b"SELECT pg_catalog.pg_get_userbyid(datdba) FROM pg_catalog.pg_database WHERE datname = ",
-        &quote_literal(entry.tag)[..],
-    ];
-    let found = connection.query(&sql.concat())?;
-    if found.is_empty() || found.get(0, 0) == Some(entry.owner) {
-        return Ok(None);
-    }
-    let sql =
+/// Whose the database of a connection is.
+fn owner(connection: &Connection) -> Result<Vec<u8>> {
+    let found = connection.query(
+        b"SELECT pg_catalog.pg_get_userbyid(datdba) FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()",
+    )?;
+    Ok(found.get(0, 0).unwrap_or_default().to_vec())
+}
+
+/// An unfinished restore has noted that it made the database without its owner: give it to him, once, as somebody may give it to others
+/// later. Answers what failed and was passed over.
+pub fn give(
+    connection: &Connection,
+    archive: &Archive,
+    options: &Options,
+    terms: &Terms,
+    watch: &dyn Watch,
+) -> Result<Option<String>> {
+    let entry = entry_of(archive)?;
+    let alter =
         [b"ALTER DATABASE ", &quote_ident(entry.tag)[..], b" OWNER TO ", &quote_ident(entry.owner)];
-    match connection.run(&sql.concat()) {
-        Ok(_) => Ok(None),
-        Err(failure) if options.go_on_after_errors && is_of_owner(&failure.error) => {
-            Ok(Some(format!("{}: {}", describe(entry), failure.error.message)))
+    match journal::change_terms(connection, &alter.concat(), terms) {
+        Ok(()) => {
+            let owner = String::from_utf8_lossy(entry.owner);
+            watch.event(&Event::Note(&format!("the database belongs to \"{owner}\" now")));
+            Ok(None)
         }
-        Err(failure) => Err(failure.error),
+        Err(error) if options.go_on_after_errors && is_of_owner(&error) => {
+            Ok(Some(format!("{}: {}", describe(&entry), error.message)))
+        }
+        Err(error) => Err(error),
     }
+}
+
+/// A database that was there, without a journal: nobody knows whether it is one that a run had made, so its owner is told, not changed.
+pub fn tell_owner(
+    connection: &Connection,
+    archive: &Archive,
+    options: &Options,
+    watch: &dyn Watch,
+) -> Result<()> {
+    let wanted = entry_of(archive)?.owner;
+    let owner = owner(connection)?;
+    if !options.no_owner && !wanted.is_empty() && owner != wanted {
+        let [owner, wanted] = [&owner, wanted].map(String::from_utf8_lossy);
+        let note = format!("the database belongs to \"{owner}\", in the archive to \"{wanted}\"; that is left as it is");
+        watch.event(&Event::Note(&note));
+    }
+    Ok(())
 }
 
 /// A database name for [`Target::connect`] that libpq takes for nothing but a name. It looks for connection strings in the

@@ -150,12 +150,14 @@ fn unseen(connection: &Connection) -> Result<[String; 2]> {
     Ok([format!("{UNSEEN}{}", alter("DISABLE")), alter("ENABLE ALWAYS")])
 }
 
+/// A value of the run's row.
+fn text(value: serde_json::Result<String>) -> Result<Vec<u8>> {
+    let text = value.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    Ok(quote_literal(text.as_bytes()))
+}
+
 /// Begin a journal. A publication of all tables has its tables, too, and lets only such with a replica identity change.
 pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Result<()> {
-    let text = |value: serde_json::Result<String>| -> Result<Vec<u8>> {
-        let text = value.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-        Ok(quote_literal(text.as_bytes()))
-    };
     let [unseen, seen] = unseen(connection)?;
     let mut sql = format!(
         "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL default_table_access_method = heap;\n\
@@ -180,6 +182,13 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
         failure.error.hint("The restoring role needs CREATE on the database, for the journal.")
     })?;
     Ok(())
+}
+
+/// Do something that changes what holds for the restore.
+pub fn change_terms(connection: &Connection, sql: &[u8], terms: &Terms) -> Result<()> {
+    let update = format!("; UPDATE {SCHEMA}.run SET terms = ").into_bytes();
+    let sql = [sql, &update, &text(serde_json::to_string(terms))?, b";"].concat();
+    transaction(connection, &sql)
 }
 
 /// The journal is of what is to be gone on with.
@@ -292,12 +301,12 @@ pub fn has(connection: &Connection, step: u32, entry: Option<u32>) -> Result<boo
 
 /// All steps are done: say so durably. What was committed before is durable then, too.
 pub fn all_done(connection: &Connection) -> Result<()> {
-    transaction(connection, &format!("UPDATE {SCHEMA}.run SET phase = 'restored';"))
+    transaction(connection, format!("UPDATE {SCHEMA}.run SET phase = 'restored';").as_bytes())
 }
 
 /// Remove the journal, durably.
 pub fn end(connection: &Connection) -> Result<()> {
-    transaction(connection, &removal(&unseen(connection)?))
+    transaction(connection, removal(&unseen(connection)?).as_bytes())
 }
 
 fn removal([unseen, seen]: &[String; 2]) -> String {
@@ -328,9 +337,9 @@ pub fn end_if_empty(connection: &Connection) -> Result<bool> {
     Ok(true)
 }
 
-fn transaction(connection: &Connection, sql: &str) -> Result<()> {
-    let sql = format!("BEGIN; SET LOCAL synchronous_commit = on; {sql} COMMIT;");
-    connection.run(sql.as_bytes()).map_err(|failure| {
+fn transaction(connection: &Connection, sql: &[u8]) -> Result<()> {
+    let sql = [b"BEGIN; SET LOCAL synchronous_commit = on; ", sql, b" COMMIT;"].concat();
+    connection.run(&sql).map_err(|failure| {
         let _ = connection.run(b"ROLLBACK");
         failure.error
     })?;

@@ -72,6 +72,9 @@ pub struct Terms {
     /// The database had objects before.
     #[serde(default)]
     pub had_objects: bool,
+    /// The database was made without its owner.
+    #[serde(default)]
+    pub ownerless: bool,
     #[serde(skip)]
     chosen: OnceLock<Vec<bool>>,
 }
@@ -164,6 +167,7 @@ impl Terms {
             let mut all = value.as_object().cloned().unwrap_or_default();
             all.remove("facts");
             all.remove("had_objects");
+            all.remove("ownerless");
             let mut flat = Vec::new();
             for (name, value) in all {
                 match value.as_object() {
@@ -193,6 +197,7 @@ impl Options {
             truncate: self.truncate,
             redirects: self.redirects.clone(),
             had_objects: false,
+            ownerless: false,
             chosen: OnceLock::new(),
         }
     }
@@ -245,8 +250,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         true => Some(database::create(&archive, options, watch, &|| stop.is_set())?),
         false => None,
     };
-    let (created, ownerless) = created.unzip();
-    let dbname = created.as_deref();
+    let dbname = created.as_ref().map(|made| &made.name[..]);
+    let ownerless = created.as_ref().and_then(|made| made.ownerless.clone());
     let connection = options.target.connect(dbname)?;
     session::prepare(&connection, archive.toc(), &options.target, None)?;
     session::refuse_views(&connection);
@@ -278,7 +283,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             }
             let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
             options.add_reloads(&connection, archive.toc(), &mut facts)?;
-            Terms { had_objects: check::has_objects(&connection)?, ..now(facts) }
+            let had_objects = check::has_objects(&connection)?;
+            Terms { had_objects, ownerless: ownerless.is_some(), ..now(facts) }
         }
     };
     if let Some(reason) = terms.facts.no_staging.as_ref().filter(|_| terms.rules.staged_partitions)
@@ -309,7 +315,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let mut report = Report {
         statements_archive: plan.statements_archive,
         statements_planned: plan.statements_planned,
-        ignored: ownerless.flatten().into_iter().collect(),
+        ignored: ownerless.into_iter().collect(),
         ..Report::default()
     };
     if selection.is_empty() {
@@ -333,6 +339,9 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
                     .detail(what)
                     .hint("The restore may be complete. Without --resume a new one begins."));
             }
+            if options.create {
+                database::tell_owner(&connection, &archive, options, watch)?;
+            }
         }
         if terms.clean {
             watch.event(&Event::Phase("dropping"));
@@ -340,6 +349,9 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             report.ignored.extend(failed.into_iter().map(|what| format!("could not drop {what}")));
         }
         journal::begin(&connection, &identity, &terms)?;
+    } else if terms.ownerless {
+        let given = Terms { ownerless: false, ..terms.clone() };
+        report.ignored.extend(database::give(&connection, &archive, options, &given, watch)?);
     }
     let job = Job { archive: &archive, options, dbname, terms, selection, plan, watch, stop };
     let mut connection = connection;
