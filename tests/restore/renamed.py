@@ -189,25 +189,46 @@ def one_transaction(world, version):
 
 
 def crossed(world, version):
-    """What needs something of the old schema all the same is found at the end; in one transaction before it is over."""
+    """What this restore has made, and needs something of the old schema all the same, is found at the end; in one transaction before it
+    is over. What others make meanwhile beside an old schema that is in use is theirs."""
     server = world.server(version)
     db = server.fresh("renamed_crossed")
     with server.connect(db) as c:
-        c.execute("CREATE SCHEMA sales; CREATE TABLE sales.t (id int)")
+        c.execute("CREATE SCHEMA sales; CREATE TABLE sales.t (id int); CREATE TABLE sales.u (id int); CREATE SCHEMA beside; CREATE TABLE beside.t (id int)")
     path = world.archive(f"renamed-crossed-{version}", lambda p: server.archive(db, p, "c"))
-    # The server's part: whoever makes a table makes a view of the old one.
-    hook = """CREATE SCHEMA sales; CREATE TABLE sales.t (id int); CREATE VIEW public.before AS SELECT * FROM sales.t;
+    # The server's part: whoever makes a table does this, once.
+    hook = """CREATE SCHEMA sales; CREATE TABLE sales.t (id int PRIMARY KEY); CREATE TABLE sales.parts (id int) PARTITION BY LIST (id);
+        CREATE FUNCTION sales.f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NEW; END$$;
+        CREATE FUNCTION sales.e() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN END$$;
+        CREATE TABLE public.used (id int); CREATE VIEW public.before AS SELECT * FROM sales.t; CREATE TABLE public.hooked (i int);
         CREATE FUNCTION public.hook() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN
-        IF to_regclass('public.v') IS NULL THEN CREATE VIEW public.v AS SELECT * FROM sales.t; END IF; END$$;
+        IF NOT EXISTS (SELECT FROM public.hooked) AND to_regclass('{after}') IS NOT NULL THEN INSERT INTO public.hooked VALUES (1); {then} END IF; END$$;
         CREATE EVENT TRIGGER hook ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.hook()"""
-    for args, left in (([], 1), (["-1"], 0)):
+    ours = (("other.t", "CREATE VIEW other.v AS SELECT * FROM sales.t;", "rule _RETURN on view other.v needs table sales.t"),
+            ("beside.t", "ALTER TABLE beside.t ADD CONSTRAINT key FOREIGN KEY (id) REFERENCES sales.t;",
+             "constraint key on table beside.t needs table sales.t"))
+    for after, then, what in ours:
+        for args, left in (([], 1), (["-1"], 0), (["--transaction-size=1"], 1)):
+            server.fresh("target")
+            with server.connect("target") as c:
+                c.execute(hook.replace("{after}", after).replace("{then}", then))
+            run = firn(server, "target", path, *flag("sales", "other"), *args).fails(what)
+            assert run.code == 3 and "public.before" not in run.out, run.out
+            with server.connect("target") as c:
+                # Of several transactions all are there, as far as this restore goes.
+                for table in ("other.t", "other.u", "beside.t"):
+                    assert c.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone() == (bool(left),), f"{table}\n{run.out}"
+    theirs = """CREATE VIEW public.v AS SELECT * FROM sales.t; CREATE TABLE public.part PARTITION OF sales.parts FOR VALUES IN (1);
+        ALTER TABLE public.used ADD FOREIGN KEY (id) REFERENCES sales.t; CREATE EVENT TRIGGER theirs ON sql_drop EXECUTE FUNCTION sales.e();
+        CREATE TRIGGER theirs BEFORE INSERT ON public.used FOR EACH ROW EXECUTE FUNCTION sales.f(); CREATE TABLE beside.theirs (of sales.t);
+        CREATE PUBLICATION theirs FOR TABLES IN SCHEMA sales;"""
+    for args in ([], ["-j", "3"], ["-1"], ["--transaction-size=1"]):
         server.fresh("target")
         with server.connect("target") as c:
-            c.execute(hook)
-        run = firn(server, "target", path, *flag("sales", "other"), *args).fails("rule _RETURN on view public.v needs table sales.t")
-        assert run.code == 3 and "public.before" not in run.out, run.out
+            c.execute(hook.replace("{after}", "beside.t").replace("{then}", theirs))
+        run = firn(server, "target", path, *flag("sales", "other"), *args).ok()
         with server.connect("target") as c:
-            assert c.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'other'").fetchone() == (left,), run.out
+            assert c.execute("SELECT to_regclass('public.v') IS NOT NULL").fetchone() == (True,), run.out
 
 
 def some(world, version):

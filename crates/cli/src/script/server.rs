@@ -3,12 +3,12 @@
 //! There is no journal. What fails ends it; with one transaction nothing of it stays.
 
 use super::{walk, Sink, Wishes};
-use crate::archive::{Archive, Entry};
+use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
 use crate::plan::redirect::Redirects;
-use crate::plan::select::{select, unmatched};
+use crate::plan::select::{select, unmatched, Selection};
 use crate::report::{Event, Watch};
 use crate::restore::data::{copy_rows, Flow};
 use crate::restore::database::connection_string;
@@ -45,6 +45,10 @@ struct Server<'a> {
     /// The last statement was COMMIT.
     committing: bool,
     redirects: &'a Redirects,
+    /// What is restored.
+    chosen: (&'a Toc, &'a Selection),
+    /// COMMIT is the end of it all.
+    single: bool,
     /// What needed something of schemas whose objects are redirected, before. Nothing in a database that is made.
     crossing: BTreeSet<String>,
     /// The database that was made, as a connection string.
@@ -68,6 +72,18 @@ impl Server<'_> {
         }
         error
     }
+
+    /// What was restored needs nothing of the schemas whose objects went elsewhere.
+    fn crosses_nothing(&self) -> Result<()> {
+        let (connection, redirects) = (&self.connection, self.redirects);
+        let found = schemas::differences(connection, redirects, &self.crossing, self.chosen)?;
+        found.iter().for_each(|what| self.watch.event(&Event::Note(what)));
+        if found.is_empty() {
+            return Ok(());
+        }
+        let message = "what was restored needs something of a schema that is redirected";
+        Err(Error::new(ErrorKind::Verify, message))
+    }
 }
 
 impl Sink for Server<'_> {
@@ -78,16 +94,12 @@ impl Sink for Server<'_> {
         if self.stop.is_set() {
             return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
         }
-        self.committing = text.starts_with(b"COMMIT");
-        if self.committing {
-            let redirects = self.redirects;
-            let found = schemas::differences(&self.connection, redirects, &self.crossing)?;
-            found.iter().for_each(|what| self.watch.event(&Event::Note(what)));
-            if !found.is_empty() {
-                let message = "what was restored needs something of a schema that is redirected";
-                return Err(Error::new(ErrorKind::Verify, message));
-            }
+        let commits = text.starts_with(b"COMMIT");
+        self.committing = false;
+        if commits && self.single {
+            self.crosses_nothing()?;
         }
+        self.committing = commits;
         let result = self.connection.run(text);
         tell::notices(&self.connection, self.watch);
         let Err(failure) = result else { return Ok(()) };
@@ -172,6 +184,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         true => BTreeSet::new(),
         false => schemas::crossing(&connection, &options.redirects)?,
     };
+    let selection = select(archive.toc(), &terms.filter);
     watch.event(&Event::Phase("restoring"));
     let wishes = Wishes { filter, ..wishes.clone() };
     let canceller = Mutex::new(connection.canceller());
@@ -185,6 +198,8 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         failed: None,
         committing: false,
         redirects: &options.redirects,
+        chosen: (archive.toc(), &selection),
+        single: wishes.single_transaction,
         crossing,
         made: None,
     };
@@ -217,9 +232,12 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
         return Ok(Report::default());
     }
+    // Of several transactions none can take back what the others have done.
+    if !wishes.single_transaction {
+        server.crosses_nothing()?;
+    }
     let made = server.made.take();
     drop(server);
-    let selection = select(archive.toc(), &terms.filter);
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         finish::analyze(options, made.as_deref(), &archive, &selection, watch, stop)?;

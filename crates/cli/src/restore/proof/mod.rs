@@ -42,7 +42,8 @@ pub(super) fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<
         .map(|s| format!("{}: it was done twice", tell::name(&job.plan, toc, *s)));
     differences.extend(twice);
     let (redirects, before) = (&job.terms.redirects, &job.terms.facts.crossing);
-    differences.extend(schemas::differences(connection, redirects, before)?);
+    let chosen = (toc, &job.selection);
+    differences.extend(schemas::differences(connection, redirects, before, chosen)?);
     let mut counted = rows::Counted::default();
     if job.options.count_rows && job.terms.filter.wants_data() {
         job.watch.event(&Event::Phase("counting rows"));
