@@ -50,6 +50,58 @@ def few(world, taken):
     raise AssertionError(f"nothing is said of the connections that there are not: {run.out}")
 
 
+def taking_places(server, path, fault, *args):
+    """Restore with two connections into `target`; `fault(message, said, crowd)` may return what is done at a message, and call `crowd`, after
+    which all places but those of the restore are taken."""
+    others, done, child = [], threading.Event(), []
+
+    def crowd():
+        while not done.is_set():
+            try:
+                others.append(server.connect())
+            except psycopg.OperationalError:
+                time.sleep(0.001)
+    crowding = threading.Thread(target=crowd)
+
+    def begin():
+        crowding.start()
+        # All places but that of this one are taken before it is cut.
+        time.sleep(0.5)
+
+    def said():
+        while not child:
+            time.sleep(0.001)
+        return child[0].read()
+
+    folder = os.path.join(server.root, "places")
+    with Proxy(folder, server.root) as proxy:
+        proxy.arm(lambda message: fault(message, said, begin), again=True)
+        child.append(firn(server, "target", path, *proxy.where("target"), "-j", "2", *args, where=False, wait=False))
+        try:
+            while child[0].poll() is None and not any(text in child[0].read() for text in (FEWER, LOST)):
+                time.sleep(0.01)
+        finally:
+            done.set()
+            if crowding.ident:
+                crowding.join()
+            for other in others:
+                other.close()
+        run = child[0].wait()
+        assert crowding.ident and not proxy.trouble, f"{proxy.trouble}\n{run.out}"
+    shutil.rmtree(folder, ignore_errors=True)
+    assert "connecting again" in run.out and LOST not in run.out, run.out
+    return run
+
+
+def until_taken(attempt):
+    """The place may be had again sooner than the others have it: then all that again."""
+    for _ in range(6):
+        run = attempt()
+        if FEWER in run.out:
+            return
+    raise AssertionError(f"its place was never taken: {run.out}")
+
+
 def place_taken(world):
     """A connection is lost, and somebody else has its place before it is made again: the others do what is left, and go on with what
     they do meanwhile."""
@@ -59,45 +111,87 @@ def place_taken(world):
             c.execute(f"CREATE TABLE t{n} AS SELECT i, md5(i::text) FROM generate_series(1, 3000) i")
     path = world.archive("places", lambda p: server.archive("places", p, "c"))
     server.pg_restore(server.fresh("oracle"), path)
-    for _ in range(6):
-        server.fresh("target")
-        others, done = [], threading.Event()
 
-        def crowd():
-            while not done.is_set():
-                try:
-                    others.append(server.connect())
-                except psycopg.OperationalError:
-                    time.sleep(0.001)
-        crowding = threading.Thread(target=crowd)
-        with Proxy(os.path.join(server.root, "places"), server.root) as proxy:
-            def fault(message):
-                if b"COPY public.t" not in message.sql:
-                    return None
-                crowding.start()
-                # All places but that of this one are taken before it is cut.
-                time.sleep(0.5)
-                return px.cut_before
-            proxy.arm(fault)
-            child = firn(server, "target", path, *proxy.where("target"), "-j", "2", where=False, wait=False)
-            try:
-                while child.poll() is None and not any(text in child.read() for text in (FEWER, LOST)):
-                    time.sleep(0.01)
-            finally:
-                done.set()
-                crowding.join()
-                for other in others:
-                    other.close()
-            run = child.wait()
-            assert proxy.fired.is_set(), run.out
-        shutil.rmtree(os.path.join(server.root, "places"), ignore_errors=True)
-        run.ok()
-        assert "connecting again" in run.out and LOST not in run.out, run.out
+    def attempt():
+        server.fresh("target")
+        cut = []
+
+        def fault(message, _, crowd):
+            if cut or b"COPY public.t" not in message.sql:
+                return None
+            cut.append(message)
+            crowd()
+            return px.cut_before
+        run = taking_places(server, path, fault).ok()
         same_blocks(server.dump("oracle"), server.dump("target"))
-        # It may have been quicker than the others.
-        if FEWER in run.out:
-            return
-    raise AssertionError(f"its place was never taken: {run.out}")
+        return run
+    until_taken(attempt)
+
+
+def place_of_pieces(world):
+    """The same while a step is done entry by entry, as one of them cannot be: others go on where it was broken off."""
+    server = narrow(world)
+    with server.connect(server.fresh("places")) as c:
+        for n in range(8):
+            c.execute(f"CREATE TABLE t{n} AS SELECT 1 AS i; GRANT SELECT ON t{n} TO PUBLIC")
+    path = world.archive("places-granted", lambda p: server.archive("places", p, "c"))
+
+    def target(name):
+        with server.connect(server.fresh(name)) as c:
+            c.execute("CREATE TABLE t3 (other text)")
+        return name
+    server.pg_restore(target("oracle"), path, check=False)
+    with server.connect("oracle") as c:
+        # What cannot be restored is not granted, either.
+        c.execute("REVOKE SELECT ON t3 FROM PUBLIC")
+
+    def attempt():
+        target("target")
+        cut = []
+
+        def fault(message, _, crowd):
+            # By itself, after others of its kind.
+            if cut or message.sql.count(b"GRANT SELECT ON TABLE ") != 1 or b"GRANT SELECT ON TABLE public.t5 TO" not in message.sql:
+                return None
+            cut.append(message)
+            crowd()
+            return px.cut_before
+        run = taking_places(server, path, fault, "--on-error", "continue").fails("t3", "errors ignored on restore: 1")
+        with server.connect("target") as c:
+            c.execute("REVOKE SELECT ON t3 FROM PUBLIC")
+        same_blocks(server.dump("oracle"), server.dump_beside_journal("target"))
+        return run
+    until_taken(attempt)
+
+
+def place_of_second_try(world):
+    """The same while a step has its second try, when nothing else runs: that was none, and it has one still."""
+    server = narrow(world)
+    with server.connect(server.fresh("places")) as c:
+        for n in range(8):
+            c.execute(f"CREATE TABLE t{n} (i int)")
+    path = world.archive("places-schema", lambda p: server.archive("places", p, "c", extra=["-s"]))
+    server.pg_restore(server.fresh("oracle"), path)
+
+    def attempt():
+        server.fresh("target")
+        cut, failed = [], []
+
+        def fault(message, said, crowd):
+            if b"CREATE TABLE public.t5 " not in message.sql:
+                return None
+            if "t5 failed" not in said() or cut and not failed:
+                failed.extend(cut)
+                return px.error("40P01", 1)
+            if not cut:
+                cut.append(message)
+                crowd()
+                return px.cut_before
+            return None
+        run = taking_places(server, path, fault).ok()
+        same_blocks(server.dump("oracle"), server.dump("target"))
+        return run
+    until_taken(attempt)
 
 
 def name_held(world):
@@ -165,4 +259,6 @@ def cases(world):
         yield f"crowded, {taken} taken", lambda t=taken: few(world, t)
     yield "crowded, owner of a database", lambda: owner(world)
     yield "crowded, place taken", lambda: place_taken(world)
+    yield "crowded, place of pieces", lambda: place_of_pieces(world)
+    yield "crowded, place of a second try", lambda: place_of_second_try(world)
     yield "crowded, name held", lambda: name_held(world)

@@ -125,8 +125,8 @@ pub struct Site<'a> {
     pub go_on_after_errors: bool,
     pub watch: &'a dyn Watch,
     pub stop: Stop,
-    /// Entries that an earlier run did by themselves.
-    pub entries_done: HashSet<u32>,
+    /// Entries that were done by themselves, of steps that are not done.
+    pub entries_done: Mutex<HashSet<u32>>,
     /// Entries of rows that were there already, and were lost.
     pub again: HashSet<u32>,
     scheduler: Mutex<Scheduler<'a>>,
@@ -200,7 +200,7 @@ impl<'a> Site<'a> {
             go_on_after_errors: false,
             watch,
             stop: stop.within(),
-            entries_done: HashSet::new(),
+            entries_done: Mutex::default(),
             again: HashSet::new(),
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),
@@ -288,6 +288,12 @@ impl<'a> Site<'a> {
             self.watch.event(&Event::Skipped { what: &what });
             lock(&self.skipped).push(what);
         }
+    }
+
+    /// Some of the step's entries were done by themselves, by whoever had it before.
+    fn in_pieces(&self, step: u32) -> bool {
+        let done = lock(&self.entries_done);
+        !done.is_empty() && self.plan.entries(step as usize).iter().any(|p| done.contains(p))
     }
 
     /// The entries of a step that can still be done; the others are told as skipped.

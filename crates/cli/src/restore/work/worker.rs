@@ -1,58 +1,35 @@
-//! A worker: has a connection, and takes batches until nothing is left. Tables that are emptied first: [`reload`].
+//! A worker: has a connection, and takes batches until nothing is left.
+//!
+//! - [`session`]: its connection, made again when it breaks.
+//! - [`attempt`]: one transaction.
+//! - [`reload`]: tables that are emptied first.
 
+mod attempt;
 mod reload;
 mod session;
 
 use super::{lock, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
+use crate::plan::build::describe;
 use crate::plan::build::merge::foreign_key_name;
-use crate::plan::build::{copies_via_root, describe};
-use crate::plan::render::{large_objects, Settings};
 use crate::plan::schedule::{Batch, Outcome};
 use crate::plan::text::qualified;
 use crate::plan::Work;
 use crate::report::{Did, Event, Setback};
-use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
+use crate::restore::data::table_of_copy;
 use crate::restore::journal::{self, fence::Session};
-use crate::restore::tell::{notices, statement_at};
-use crate::restore::unlogged;
-use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use crate::restore::tell::notices;
+use attempt::{Attempt, Statements, Tried};
 use std::sync::PoisonError;
 
 pub(super) struct Worker<'s, 'a> {
     site: &'s Site<'a>,
     number: usize,
+    /// None before there is one, and when it was lost and another is not to be had.
     connection: Option<(Connection, Session)>,
-    /// The connection was lost and another is not to be had, while others work: they do what is left.
-    left_to_others: bool,
     /// What was done since the last batch began.
     did: Did,
-}
-
-/// Which statements are used for a step.
-#[derive(Clone, Copy)]
-enum Statements<'a> {
-    Planned,
-    /// The archive's, for all entries.
-    Originals(&'a [u32]),
-    /// The archive's, for one entry.
-    Piece(u32),
-    /// None: all entries were done as pieces.
-    Piecewise,
-}
-
-/// What a try of some steps came to.
-struct Tried {
-    error: Error,
-    statement: String,
-}
-
-impl From<Error> for Tried {
-    fn from(error: Error) -> Tried {
-        Tried { error, statement: String::new() }
-    }
 }
 
 /// Errors that may go away when what comes earlier in the archive is done, or when nothing else runs: objects not yet
@@ -69,7 +46,7 @@ fn may_pass(error: &Error) -> bool {
 
 impl<'s, 'a> Worker<'s, 'a> {
     pub fn new(site: &'s Site<'a>, number: usize) -> Worker<'s, 'a> {
-        Worker { site, number, connection: None, left_to_others: false, did: Did::default() }
+        Worker { site, number, connection: None, did: Did::default() }
     }
 }
 
@@ -111,6 +88,10 @@ impl Worker<'_, '_> {
             let outcome = |step: u32| {
                 batch.steps.iter().position(|s| *s == step).map_or(Outcome::NotRun, |n| outcomes[n])
             };
+            // A second try that was none is one that is to come.
+            for step in batch.steps.iter().filter(|s| outcome(**s) == Outcome::NotRun) {
+                lock(&site.tried).remove(step);
+            }
             let settled = |o: Outcome| matches!(o, Outcome::Done | Outcome::Failed);
             let steps = batch.steps.iter().copied().filter(|s| settled(outcome(*s)));
             self.did.steps = steps.clone().count();
@@ -139,16 +120,17 @@ impl Worker<'_, '_> {
     }
 
     fn run_batch(&mut self, batch: &Batch) -> Result<Vec<Outcome>> {
-        let steps = &batch.steps;
+        let (site, steps) = (self.site, &batch.steps);
         let whole = |step: &u32| {
-            self.site.living(*step).len() == self.site.plan.entries(*step as usize).len()
+            !site.in_pieces(*step)
+                && site.living(*step).len() == site.plan.entries(*step as usize).len()
         };
-        if lock(&self.site.dead).is_empty() || steps.iter().all(whole) {
-            let tried = match self.attempt_surely(steps, Statements::Planned) {
-                Ok(None) => return Ok(vec![Outcome::Done; steps.len()]),
-                Ok(Some(tried)) => tried,
-                Err(_) if self.left_to_others => return Ok(vec![Outcome::NotRun; steps.len()]),
-                Err(e) => return Err(e),
+        let none = lock(&site.dead).is_empty() && lock(&site.entries_done).is_empty();
+        if none || steps.iter().all(whole) {
+            let tried = match self.attempt_surely(steps, Statements::Planned)? {
+                Attempt::Done => return Ok(vec![Outcome::Done; steps.len()]),
+                Attempt::Failed(tried) => tried,
+                Attempt::Left => return Ok(vec![Outcome::NotRun; steps.len()]),
             };
             if steps.len() == 1 {
                 return Ok(vec![self.single(steps[0], tried)?]);
@@ -162,20 +144,22 @@ impl Worker<'_, '_> {
         for (n, step) in steps.iter().enumerate() {
             let waits_for_undone = steps[..n].iter().zip(&outcomes).any(|(before, outcome)| {
                 !matches!(outcome, Outcome::Done | Outcome::Failed)
-                    && self.site.plan.followers(*before as usize).contains(step)
+                    && site.plan.followers(*before as usize).contains(step)
             });
-            let entries = self.site.plan.entries(*step as usize).len();
-            let living = self.site.living(*step);
-            let outcome = if waits_for_undone || self.left_to_others {
+            let entries = site.plan.entries(*step as usize).len();
+            let living = site.living(*step);
+            let outcome = if waits_for_undone {
                 Outcome::NotRun
-            } else if living.len() < entries {
+            } else if site.in_pieces(*step) && lock(&site.tried).insert(*step) {
+                // The rest of it, as the beginning was done.
+                Outcome::Again
+            } else if living.len() < entries || site.in_pieces(*step) {
                 self.piecewise(*step, &living)?
             } else {
-                match self.attempt_surely(&[*step], Statements::Planned) {
-                    Ok(None) => Outcome::Done,
-                    Ok(Some(tried)) => self.single(*step, tried)?,
-                    Err(_) if self.left_to_others => Outcome::NotRun,
-                    Err(e) => return Err(e),
+                match self.attempt_surely(&[*step], Statements::Planned)? {
+                    Attempt::Done => Outcome::Done,
+                    Attempt::Failed(tried) => self.single(*step, tried)?,
+                    Attempt::Left => Outcome::NotRun,
                 }
             };
             outcomes.push(outcome);
@@ -196,8 +180,9 @@ impl Worker<'_, '_> {
         }
         if self.do_without(step, &tried) {
             return match self.attempt_surely(&[step], Statements::Planned)? {
-                None => Ok(Outcome::Done),
-                Some(tried) => self.single(step, tried),
+                Attempt::Done => Ok(Outcome::Done),
+                Attempt::Failed(tried) => self.single(step, tried),
+                Attempt::Left => Ok(Outcome::NotRun),
             };
         }
         let order = site.renderer.originals(step);
@@ -209,8 +194,10 @@ impl Worker<'_, '_> {
             let message =
                 format!("{what}: a rewrite failed ({why}), using the archive's statements");
             self.setback(Setback::Fallback, &message);
-            if self.attempt_surely(&[step], Statements::Originals(&order))?.is_none() {
-                return Ok(Outcome::Done);
+            match self.attempt_surely(&[step], Statements::Originals(&order))? {
+                Attempt::Done => return Ok(Outcome::Done),
+                Attempt::Failed(_) => {}
+                Attempt::Left => return Ok(Outcome::NotRun),
             }
         }
         if order.len() > 1 && !matches!(work, Work::Reload(_)) {
@@ -313,23 +300,29 @@ impl Worker<'_, '_> {
             return Ok(Outcome::Done);
         }
         let mut failed = false;
-        let mut done = Vec::new();
         for &place in entries {
             // What failed just now may be needed.
-            if !site.living(step).contains(&place) || site.entries_done.contains(&place) {
+            if !site.living(step).contains(&place) || lock(&site.entries_done).contains(&place) {
                 continue;
             }
-            let mut result = self.attempt_surely(&[step], Statements::Piece(place))?;
-            while result.as_ref().is_some_and(|tried| self.do_without(step, tried)) {
-                result = self.attempt_surely(&[step], Statements::Piece(place))?;
-            }
-            match result {
-                None => done.push(place),
-                Some(tried) => {
+            let attempt = loop {
+                match self.attempt_surely(&[step], Statements::Piece(place))? {
+                    Attempt::Failed(tried) if self.do_without(step, &tried) => {}
+                    other => break other,
+                }
+            };
+            match attempt {
+                Attempt::Done => {
+                    lock(&site.entries_done).insert(place);
+                }
+                Attempt::Failed(tried) => {
                     failed = true;
                     site.bury(place);
                     self.give_up(describe(&toc.entry(place as usize)), tried);
                 }
+                // What is left of it is done by others, unless this has ended all.
+                Attempt::Left if failed && !site.go_on_after_errors => return Ok(Outcome::Failed),
+                Attempt::Left => return Ok(Outcome::NotRun),
             }
         }
         if failed || entries.len() < site.plan.entries(step as usize).len() {
@@ -337,237 +330,18 @@ impl Worker<'_, '_> {
         }
         // All of its entries are there, so it is.
         match self.attempt_surely(&[step], Statements::Piecewise)? {
-            None => Ok(Outcome::Done),
-            Some(tried) => {
+            Attempt::Done => Ok(Outcome::Done),
+            Attempt::Failed(tried) => {
                 self.give_up(site.describe(step), tried);
                 Ok(Outcome::Failed)
             }
+            Attempt::Left => Ok(Outcome::NotRun),
         }
-    }
-
-    /// Try steps in one transaction; connections that break are made again. `None`: done.
-    fn attempt_surely(&mut self, steps: &[u32], statements: Statements) -> Result<Option<Tried>> {
-        for round in 0.. {
-            let result = self.attempt(steps, statements);
-            self.pass_on_notices();
-            let tried = match result {
-                Ok(copied) => {
-                    self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
-                    self.did.rows += copied.rows;
-                    self.did.statements += copied.statements;
-                    self.did.transactions += 1;
-                    return Ok(None);
-                }
-                Err(tried) => tried,
-            };
-            if self.site.stop.is_set() {
-                return Err(cancelled());
-            }
-            let alive = self.connection.as_ref().is_some_and(|(c, _)| c.is_alive());
-            if alive && tried.error.kind != ErrorKind::Connection {
-                if let Some((connection, _)) = &self.connection {
-                    if connection.run(b"ROLLBACK").is_ok() {
-                        return Ok(Some(tried));
-                    }
-                }
-            }
-            if round == 3 {
-                return Err(tried.error.hint("Run the same command with --resume to go on."));
-            }
-            let piece = match statements {
-                Statements::Piece(place) => Some(place),
-                _ => None,
-            };
-            if self.recover(steps, piece, &tried.error)? {
-                return Ok(None);
-            }
-        }
-        Ok(None)
-    }
-
-    /// One transaction. Returns what it copied, and how many statements the server ran besides BEGIN and COMMIT.
-    fn attempt(&self, steps: &[u32], statements: Statements) -> Result<Copied, Tried> {
-        let site = self.site;
-        let (connection, session) = self.connection.as_ref().ok_or_else(cancelled)?;
-        let moved = |bytes: u64| {
-            site.bytes.fetch_add(bytes, Ordering::Relaxed);
-            site.watch.event(&Event::Moved { worker: Some(self.number), rows: 0, bytes });
-        };
-        let flow = Flow { stop: &site.stop, moved: &moved };
-        let mut sql = b"BEGIN;\n".to_vec();
-        let mut settings = Settings::default();
-        let mut copied = Copied::default();
-        let mut rows = Vec::new();
-        for &step in steps {
-            let part = match &site.plan.steps[step as usize].work {
-                Work::Data(part, parts) => Some((*part, *parts)),
-                Work::LargeObjects => None,
-                Work::Reload(number) => {
-                    let found = self.reload(step, *number, &mut sql, &mut settings, &flow)?;
-                    rows.push((step, found.rows));
-                    copied.add(&found);
-                    continue;
-                }
-                _ => {
-                    let more = match statements {
-                        Statements::Planned => site.renderer.step(step, &mut settings),
-                        Statements::Originals(order) => {
-                            site.renderer.statements(order, &mut settings)
-                        }
-                        Statements::Piece(place) => {
-                            site.renderer.statements(&[place], &mut settings)
-                        }
-                        Statements::Piecewise => Vec::new(),
-                    };
-                    sql.extend(more);
-                    continue;
-                }
-            };
-            let place = site.plan.entries(step as usize)[0] as usize;
-            sql.extend(site.renderer.before_rows(place as u32, &mut settings));
-            let silent = match site.terms.disable_triggers {
-                true => table_of_copy(site.archive.toc().entry(place).copy_stmt),
-                false => None,
-            };
-            if let Some(table) = silent {
-                sql.extend([&b"ALTER TABLE "[..], table, b" DISABLE TRIGGER ALL;\n"].concat());
-            }
-            let again = site.again.contains(&(place as u32)) && self.table_made(place).is_some();
-            if again {
-                sql.extend_from_slice(unlogged::BEFORE_ROWS);
-            }
-            copied.statements += self.send(connection, &mut sql)?;
-            let result = match part {
-                Some(part) => {
-                    let rules = &site.terms.rules;
-                    let freeze = rules.copy_freeze && part.1 == 1 && self.can_freeze(place);
-                    copy_rows(
-                        connection,
-                        site.archive,
-                        place,
-                        part,
-                        rules.skip_empty_data,
-                        freeze,
-                        &flow,
-                    )
-                }
-                None => {
-                    let others = self.objects_of_others();
-                    write_large_objects(connection, site.archive, place, &others, &flow)
-                }
-            };
-            let found =
-                result.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
-            if let Some(table) = silent {
-                sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
-            }
-            if again {
-                sql.extend_from_slice(unlogged::AFTER_ROWS);
-            }
-            if found.rows < found.sent && self.table_made(place).is_some() {
-                let (rows, sent) = (found.rows, found.sent);
-                let message = format!("the server took {rows} of {sent} rows");
-                return Err(Error::new(ErrorKind::Statement, message).into());
-            }
-            rows.push((step, found.rows));
-            copied.add(&found);
-        }
-        // Another part of the same table may have failed meanwhile.
-        let parts =
-            steps.iter().any(|s| matches!(site.plan.steps[*s as usize].work, Work::Data(_, 2..)));
-        if parts
-            && steps.iter().any(|s| lock(&site.dead).contains(&site.plan.entries(*s as usize)[0]))
-        {
-            return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
-        }
-        match statements {
-            Statements::Piece(place) => sql.extend(journal::record_entry(*session, place)),
-            _ => {
-                let kept = |step: &u32| self.is_refill(*step);
-                let new: Vec<u32> = steps.iter().copied().filter(|step| !kept(step)).collect();
-                rows.retain(|(step, _)| !kept(step));
-                if !new.is_empty() {
-                    sql.extend(journal::record(*session, &new, &rows));
-                }
-            }
-        }
-        sql.extend_from_slice(b"COMMIT;");
-        copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
-        Ok(copied)
-    }
-
-    fn copy_statement(&self, place: usize) -> String {
-        String::from_utf8_lossy(self.site.archive.toc().entry(place).copy_stmt).into_owned()
-    }
-
-    /// Send what has gathered. Returns how many statements it was.
-    fn send(&self, connection: &Connection, sql: &mut Vec<u8>) -> Result<u64, Tried> {
-        let sent = std::mem::take(sql);
-        if sent.is_empty() {
-            return Ok(0);
-        }
-        connection.run(&sent).map(|results| results.len() as u64).map_err(|failure| {
-            let mut error = failure.error;
-            let (statement, begin) = statement_at(&sent, failure.index, error.position);
-            error.position = error.position.and_then(|p| p.checked_sub(begin)).filter(|p| *p > 0);
-            Tried { statement, error }
-        })
-    }
-
-    /// Large objects that could not be made: what is there by their numbers was there before.
-    fn objects_of_others(&self) -> HashSet<u32> {
-        let toc = self.site.archive.toc();
-        let mut oids = HashSet::new();
-        for place in lock(&self.site.dead).iter() {
-            let entry = toc.entry(*place as usize);
-            match entry.desc {
-                b"BLOB" => oids.extend(oid(entry.tag)),
-                b"BLOB METADATA" => oids.extend(large_objects(entry.defn).filter_map(oid)),
-                _ => {}
-            }
-        }
-        oids
-    }
-
-    /// The table whose rows an entry has, if this restore has made it.
-    fn table_made(&self, place: usize) -> Option<usize> {
-        let toc = self.site.archive.toc();
-        let entry = toc.entry(place);
-        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-        let own = |p: &usize| {
-            let table = toc.entry(*p);
-            table.desc == b"TABLE" && table.tag == entry.tag && table.namespace == entry.namespace
-        };
-        let made = |p: &usize| {
-            // What may have been there before was not made.
-            let defn = toc.entry(*p).defn;
-            defn.starts_with(b"CREATE ") && !defn.starts_with(b"CREATE TABLE IF NOT EXISTS ")
-        };
-        tables.filter(own).find(|p| made(p) && self.site.terms.makes(toc, *p))
-    }
-
-    /// Rows may be frozen: the table was made by this restore, is large enough to be worth a TRUNCATE, is of PostgreSQL's
-    /// own kind, and is itself what the rows are copied into.
-    fn can_freeze(&self, place: usize) -> bool {
-        let toc = self.site.archive.toc();
-        let entry = toc.entry(place);
-        let table = self.table_made(place).map(|place| toc.entry(place));
-        // A table whose rows come again has its indexes already, and others may refer to it.
-        !copies_via_root(&entry)
-            && !self.site.again.contains(&(place as u32))
-            && self.site.archive.data_size(place).is_some_and(|size| size > 256 << 10)
-            && table.is_some_and(|table| {
-                matches!(table.tableam, b"heap" | b"") && table.defn.starts_with(b"CREATE TABLE ")
-            })
     }
 }
 
 /// A tablespace or an access method that is not there, may not be used, or is nothing for this kind of table.
 const WITHOUT: [&str; 5] = ["22023", "42704", "42501", "42809", "0A000"];
-
-fn oid(digits: &[u8]) -> Option<u32> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
 
 fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "canceled by user")

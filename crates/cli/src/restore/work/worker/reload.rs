@@ -1,6 +1,7 @@
 //! Tables that are emptied and filled, as a worker does it. Which belong together: [`crate::restore::reload`].
 
-use super::{cancelled, Tried, Worker};
+use super::attempt::Tried;
+use super::{cancelled, Worker};
 use crate::error::{Error, ErrorKind};
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::describe;

@@ -23,10 +23,7 @@ impl Worker<'_, '_> {
         let (site, begin) = (self.site, Instant::now());
         loop {
             let error = match self.connect() {
-                Ok(()) => {
-                    self.left_to_others = false;
-                    return Ok(true);
-                }
+                Ok(()) => return Ok(true),
                 Err(e) if e.kind != ErrorKind::Connection => return Err(e),
                 Err(e) => e,
             };
@@ -72,8 +69,8 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Connect again after the connection broke. Tells whether the steps were committed all the same. An error of kind
-    /// `Connection`: nobody knows what was done but the journal.
+    /// Connect again after the connection broke. Tells whether the steps were committed all the same. Without an error and without a
+    /// connection: those who have one do what is left. An error of kind `Connection`: nobody knows what was done but the journal.
     pub(super) fn recover(
         &mut self,
         steps: &[u32],
@@ -117,9 +114,8 @@ impl Worker<'_, '_> {
                 Some(step) => journal::has(keeper, *step, piece),
                 None => keeper.query(b"SELECT 1").map(|_| false),
             });
-            self.left_to_others = found.is_ok();
-            if let Ok(true) = found {
-                return Ok(true);
+            if let Ok(found) = found {
+                return Ok(found);
             }
         }
         let error = last.unwrap_or_else(|| error.clone());

@@ -1,0 +1,278 @@
+//! One transaction of a worker, and whether it was done.
+
+use super::{cancelled, Worker};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Connection;
+use crate::plan::build::copies_via_root;
+use crate::plan::render::{large_objects, Settings};
+use crate::plan::Work;
+use crate::report::Event;
+use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
+use crate::restore::journal;
+use crate::restore::tell::statement_at;
+use crate::restore::unlogged;
+use crate::restore::work::lock;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+/// Which statements are used for a step.
+#[derive(Clone, Copy)]
+pub(super) enum Statements<'a> {
+    Planned,
+    /// The archive's, for all entries.
+    Originals(&'a [u32]),
+    /// The archive's, for one entry.
+    Piece(u32),
+    /// None: all entries were done as pieces.
+    Piecewise,
+}
+
+/// How a try of some steps failed.
+pub(super) struct Tried {
+    pub error: Error,
+    pub statement: String,
+}
+
+impl From<Error> for Tried {
+    fn from(error: Error) -> Tried {
+        Tried { error, statement: String::new() }
+    }
+}
+
+/// What a try of some steps came to.
+pub(super) enum Attempt {
+    Done,
+    Failed(Tried),
+    /// Not done: the connection was lost, and another is not to be had. Those who have one do what is left.
+    Left,
+}
+
+impl Worker<'_, '_> {
+    /// Try steps in one transaction; connections that break are made again.
+    pub(super) fn attempt_surely(
+        &mut self,
+        steps: &[u32],
+        statements: Statements,
+    ) -> Result<Attempt> {
+        for round in 0.. {
+            // It is lost since what was done before: others do this as well.
+            if self.connection.is_none() {
+                break;
+            }
+            let result = self.attempt(steps, statements);
+            self.pass_on_notices();
+            let tried = match result {
+                Ok(copied) => {
+                    self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
+                    self.did.rows += copied.rows;
+                    self.did.statements += copied.statements;
+                    self.did.transactions += 1;
+                    return Ok(Attempt::Done);
+                }
+                Err(tried) => tried,
+            };
+            if self.site.stop.is_set() {
+                return Err(cancelled());
+            }
+            let alive = self.connection.as_ref().is_some_and(|(c, _)| c.is_alive());
+            if alive && tried.error.kind != ErrorKind::Connection {
+                if let Some((connection, _)) = &self.connection {
+                    if connection.run(b"ROLLBACK").is_ok() {
+                        return Ok(Attempt::Failed(tried));
+                    }
+                }
+            }
+            if round == 3 {
+                return Err(tried.error.hint("Run the same command with --resume to go on."));
+            }
+            let piece = match statements {
+                Statements::Piece(place) => Some(place),
+                _ => None,
+            };
+            if self.recover(steps, piece, &tried.error)? {
+                return Ok(Attempt::Done);
+            }
+        }
+        Ok(Attempt::Left)
+    }
+
+    /// One transaction. Returns what it copied, and how many statements the server ran besides BEGIN and COMMIT.
+    fn attempt(&self, steps: &[u32], statements: Statements) -> Result<Copied, Tried> {
+        let site = self.site;
+        let (connection, session) = self.connection.as_ref().ok_or_else(cancelled)?;
+        let moved = |bytes: u64| {
+            site.bytes.fetch_add(bytes, Ordering::Relaxed);
+            site.watch.event(&Event::Moved { worker: Some(self.number), rows: 0, bytes });
+        };
+        let flow = Flow { stop: &site.stop, moved: &moved };
+        let mut sql = b"BEGIN;\n".to_vec();
+        let mut settings = Settings::default();
+        let mut copied = Copied::default();
+        let mut rows = Vec::new();
+        for &step in steps {
+            let part = match &site.plan.steps[step as usize].work {
+                Work::Data(part, parts) => Some((*part, *parts)),
+                Work::LargeObjects => None,
+                Work::Reload(number) => {
+                    let found = self.reload(step, *number, &mut sql, &mut settings, &flow)?;
+                    rows.push((step, found.rows));
+                    copied.add(&found);
+                    continue;
+                }
+                _ => {
+                    let more = match statements {
+                        Statements::Planned => site.renderer.step(step, &mut settings),
+                        Statements::Originals(order) => {
+                            site.renderer.statements(order, &mut settings)
+                        }
+                        Statements::Piece(place) => {
+                            site.renderer.statements(&[place], &mut settings)
+                        }
+                        Statements::Piecewise => Vec::new(),
+                    };
+                    sql.extend(more);
+                    continue;
+                }
+            };
+            let place = site.plan.entries(step as usize)[0] as usize;
+            sql.extend(site.renderer.before_rows(place as u32, &mut settings));
+            let silent = match site.terms.disable_triggers {
+                true => table_of_copy(site.archive.toc().entry(place).copy_stmt),
+                false => None,
+            };
+            if let Some(table) = silent {
+                sql.extend([&b"ALTER TABLE "[..], table, b" DISABLE TRIGGER ALL;\n"].concat());
+            }
+            let again = site.again.contains(&(place as u32)) && self.table_made(place).is_some();
+            if again {
+                sql.extend_from_slice(unlogged::BEFORE_ROWS);
+            }
+            copied.statements += self.send(connection, &mut sql)?;
+            let result = match part {
+                Some(part) => {
+                    let rules = &site.terms.rules;
+                    let freeze = rules.copy_freeze && part.1 == 1 && self.can_freeze(place);
+                    copy_rows(
+                        connection,
+                        site.archive,
+                        place,
+                        part,
+                        rules.skip_empty_data,
+                        freeze,
+                        &flow,
+                    )
+                }
+                None => {
+                    let others = self.objects_of_others();
+                    write_large_objects(connection, site.archive, place, &others, &flow)
+                }
+            };
+            let found =
+                result.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
+            if let Some(table) = silent {
+                sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
+            }
+            if again {
+                sql.extend_from_slice(unlogged::AFTER_ROWS);
+            }
+            if found.rows < found.sent && self.table_made(place).is_some() {
+                let (rows, sent) = (found.rows, found.sent);
+                let message = format!("the server took {rows} of {sent} rows");
+                return Err(Error::new(ErrorKind::Statement, message).into());
+            }
+            rows.push((step, found.rows));
+            copied.add(&found);
+        }
+        // Another part of the same table may have failed meanwhile.
+        let parts =
+            steps.iter().any(|s| matches!(site.plan.steps[*s as usize].work, Work::Data(_, 2..)));
+        if parts
+            && steps.iter().any(|s| lock(&site.dead).contains(&site.plan.entries(*s as usize)[0]))
+        {
+            return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
+        }
+        match statements {
+            Statements::Piece(place) => sql.extend(journal::record_entry(*session, place)),
+            _ => {
+                let kept = |step: &u32| self.is_refill(*step);
+                let new: Vec<u32> = steps.iter().copied().filter(|step| !kept(step)).collect();
+                rows.retain(|(step, _)| !kept(step));
+                if !new.is_empty() {
+                    sql.extend(journal::record(*session, &new, &rows));
+                }
+            }
+        }
+        sql.extend_from_slice(b"COMMIT;");
+        copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
+        Ok(copied)
+    }
+
+    pub(super) fn copy_statement(&self, place: usize) -> String {
+        String::from_utf8_lossy(self.site.archive.toc().entry(place).copy_stmt).into_owned()
+    }
+
+    /// Send what has gathered. Returns how many statements it was.
+    pub(super) fn send(&self, connection: &Connection, sql: &mut Vec<u8>) -> Result<u64, Tried> {
+        let sent = std::mem::take(sql);
+        if sent.is_empty() {
+            return Ok(0);
+        }
+        connection.run(&sent).map(|results| results.len() as u64).map_err(|failure| {
+            let mut error = failure.error;
+            let (statement, begin) = statement_at(&sent, failure.index, error.position);
+            error.position = error.position.and_then(|p| p.checked_sub(begin)).filter(|p| *p > 0);
+            Tried { statement, error }
+        })
+    }
+
+    /// Large objects that could not be made: what is there by their numbers was there before.
+    fn objects_of_others(&self) -> HashSet<u32> {
+        let toc = self.site.archive.toc();
+        let mut oids = HashSet::new();
+        for place in lock(&self.site.dead).iter() {
+            let entry = toc.entry(*place as usize);
+            match entry.desc {
+                b"BLOB" => oids.extend(oid(entry.tag)),
+                b"BLOB METADATA" => oids.extend(large_objects(entry.defn).filter_map(oid)),
+                _ => {}
+            }
+        }
+        oids
+    }
+
+    /// The table whose rows an entry has, if this restore has made it.
+    fn table_made(&self, place: usize) -> Option<usize> {
+        let toc = self.site.archive.toc();
+        let entry = toc.entry(place);
+        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+        let own = |p: &usize| {
+            let table = toc.entry(*p);
+            table.desc == b"TABLE" && table.tag == entry.tag && table.namespace == entry.namespace
+        };
+        let made = |p: &usize| {
+            // What may have been there before was not made.
+            let defn = toc.entry(*p).defn;
+            defn.starts_with(b"CREATE ") && !defn.starts_with(b"CREATE TABLE IF NOT EXISTS ")
+        };
+        tables.filter(own).find(|p| made(p) && self.site.terms.makes(toc, *p))
+    }
+
+    /// Rows may be frozen: the table was made by this restore, is large enough to be worth a TRUNCATE, is of PostgreSQL's
+    /// own kind, and is itself what the rows are copied into.
+    fn can_freeze(&self, place: usize) -> bool {
+        let toc = self.site.archive.toc();
+        let entry = toc.entry(place);
+        let table = self.table_made(place).map(|place| toc.entry(place));
+        // A table whose rows come again has its indexes already, and others may refer to it.
+        !copies_via_root(&entry)
+            && !self.site.again.contains(&(place as u32))
+            && self.site.archive.data_size(place).is_some_and(|size| size > 256 << 10)
+            && table.is_some_and(|table| {
+                matches!(table.tableam, b"heap" | b"") && table.defn.starts_with(b"CREATE TABLE ")
+            })
+    }
+}
+
+fn oid(digits: &[u8]) -> Option<u32> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
