@@ -1,22 +1,23 @@
-//! What all workers of a restore share, and how they are started and stopped. What each does: [`worker`].
+//! What all workers of a restore share, and how they are started and stopped. What each does: [`worker`]. Sequences of tables: [`uses`].
 
+mod uses;
 mod worker;
 
 use super::journal::fence::{self, Session};
 use super::session::Target;
 use super::{tell, Terms};
-use crate::archive::{Archive, Entry, Toc};
+use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
-use crate::plan::text::{attach, split_statement, take_name};
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use uses::Uses;
 use worker::Worker;
 
 /// A step that could not be done.
@@ -346,85 +347,5 @@ impl<'a> Site<'a> {
 
     fn costs(&self, steps: impl IntoIterator<Item = u32>) -> Costs {
         tell::costs(self.plan, self.archive.toc(), steps)
-    }
-}
-
-/// What the archive tells of tables and their sequences, by dump ids.
-struct Uses {
-    /// Of a sequence: the tables that it belongs to, or whose columns have it in their defaults.
-    sequences: HashMap<i32, Vec<i32>>,
-    /// Of a partition: the table that it is attached to.
-    parents: HashMap<i32, i32>,
-}
-
-impl Uses {
-    fn of(toc: &Toc) -> Uses {
-        let desc = |id: i32| toc.place(id).map(|p| toc.entry(p).desc);
-        let mut uses = Uses { sequences: HashMap::new(), parents: HashMap::new() };
-        for entry in toc.entries() {
-            let of = |wanted: &'static [u8]| {
-                entry.dependencies.iter().copied().filter(move |d| desc(*d) == Some(wanted))
-            };
-            let users = &mut uses.sequences;
-            match entry.desc {
-                b"SEQUENCE" => users.entry(entry.dump_id).or_default().extend(of(b"TABLE")),
-                b"TABLE" => {
-                    of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().push(entry.dump_id));
-                    // Until 13 pg_dump attaches in the partition's own entry.
-                    let parents: Vec<i32> = of(b"TABLE").collect();
-                    if let ([parent], true) = (&parents[..], attaches(entry.defn)) {
-                        uses.parents.insert(entry.dump_id, *parent);
-                    }
-                }
-                b"DEFAULT" => {
-                    let tables: Vec<i32> = of(b"TABLE").collect();
-                    of(b"SEQUENCE").for_each(|s| users.entry(s).or_default().extend(&tables));
-                }
-                b"TABLE ATTACH" => {
-                    let is_part = |id: &i32| {
-                        let table = toc.place(*id).map(|p| toc.entry(p));
-                        table.is_some_and(|t| (t.namespace, t.tag) == (entry.namespace, entry.tag))
-                    };
-                    let (parts, parents): (Vec<i32>, Vec<i32>) = of(b"TABLE").partition(is_part);
-                    if let ([part], [parent]) = (&parts[..], &parents[..]) {
-                        uses.parents.insert(*part, *parent);
-                    }
-                }
-                _ => {}
-            }
-        }
-        uses
-    }
-}
-
-/// Statements that make a table make it a partition.
-fn attaches(defn: &[u8]) -> bool {
-    let mut rest = defn;
-    while let Some((statement, after)) = split_statement(rest) {
-        let mut made = statement.strip_prefix(b"CREATE TABLE ").unwrap_or_default();
-        if take_name(&mut made).is_some() && made.starts_with(b" PARTITION OF ")
-            || attach(&[statement, b";"].concat()).is_some()
-        {
-            return true;
-        }
-        rest = after;
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn partitions_in_one_entry() {
-        for (defn, is) in [
-            ("CREATE TABLE s.c (\n    i integer\n);\nALTER TABLE ONLY s.p ATTACH PARTITION s.c FOR VALUES IN (1);\n\n\n", true),
-            ("CREATE TABLE s.c PARTITION OF s.p\nFOR VALUES IN (1);\n", true),
-            ("CREATE TABLE s.c (\n    t text DEFAULT ' PARTITION OF ; ATTACH PARTITION '::text\n);\n", false),
-            ("CREATE TABLE s.c (\n)\nINHERITS (s.p);\n", false),
-        ] {
-            assert_eq!(attaches(defn.as_bytes()), is, "{defn}");
-        }
     }
 }
