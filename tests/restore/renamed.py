@@ -433,7 +433,7 @@ def refused(world, version):
             assert not c.execute("SELECT 1 FROM pg_namespace WHERE nspname IN ('x', 'sales', 'firn_restore')").fetchall()
     _, path = source(world, version, "sales")
     for args, word in ((flag("sales", "beside"), "two schemas"), (flag("gone", "x"), "not found"), (flag("sales", "pg_x"), "own schemas"),
-                       (("--redirect-schema", "sales"), "invalid value"), ((*flag("sales", "x"), *flag("beside", "x")), "twice")):
+                       (flag("sales", "n" * 64), "longer than 63 bytes"), (("--redirect-schema", "sales"), "invalid value"), ((*flag("sales", "x"), *flag("beside", "x")), "twice")):
         run = firn(server, "target", path, *args).fails(word)
         assert run.code == 2, run.out
     plain = os.path.join(world.folder, "inserts")

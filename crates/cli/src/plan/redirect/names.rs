@@ -32,16 +32,32 @@ pub fn tables(text: &str) -> Result<(Name, Name)> {
         parts.is_empty().then_some(Name { schema, name })
     };
     let (old, new) = sides(text).ok_or_else(wrong)?;
-    Ok((name(old).ok_or_else(wrong)?, name(new).ok_or_else(wrong)?))
+    let (old, new) = (name(old).ok_or_else(wrong)?, name(new).ok_or_else(wrong)?);
+    new.schema.iter().chain([&new.name]).try_for_each(|name| whole(name, "--redirect-table"))?;
+    Ok((old, new))
 }
 
 /// `OLD:NEW`, each a schema.
 pub fn schemas(text: &str) -> Result<(String, String)> {
     match sides(text).map(|(old, new)| (<[String; 1]>::try_from(old), <[String; 1]>::try_from(new)))
     {
-        Some((Ok([old]), Ok([new]))) => Ok((old, new)),
+        Some((Ok([old]), Ok([new]))) => {
+            whole(&new, "--redirect-schema")?;
+            Ok((old, new))
+        }
         _ => Err(Error::usage(format!("invalid value \"{text}\" for --redirect-schema"))
             .hint("It is OLD:NEW; names with . : or \" in them stand in double quotes.")),
+    }
+}
+
+/// Servers cut names that are longer: what is then there has another name than the one that is looked for, or that of something else.
+const LONGEST: usize = 63;
+
+fn whole(name: &str, option: &str) -> Result<()> {
+    match name.len() > LONGEST {
+        true => Err(Error::usage(format!("invalid value for {option}"))
+            .detail(format!("The name \"{name}\" is longer than {LONGEST} bytes."))),
+        false => Ok(()),
     }
 }
 
@@ -101,5 +117,15 @@ mod tests {
         {
             assert_eq!(shown(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn names_that_servers_cut() {
+        let (longest, long) = ("n".repeat(63), format!("{}ü", "n".repeat(62)));
+        assert!(schemas(&format!("s:{longest}")).is_ok() && schemas(&format!("s:{long}")).is_err());
+        for new in [format!("{long}.t"), format!("s.{long}"), long.clone()] {
+            assert!(tables(&format!("t:{new}")).is_err(), "{new}");
+        }
+        assert!(tables(&format!("{long}:{longest}.{longest}")).is_ok());
     }
 }
