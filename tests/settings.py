@@ -48,7 +48,8 @@ SETTINGS = {
                             [WALK, ("sql", "transactions"), ("sql", "constraints")]),
     "tiny-memory": Setting("work_mem=64kB; maintenance_work_mem=1MB; temp_buffers=100; shared_buffers=8MB; "
                            "hash_mem_multiplier=1; logical_decoding_work_mem=64kB", [WALK, ("sql", "dml")]),
-    "jit": Setting("jit=on; jit_above_cost=0; jit_inline_above_cost=0; jit_optimize_above_cost=0", [("sql", "dml")]),
+    "jit": Setting("jit=on; jit_above_cost=0; jit_inline_above_cost=0; jit_optimize_above_cost=0",
+                   [("sql", "dml"), ("sql", "lookups"), ("reading", "lookups beside changes")]),
     "generic-plans": Setting("plan_cache_mode=force_generic_plan", [WALK, ("sql", "programs")]),
     "serializable": Setting("default_transaction_isolation=serializable", [WALK, ("sql", "triggers")]),
     "repeatable-read": Setting("default_transaction_isolation='repeatable read'", [WALK, ("sql", "triggers")]),

@@ -130,10 +130,16 @@ impl Fetcher {
         }
         let Some(at) = self.known.locate(directory, tid, snap) else { return false };
         match self.wanted_in(slot) {
-            None => self.load(&at, |_| true),
-            Some(wanted) => self.load(&at, |i| wanted.get(i).copied().unwrap_or(true)),
+            None => {
+                self.load(&at, |_| true);
+                slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
+            }
+            Some(wanted) => {
+                self.load(&at, |i| wanted.get(i).copied().unwrap_or(true));
+                let row = (&mut self.buffer.values[..], &mut self.buffer.nulls[..]);
+                slot.store_some_of_row(self.table, row, &wanted, tid, at.xmin);
+            }
         }
-        slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
         true
     }
 

@@ -240,7 +240,8 @@ impl StripeRows {
         }
         match self.step(forward) {
             Some((tid, xmin)) => {
-                slot.store_row(self.table, &self.values, &self.nulls, tid, xmin);
+                let row = (&mut self.values[..], &mut self.nulls[..]);
+                slot.store_some_of_row(self.table, row, &self.wanted, tid, xmin);
                 true
             }
             None => false,

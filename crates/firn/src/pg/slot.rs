@@ -188,6 +188,20 @@ impl Slot {
         }
     }
 
+    /// The same of a row of which only the columns `wanted` were asked for, and will be looked at.
+    pub fn store_some_of_row(
+        self,
+        table: Rel,
+        (values, nulls): (&mut [Datum], &mut [bool]),
+        wanted: &[bool],
+        tid: Tid,
+        xmin: u32,
+    ) {
+        // SAFETY: the slot's descriptor lives as long as it.
+        unsafe { stand_in((*self.0).tts_tupleDescriptor, values, nulls, wanted) }
+        self.store_row(table, values, nulls, tid, xmin)
+    }
+
     /// Put values into some columns of a virtual slot; the others keep what they have. By-reference
     /// values must outlive the slot's use.
     #[inline]
@@ -202,6 +216,35 @@ impl Slot {
             }
             slot.tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
             slot.tts_nvalid = (*slot.tts_tupleDescriptor).natts as i16;
+        }
+    }
+}
+
+/// What stands for a value by reference of a fixed length, or for a C string: as long as an attribute can be.
+static ZEROS: [u64; 4_096] = [0; 4_096];
+
+/// What stands for a value of variable length: an empty one, which is its header.
+static EMPTY: [u32; 2] = [(4_u32 << 2).to_le(), 0];
+
+/// Put a value where nobody asked for that of a NOT NULL column. PostgreSQL's compiled code does not look there whether a tuple has
+/// NULL (slot_compile_deform() in llvmjit_deform.c), and takes the bytes of the next column for what it passes over.
+unsafe fn stand_in(
+    descriptor: pg_sys::TupleDesc,
+    values: &mut [Datum],
+    nulls: &mut [bool],
+    wanted: &[bool],
+) {
+    let count = (*descriptor).natts as usize;
+    let attributes = std::slice::from_raw_parts((*descriptor).attrs.as_ptr(), count);
+    let columns = attributes.iter().zip(values).zip(nulls).zip(wanted);
+    for (((attribute, value), null), wanted) in columns {
+        if !*wanted && attribute.attnotnull && !attribute.attisdropped {
+            *null = false;
+            *value = match attribute.attlen {
+                _ if attribute.attbyval => 0,
+                -1 => EMPTY.as_ptr() as Datum,
+                _ => ZEROS.as_ptr() as Datum,
+            };
         }
     }
 }
