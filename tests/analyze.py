@@ -162,6 +162,51 @@ def fair(cluster, row_store_part, deleted, rows=ROWS):
         c.execute("DROP TABLE g")
 
 
+def moved(cluster):
+    """Rows that compaction has moved are not taken to be in the row store as well: the sample is as large as before."""
+    with cluster.connect() as c:
+        fill(c, 0.95)
+        settle(c)
+        c.execute(f"SET default_statistics_target = {TARGET}")
+        assert messages(c, "ANALYZE VERBOSE f")["f"][2] == N
+        c.execute("SELECT firn.compact('f')")
+        settle(c)
+        said = messages(c, "ANALYZE VERBOSE f")
+        assert said["f"][2] >= 0.9 * N, said
+        near(reltuples(c, "f"), ROWS, ROWS * 0.02, "reltuples")
+
+
+def unbiased(cluster):
+    """Where few stripes are looked at, counts vary, but not more to one side."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500; SET default_statistics_target = 1")
+        c.execute("CREATE TABLE u USING firn AS SELECT i AS id, repeat('wide', 100) AS v FROM generate_series(1, 20000) i")
+        c.execute("DELETE FROM u WHERE id BETWEEN 4001 AND 4500 OR id BETWEEN 13001 AND 13500")
+        found = []
+        for _ in range(300):
+            c.execute("ANALYZE u")
+            found.append(reltuples(c, "u"))
+        mean = sum(found) / len(found)
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in found) / (len(found) - 1))
+        print(f"    {mean:.0f} rows on average, {deviation:.0f} around it")
+        near(mean, 19_000, 6 * deviation / math.sqrt(len(found)) + 1, "the mean of reltuples")
+        c.execute("DROP TABLE u")
+
+
+def in_a_transaction(cluster):
+    """What ANALYZE has done shows in the statistics of its own transaction, as on heap."""
+    with cluster.connect() as c:
+        fill(c, 0.5, 5000)
+        shown = []
+        for table in ("h", "f"):
+            settle(c)
+            c.execute(f"BEGIN; ANALYZE {table}")
+            shown.append(c.execute("SELECT analyze_count, last_analyze IS NULL, n_live_tup, n_mod_since_analyze FROM pg_stat_user_tables "
+                                   "WHERE relname = %s", (table,)).fetchone())
+            c.execute("COMMIT")
+        assert shown[0] == shown[1] and shown[0][0] == 1, shown
+
+
 def exact(cluster):
     """A table that fits into the sample is counted exactly, and its rows come in order."""
     with cluster.connect() as c:
@@ -368,6 +413,9 @@ def run(tally, pattern):
             "fair parts, a run of rows deleted": lambda: fair(cluster, 0.1, "id BETWEEN 30001 AND 90000"),
             "fair parts, nine of ten rows deleted": lambda: fair(cluster, 0.1, "id % 10 <> 0"),
             "fair parts, little more rows than the sample": lambda: fair(cluster, 0.5, "id % 7 = 0", 5000),
+            "moved rows": lambda: moved(cluster),
+            "to no side": lambda: unbiased(cluster),
+            "in a transaction": lambda: in_a_transaction(cluster),
             "small tables exactly": lambda: exact(cluster),
             "moves change no count": lambda: moves(cluster),
             "stripes removed": lambda: dead_stripes(cluster),

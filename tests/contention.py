@@ -291,8 +291,11 @@ def reindex(cluster):
                 except psycopg.errors.DeadlockDetected:
                     codes["deadlocks of a build"] += 1
                     left = [name for _, valid, name in c.execute(indexes).fetchall() if not valid]
+                    # In a deadlock with those who lock rows, these are to be ended.
+                    c.execute("SET deadlock_timeout = '10s'")
                     for name in left:
                         c.execute(f"DROP INDEX {name}")
+                    c.execute("RESET deadlock_timeout")
                 if codes["built"] % 3 == 0:
                     c.execute("VACUUM built")
         finally:

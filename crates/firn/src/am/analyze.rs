@@ -3,7 +3,7 @@
 //! are read, and row store and batches alike give the same part of their rows. How that makes the
 //! sample fair is in docs/internals/statistics.md.
 
-use super::analyze_plan::{choose, Plan, Task, Unit};
+use super::analyze_plan::{choose, strata, Plan, Task, Unit};
 use super::analyze_rows::UnitRows;
 use super::counts::{self, stripe_totals_now, StripeTotals};
 use crate::directory::{tombstones, Directory, Found};
@@ -64,8 +64,39 @@ struct Carried {
     unit: Unit,
     /// Counted from the first of the stripes' blocks.
     block: u32,
-    /// Deleted rows of its batch, ascending.
-    deleted: Vec<u32>,
+}
+
+/// Deleted rows of one batch after the other. Most stripes have none at all, and lanes of a batch follow each other.
+#[derive(Default)]
+struct Deleted {
+    /// The stripe asked for last, and whether it may have any.
+    stripe: Option<(usize, bool)>,
+    batch: Option<(usize, u32)>,
+    /// In the batch, ascending.
+    rows: Vec<u32>,
+}
+
+impl Deleted {
+    /// Those of batch `batch` of stripe number `stripe`, which is `found`.
+    fn of(&mut self, directory: &Directory, stripe: usize, found: &Found, batch: u32) -> &[u32] {
+        if self.batch != Some((stripe, batch)) {
+            let (toast, all) = (&directory.toast, found.entry.rows);
+            let holed = match self.stripe {
+                Some((last, holed)) if last == stripe => holed,
+                _ => tombstones::may_be_any(toast, found.slot, all),
+            };
+            self.stripe = Some((stripe, holed));
+            self.rows = match holed {
+                true => {
+                    let rows = Batch::number(batch, all).rows;
+                    tombstones::deleted_of(toast, found.slot, rows, Snap::self_snap())
+                }
+                false => Vec::new(),
+            };
+            self.batch = Some((stripe, batch));
+        }
+        &self.rows
+    }
 }
 
 /// The state of one ANALYZE scan.
@@ -74,6 +105,7 @@ pub struct Sampler {
     directory: Option<Directory>,
     stripes: Vec<Found>,
     units: Vec<Carried>,
+    deleted: Deleted,
     rate: f64,
     /// All rows of the stripes, and the part of them that is alive.
     stripe_rows: f64,
@@ -102,12 +134,13 @@ impl Sampler {
         };
         directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         let mut random = Random::new();
-        let all_alive = plan(table, &told, &stripes, 1.0, &mut random);
+        let look = plan(table, &told, &stripes, 1.0, &mut random);
         let mut sampler = Sampler {
             told,
             directory,
             stripes,
             units: Vec::new(),
+            deleted: Deleted::default(),
             rate: 1.0,
             stripe_rows: 0.0,
             alive: 1.0,
@@ -119,50 +152,55 @@ impl Sampler {
             uncounted: false,
             rows: UnitRows::new(table),
         };
-        sampler.take_up(all_alive);
-        if sampler.alive < MOSTLY_ALIVE {
-            let alive = sampler.alive;
-            let plan = plan(table, &told, &sampler.stripes, alive, &mut sampler.random);
+        // Rows that are deleted are not handed on, so what is alive decides how many others are. That look is not the one by which
+        // rows are counted: a choice that depends on what it has found is not fair.
+        if let Some(alive) = sampler.part_alive(&look.units, BATCHES_FOR_RATE) {
+            let stripes = &sampler.stripes;
+            let plan = plan(table, &sampler.told, stripes, alive, &mut sampler.random);
             sampler.take_up(plan);
         }
         sampler
     }
 
+    /// The part of the stripes' rows that is alive, by the batches of these units, or by `most` of them.
+    fn part_alive(&mut self, units: &[Unit], most: usize) -> Option<f64> {
+        let directory = self.directory.as_ref()?;
+        let batches: Vec<&[Unit]> =
+            units.chunk_by(|a, b| (a.stripe, a.batch) == (b.stripe, b.batch)).collect();
+        if batches.is_empty() {
+            return None;
+        }
+        let (mut rows, mut live) = (0.0, 0.0);
+        for (number, stands_for) in strata(batches.len(), most, &mut || self.random.fraction()) {
+            let [unit, ..] = batches[number] else { continue };
+            let Some(found) = self.stripes.get(unit.stripe) else { continue };
+            let weight: f64 = batches[number].iter().map(|u| u.weight).sum();
+            let weight = weight * stands_for as f64;
+            let size = Batch::number(unit.batch, found.entry.rows).rows.len() as f64;
+            let deleted = self.deleted.of(directory, unit.stripe, found, unit.batch).len() as f64;
+            rows += weight * size;
+            live += weight * (size - deleted);
+        }
+        (rows > 0.0).then(|| live / rows)
+    }
+
     /// Give each unit its block, and find out how many rows are alive.
     fn take_up(&mut self, plan: Plan) {
         self.rate = plan.rate;
-        self.units.clear();
-        let Some(directory) = &self.directory else { return };
-        let count = plan.units.len().max(1) as u64;
-        let snap = Snap::self_snap();
-        // Most stripes have no deleted row at all.
-        let mut holed: Option<(usize, bool)> = None;
-        let (mut rows, mut live) = (0.0, 0.0);
-        for (i, unit) in plan.units.into_iter().enumerate() {
-            let Some(found) = self.stripes.get(unit.stripe) else { continue };
-            let all = found.entry.rows;
-            let is_holed = match holed {
-                Some((stripe, is)) if stripe == unit.stripe => is,
-                _ => tombstones::any(&directory.toast, found.slot, all, snap),
-            };
-            holed = Some((unit.stripe, is_holed));
-            let batch = Batch::number(unit.batch, all).rows;
-            let size = batch.len() as f64;
-            let deleted = if is_holed {
-                tombstones::deleted_of(&directory.toast, found.slot, batch, snap)
-            } else {
-                Vec::new()
-            };
-            rows += unit.weight * size;
-            live += unit.weight * (size - deleted.len() as f64);
-            let block = (2 * i as u64 + 1) * u64::from(self.told.stripes) / (2 * count);
-            self.units.push(Carried { unit, block: block as u32, deleted });
-        }
         self.stripe_rows = self.stripes.iter().map(|f| f64::from(f.entry.rows)).sum();
-        if rows > 0.0 && self.told.stripes > 0 {
-            self.alive = live / rows;
+        if let Some(alive) = self.part_alive(&plan.units, BATCHES_FOR_COUNTS) {
+            self.alive = alive;
+        }
+        if self.told.stripes > 0 {
             self.live_per_block = self.stripe_rows * self.alive / f64::from(self.told.stripes);
         }
+        let count = plan.units.len().max(1) as u64;
+        let blocks = u64::from(self.told.stripes);
+        let carry = |(i, unit)| {
+            let block = (2 * i as u64 + 1) * blocks / (2 * count);
+            Carried { unit, block: block as u32 }
+        };
+        self.units = plan.units.into_iter().enumerate().map(carry).collect();
     }
 
     /// Begin a block; true when the row store has one of this number.
@@ -198,13 +236,16 @@ impl Sampler {
             let Some(found) = self.stripes.get(carried.unit.stripe) else { continue };
             let Some(directory) = &self.directory else { continue };
             let unit = &carried.unit;
-            let mut deleted = carried.deleted.iter().peekable();
+            let deleted = self.deleted.of(directory, unit.stripe, found, unit.batch);
+            let mut deleted = deleted.iter().peekable();
             let alive = Batch::number(unit.batch, found.entry.rows)
                 .rows
                 .filter(|row| deleted.next_if(|d| *d == row).is_none() && unit.has(*row))
                 .collect();
             let chosen = choose_rows(alive, unit.share, || self.random.fraction());
-            self.rows.load(&directory.toast, found, chosen);
+            if !chosen.is_empty() {
+                self.rows.load(&directory.toast, found, chosen);
+            }
         }
         slot.clear();
         false
@@ -229,9 +270,9 @@ impl Sampler {
     }
 }
 
-/// Where fewer of the stripes' rows are alive, the choice is made again for those that are: the first one
-/// has found out how many.
-const MOSTLY_ALIVE: f64 = 0.95;
+/// Batches whose tombstones are read at most: to know how many rows a visit gives, and to count rows. Those of the table may be millions.
+const BATCHES_FOR_RATE: usize = 300;
+const BATCHES_FOR_COUNTS: usize = 2_000;
 
 /// `alive`: the part of the stripes' rows that is taken to be alive.
 fn plan(table: Rel, told: &Told, stripes: &[Found], alive: f64, random: &mut Random) -> Plan {
@@ -257,7 +298,7 @@ fn plan(table: Rel, told: &Told, stripes: &[Found], alive: f64, random: &mut Ran
     let task = Task {
         stripes: &list,
         alive,
-        row_store_rows: f64::from(told.row_store) * row_store_density(table, width),
+        row_store_rows: row_store_rows(table, told, width, rows * alive),
         wanted: f64::from(wanted),
         bearable: bearable.max(LEAST_ROWS),
         visited: f64::from(visits) / f64::from(told.total.max(1)),
@@ -265,14 +306,22 @@ fn plan(table: Rel, told: &Told, stripes: &[Found], alive: f64, random: &mut Ran
     choose(&task, || random.fraction())
 }
 
-/// Live rows on a page of the row store, by the last count or else by their width and the part of the
-/// table's rows that is dead.
-fn row_store_density(table: Rel, width: f64) -> f64 {
+/// Live rows of the row store, about: by the density of the last count or else by their width, and no more than the table has beside
+/// its stripes, as far as the cumulative statistics know.
+fn row_store_rows(table: Rel, told: &Told, width: f64, in_stripes: f64) -> f64 {
+    if told.row_store == 0 {
+        return 0.0;
+    }
     let (whole, pages) = table.counted();
     let part = stripe_totals_now(table).row_store_part(whole);
-    match part {
+    let density = match part {
         Some(rows) if pages > 0 => f64::from(rows) / f64::from(pages),
-        _ => statistics::rows_per_page(width) * statistics::live_part(table),
+        _ => statistics::rows_per_page(width),
+    };
+    let by_pages = f64::from(told.row_store) * density;
+    match statistics::live_rows(table) {
+        Some(live) => by_pages.min((live - in_stripes).max(0.0)),
+        None => by_pages,
     }
 }
 

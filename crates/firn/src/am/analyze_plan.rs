@@ -152,7 +152,7 @@ fn choose_of(
 
 /// Divide `count` things into up to `parts` runs of nearly equal length and choose one of each: its
 /// number, and the length of its run.
-fn strata(count: usize, parts: usize, random: &mut impl FnMut() -> f64) -> Vec<(usize, usize)> {
+pub fn strata(count: usize, parts: usize, random: &mut impl FnMut() -> f64) -> Vec<(usize, usize)> {
     let parts = parts.min(count);
     let edge = |i: usize| (i as u128 * count as u128 / parts as u128) as usize;
     let pick = |i: usize| {

@@ -202,16 +202,6 @@ pub fn may_be_any(toast: &Toast, slot: Slot, rows: u32) -> bool {
     spans(slot, 0..rows).any(|(_, low, high)| toast.has_entry(low.id, low.seq, high.seq))
 }
 
-/// Whether `snap` sees any tombstone or anchor of a stripe's rows.
-pub fn any(toast: &Toast, slot: Slot, rows: u32, snap: Snap) -> bool {
-    let mut found = false;
-    within(toast, slot, 0..rows, snap, |_, _, _| {
-        found = true;
-        ControlFlow::Break(())
-    });
-    found
-}
-
 /// Which of some rows of a stripe are deleted for `snap`, ascending.
 pub fn deleted_of(toast: &Toast, slot: Slot, rows: Range<u32>, snap: Snap) -> Vec<u32> {
     let mut list = Vec::new();

@@ -105,15 +105,21 @@ pub fn maintenance_memory() -> usize {
     unsafe { (pg_sys::maintenance_work_mem.max(0) as usize) << 10 }
 }
 
-/// Part of a table's row versions that is alive, as the cumulative statistics have it; 1 when these know
-/// nothing of the table.
-pub fn live_part(table: Rel) -> f64 {
-    // SAFETY: NULL or an entry that lives as long as the transaction's snapshot of the statistics.
-    let entry = unsafe { pg_sys::pgstat_fetch_stat_tabentry(table.oid().into()).as_ref() };
-    let (live, dead) = entry.map_or((0, 0), |e| (e.n_live_tuples, e.n_dead_tuples));
-    match live.max(0).saturating_add(dead.max(0)) {
-        0 => 1.0,
-        all => live.max(0) as f64 / all as f64,
+/// Live rows of a table as the cumulative statistics have it; None when these know nothing of it. (Not by PostgreSQL's function for it:
+/// what that has read stays what the transaction sees until its end.)
+pub fn live_rows(table: Rel) -> Option<f64> {
+    // SAFETY: the entry stays locked between the two calls, which raise nothing in between.
+    unsafe {
+        if !pg_sys::pgstat_track_counts {
+            return None;
+        }
+        let kind = pg_sys::PgStat_Kind::PGSTAT_KIND_RELATION;
+        let oid = pg_sys::Oid::from(table.oid());
+        let entry = ext::pgstat_get_entry_ref_locked(kind, pg_sys::MyDatabaseId, oid, false);
+        let stats = entry.as_ref().and_then(|e| e.table.as_ref()).map(|t| &t.stats);
+        let counts = stats.map(|s| (s.n_live_tuples, s.n_dead_tuples));
+        ext::pgstat_unlock_entry(entry);
+        counts.filter(|c| *c != (0, 0)).map(|(live, _)| live as f64)
     }
 }
 
