@@ -1,8 +1,10 @@
 //! Stopping everything when one part fails or the user asks to.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::pg::Canceller;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What all threads of a run look at to learn whether to go on. The first failure is the run's.
 pub struct Halt {
@@ -58,6 +60,33 @@ impl Halt {
                 None
             }
         }
+    }
+}
+
+/// Cancels what some connections do once the run is over, until it is dropped.
+pub struct Watch {
+    over: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub fn start(connections: Vec<Canceller>, halt: &Arc<Halt>) -> Watch {
+        let over = Arc::new(AtomicBool::new(false));
+        let (ended, halt) = (Arc::clone(&over), Arc::clone(halt));
+        std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                if halt.is_set() {
+                    connections.iter().for_each(Canceller::cancel);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Watch { over }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 

@@ -4,9 +4,9 @@
 //! and large objects of the same snapshot, the largest first. What they read is compressed, hashed and written as
 //! it comes. The manifest is written when all else is durable. docs/decisions/0008-backup.md tells why so.
 //!
-//! - `session`, `program`: the server, and `pg_dump`; `tasks`, `worker`, `objects`: what is copied, by whom.
+//! - `session`, `program`: the server, and `pg_dump`; `schema`: what both agree on; `tasks`, `worker`, `objects`: what is copied, by whom.
 //! - `lane`, `pack`, `destination`: the way of the data; [`manifest`]: what says that it is all there.
-//! - `basis`, `incremental`: what proves that a table has not changed, and whose files are then taken.
+//! - `basis`, `known`, `incremental`: what proves that a table has not changed, and whose files are then taken.
 //! - `ending`: what is written after all data; `sealed`: encrypted backups.
 //! - `survey`: what lies in a folder. [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
 //! - [`Progress`]: what it tells while it works; `halt`: how it stops.
@@ -21,6 +21,7 @@ mod destination;
 mod ending;
 pub(crate) mod halt;
 mod incremental;
+mod known;
 mod lane;
 mod objects;
 mod options;
@@ -28,6 +29,7 @@ mod pack;
 mod place;
 pub(crate) mod program;
 mod progress;
+mod schema;
 pub(crate) mod sealed;
 pub(crate) mod session;
 mod survey;
@@ -37,24 +39,19 @@ mod worker;
 pub use options::{Base, Login, Options, Spec};
 pub use progress::{size, Done, Lines, Progress, Silent};
 
-use crate::archive::rewrite::{Content, DataEntry, Rewritten};
-use crate::archive::Compression;
-use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Canceller;
-use basis::Facts;
+use crate::error::{Error, Result};
 use destination::{Destination, Preparation};
 use halt::Halt;
+use known::Known;
 use lane::Work;
-use manifest::{Basis, Encryption, Head, Manifest, Marker, TableBasis};
+use manifest::{Encryption, Head, Manifest, Marker};
 use pack::Packer;
-use program::{Program, Running};
-use sealed::{Scratch, Sealer};
-use session::{Held, Leader, Snapshot};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use program::Program;
+use sealed::Sealer;
+use session::Leader;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
-use tasks::{Table, Tables};
 
 /// A finished backup.
 #[derive(Debug)]
@@ -83,11 +80,6 @@ pub fn run(
     }
 }
 
-/// How often a new snapshot is taken because tables changed between the last one and the locks.
-const ATTEMPTS: u32 = 50;
-/// The longest pause before that; the first is a tenth of it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
 struct Backup<'a> {
     options: &'a Options,
     started: SystemTime,
@@ -104,16 +96,6 @@ struct Backup<'a> {
     system_identifier: Option<String>,
     /// See [`program::filter`].
     filter: Option<Vec<u8>>,
-}
-
-/// What the schema phase leaves.
-struct Schema {
-    snapshot: Snapshot,
-    spec: Spec,
-    contents: Rewritten,
-    /// The archive's table of contents.
-    toc: Scratch,
-    tables: Tables,
 }
 
 impl<'a> Backup<'a> {
@@ -189,7 +171,7 @@ impl<'a> Backup<'a> {
             ..
         } = self;
         let leader = leader.into_inner().unwrap_or_else(|e| e.into_inner());
-        let (objects, objects_bytes) = objects(&leader, &schema.contents)?;
+        let (objects, objects_bytes) = schema::objects(&leader, &schema.contents)?;
         let known = Known::read(&leader, &schema, options, &*progress)?;
         let taken = match &options.incremental {
             Some(base) => {
@@ -305,219 +287,4 @@ impl<'a> Backup<'a> {
             settle: after_data.elapsed(),
         })
     }
-
-    /// Takes a snapshot, has the schema written down as of it, and locks the tables.
-    fn schema(&self) -> Result<Schema> {
-        let present = session::connect(&self.options.login)?;
-        let connections = vec![self.leader().connection.canceller(), present.canceller()];
-        let _watch = Watch::start(connections, &self.halt);
-        let mut why = String::new();
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                self.progress.note(&format!("starting again with a new snapshot: {why}"));
-                std::thread::sleep((LONGEST_PAUSE * attempt / 10).min(LONGEST_PAUSE));
-            }
-            self.halt.check()?;
-            let snapshot = self.leader().begin()?;
-            let mut toc = Scratch::new(self.destination.scratch()?, self.sealer.is_some());
-            // Its locks end with it, so it stays until ours are there.
-            let (spec, contents, _running) = match self.written(&snapshot, &mut toc)? {
-                Ok(written) => written,
-                Err(reason) => {
-                    why = reason;
-                    continue;
-                }
-            };
-            match self.leader().hold(&contents.data, &contents.encoding, &present)? {
-                Held::Locked(tables) => {
-                    return Ok(Schema { snapshot, spec, contents, toc, tables })
-                }
-                Held::Moved(reason) => why = reason,
-            }
-        }
-        Err(Error::new(ErrorKind::Statement, "tables kept changing while their locks were taken")
-            .detail(format!("After {ATTEMPTS} snapshots: {why}."))
-            .hint("Try again when no schema changes, TRUNCATE or VACUUM FULL are under way."))
-    }
-
-    fn leader(&self) -> MutexGuard<'_, Leader> {
-        self.leader.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Has the schema written down, while the leader locks the tables; or tells why it cannot.
-    #[allow(clippy::type_complexity)]
-    fn written(
-        &self,
-        snapshot: &Snapshot,
-        toc: &mut Scratch,
-    ) -> Result<Result<(Spec, Rewritten, Running), String>> {
-        let application =
-            format!("firn backup {}-{:x}", std::process::id(), firn_lake::random_nonce());
-        let give_up = Arc::new(AtomicBool::new(false));
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let follow = scope.spawn(|| {
-                let followed = self.leader().follow(&application, &over, &self.halt);
-                if !matches!(followed, Ok(None)) {
-                    give_up.store(true, Ordering::Relaxed);
-                }
-                followed
-            });
-            let contents = self.contents(snapshot, &application, &give_up, toc);
-            over.store(true, Ordering::Relaxed);
-            let followed = follow
-                .join()
-                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread panicked")));
-            match followed? {
-                Some(why) => Ok(Err(why)),
-                None => contents.map(Ok),
-            }
-        })
-    }
-
-    fn contents(
-        &self,
-        snapshot: &Snapshot,
-        application: &str,
-        give_up: &Arc<AtomicBool>,
-        toc: &mut Scratch,
-    ) -> Result<(Spec, Rewritten, Running)> {
-        let first = self.options.compression.unwrap_or_else(|| self.program.compression());
-        let mut spec = first;
-        loop {
-            let program = &self.program;
-            let options = self.options;
-            let ask = program::Ask {
-                program,
-                login: &options.login,
-                selection: &options.selection,
-                filter: self.filter.as_deref(),
-                snapshot: Some(snapshot),
-                spec,
-                application,
-                give_up,
-            };
-            match toc.write(|out| program::contents(&ask, out, &self.halt))? {
-                Ok(answer) => {
-                    for line in answer.warnings {
-                        self.progress.note(&line);
-                    }
-                    return Ok((spec, answer.contents, answer.running));
-                }
-                // Not every pg_dump was built with what its version knows.
-                Err(refusal)
-                    if refusal.at_once
-                        && self.options.compression.is_none()
-                        && spec.method == Compression::Zstd =>
-                {
-                    spec = Spec { method: Compression::Gzip, level: None };
-                }
-                Err(refusal) => return Err(refusal.error),
-            }
-        }
-    }
-}
-
-/// By what a later backup may prove that tables have not changed.
-struct Known {
-    basis: Option<Basis>,
-    facts: Facts,
-}
-
-impl Known {
-    /// The backup is as good without it: what fails here is told, no more.
-    fn read(
-        leader: &Leader,
-        schema: &Schema,
-        options: &Options,
-        progress: &dyn Progress,
-    ) -> Result<Known> {
-        let none = Known { basis: None, facts: Facts::default() };
-        let read = match &schema.snapshot.before {
-            // With row security rows depend on who asks.
-            Ok(Some(before)) if !options.login.row_security => leader.aside(|connection| {
-                let (tables, entries) = (&schema.tables.list, &schema.contents.data);
-                let basis = basis::server(connection)?;
-                Ok(Known { basis, facts: basis::facts(connection, before, tables, entries)? })
-            })?,
-            Ok(_) => return Ok(none),
-            Err(e) => Err(e.clone()),
-        };
-        Ok(read.unwrap_or_else(|e| {
-            progress.note(&unknown(&e));
-            none
-        }))
-    }
-
-    /// What goes into the manifest: of tables by dump id.
-    fn confirmed(
-        self,
-        options: &Options,
-        snapshot: &Snapshot,
-        copied: &[Table],
-        entries: &[DataEntry],
-        progress: &dyn Progress,
-    ) -> (Option<Basis>, HashMap<i32, TableBasis>) {
-        if self.basis.is_none() {
-            return (None, HashMap::new());
-        }
-        let tables = session::connect(&options.login)
-            .and_then(|present| self.facts.confirmed(&present, &snapshot.lsn, copied, entries));
-        let by_id = |(place, basis)| Some((entries.get::<usize>(place)?.dump_id, basis));
-        match tables {
-            Ok(tables) => (self.basis, tables.into_iter().filter_map(by_id).collect()),
-            Err(e) => {
-                progress.note(&unknown(&e));
-                (self.basis, HashMap::new())
-            }
-        }
-    }
-}
-
-fn unknown(e: &Error) -> String {
-    format!("later incremental backups cannot take the tables that are copied now: {}", e.message)
-}
-
-/// Cancels what some connections do once the run is over, until it is dropped.
-struct Watch {
-    over: Arc<AtomicBool>,
-}
-
-impl Watch {
-    fn start(connections: Vec<Canceller>, halt: &Arc<Halt>) -> Watch {
-        let over = Arc::new(AtomicBool::new(false));
-        let (ended, halt) = (Arc::clone(&over), Arc::clone(halt));
-        std::thread::spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
-                if halt.is_set() {
-                    connections.iter().for_each(Canceller::cancel);
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        });
-        Watch { over }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The large objects that belong into the archive, and about how many bytes they take.
-fn objects(leader: &Leader, contents: &Rewritten) -> Result<(Vec<u32>, u64)> {
-    let mut listed = Vec::new();
-    let mut wanted = false;
-    for entry in &contents.data {
-        if let Content::LargeObjects { oids } = &entry.content {
-            wanted = true;
-            listed.extend(oids.iter().flatten());
-        }
-    }
-    if !wanted {
-        return Ok((Vec::new(), 0));
-    }
-    let (all, bytes) = leader.large_objects()?;
-    Ok((if listed.is_empty() { all } else { listed }, bytes))
 }
