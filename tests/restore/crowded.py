@@ -195,21 +195,50 @@ def place_of_second_try(world):
 
 
 def name_held(world):
-    """A program that is about to make a database of this name, and is gone without the server knowing, is not waited for."""
+    """A program that is about to make a database of this name, and is gone without the server knowing, is not waited for; one that works is,
+    whatever database it is connected to."""
     server = world.server()
     with server.connect(server.fresh("held")) as c:
         c.execute("CREATE TABLE t AS SELECT 1 AS i")
     path = world.archive("held", lambda p: server.archive("held", p, "c"))
-    gone = server.connect()
-    try:
-        gone.execute("DROP DATABASE held")
-        gone.execute("SELECT pg_advisory_lock(1718186607, hashtext('held'))")
-        run = firn(server, "postgres", path, "-C", patience=60).ok()
-        assert "another restore creates or removes a database of this name" in run.out, run.out
-    finally:
-        gone.close()
-    with server.connect("held") as c:
-        assert c.execute("SELECT i FROM t").fetchone() == (1,)
+    held = "another restore creates or removes a database of this name"
+    server.fresh("elsewhere")
+    for at in ("postgres", "elsewhere"):
+        with server.connect() as c:
+            c.execute("DROP DATABASE held")
+        gone = server.connect(at)
+        try:
+            gone.execute("SELECT pg_advisory_lock(1718186607, hashtext('held'))")
+            run = firn(server, "postgres", path, "-C", patience=60).ok()
+            assert held in run.out, run.out
+        finally:
+            gone.close()
+        with server.connect("held") as c:
+            assert c.execute("SELECT i FROM t").fetchone() == (1,)
+        with server.connect() as c:
+            c.execute("DROP DATABASE held")
+        busy = server.connect(at)
+        done = threading.Event()
+
+        def work():
+            busy.execute("SELECT pg_advisory_lock(1718186607, hashtext('held'))")
+            while not done.is_set():
+                busy.execute("SELECT pg_sleep(0.1)")
+            busy.close()
+        working = threading.Thread(target=work)
+        working.start()
+        try:
+            with server.connect() as c:
+                while not c.execute("SELECT 1 FROM pg_locks WHERE classid = 1718186607 AND granted").fetchone():
+                    time.sleep(0.01)
+            child = firn(server, "postgres", path, "-C", wait=False)
+            while child.poll() is None and held not in child.read():
+                time.sleep(0.01)
+            assert child.poll() is None and not server.exists("held"), child.read()
+        finally:
+            done.set()
+            working.join()
+        child.wait().ok()
 
 
 def owner(world):

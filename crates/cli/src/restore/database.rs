@@ -56,7 +56,8 @@ pub fn create(
             if stopped() {
                 return Err(fence::cancelled());
             }
-            std::thread::sleep(PAUSE);
+            // Two who find each other's lock give theirs up, and do not come again at the same time.
+            std::thread::sleep(PAUSE + Duration::from_millis(u64::from(std::process::id() % 37)));
         }
     }
     if let Some(role) = &options.target.role {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The first key of all advisory locks of a restore: "firn" in ASCII. The second is [`PROGRAM`], or a session's number.
 const LOCK: &str = "1718186606";
 /// The first key of locks on names of databases that are created; the second is the name's hash. They are taken in the
-/// database that the creating connection is in, until that ends.
+/// database that the creating connection is in, until that ends, and looked for in all.
 const NAME_LOCK: &str = "1718186607";
 /// Held by the program that works, for as long as it does.
 const PROGRAM: &str = "1";
@@ -77,31 +77,45 @@ pub fn be_alone(
     Ok(())
 }
 
+/// Holders of the lock of a name. A lock is of the database that its holder is in, but all see it.
+fn namers(name: &[u8]) -> Vec<u8> {
+    let sql = format!(
+        "pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND l.classid = {NAME_LOCK} AND l.objsubid = 2 AND l.granted \
+         AND l.pid <> pg_catalog.pg_backend_pid() AND l.objid = pg_catalog.hashtext("
+    );
+    [sql.as_bytes(), &crate::pg::quote_literal(name), b")::pg_catalog.oid"].concat()
+}
+
 /// Be the only restore that creates a database of this name, until the connection ends; false while another is. The server may
 /// be about to for a program that was killed: whether the database is there is known when it has ended.
 pub fn name_database(connection: &Connection, name: &[u8]) -> Result<bool> {
-    let mut sql =
-        format!("SELECT pg_catalog.pg_try_advisory_lock({NAME_LOCK}, pg_catalog.hashtext(")
-            .into_bytes();
-    sql.extend(crate::pg::quote_literal(name));
-    sql.extend(b"))");
-    Ok(connection.query(&sql)?.flag(0, 0))
+    let ask = |function: &str| {
+        let sql = format!("SELECT pg_catalog.{function}({NAME_LOCK}, pg_catalog.hashtext(");
+        let sql = [sql.as_bytes(), &crate::pg::quote_literal(name), b"))"].concat();
+        Ok::<bool, Error>(connection.query(&sql)?.flag(0, 0))
+    };
+    if !ask("pg_try_advisory_lock")? {
+        return Ok(false);
+    }
+    // Who is connected to another database has taken the lock there. Each takes his first and then looks for others'.
+    let others = [b"SELECT EXISTS (SELECT FROM ", &namers(name)[..], b")"].concat();
+    let alone = !connection.query(&others)?.flag(0, 0);
+    if !alone {
+        ask("pg_advisory_unlock")?;
+    }
+    Ok(alone)
 }
 
 /// End those who hold the lock of a name and do nothing: a program that makes or removes a database asks for one thing after the other,
 /// so they have lost theirs, which the server may notice in hours only. Without the right to do so one waits until they end.
 pub fn end_idle_namers(connection: &Connection, name: &[u8]) {
-    let mut sql = format!(
-        "SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
-         WHERE l.locktype = 'advisory' AND l.classid = {NAME_LOCK} AND l.objsubid = 2 AND l.granted AND a.datname = pg_catalog.current_database() \
-         AND l.database = a.datid AND a.state = 'idle' AND a.state_change < pg_catalog.now() - '{} s'::pg_catalog.interval \
-         AND l.objid = pg_catalog.hashtext(",
+    let idle = format!(
+        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a WHERE a.state = 'idle' \
+         AND a.state_change < pg_catalog.now() - '{} s'::pg_catalog.interval AND EXISTS (SELECT FROM ",
         GONE.as_secs()
-    )
-    .into_bytes();
-    sql.extend(crate::pg::quote_literal(name));
-    sql.extend(b")::pg_catalog.oid");
-    let _ = connection.query(&sql);
+    );
+    let sql = [idle.as_bytes(), &namers(name), b" AND l.pid = a.pid AND l.database = a.datid)"];
+    let _ = connection.query(&sql.concat());
 }
 
 pub fn cancelled() -> Error {
