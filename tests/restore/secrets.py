@@ -1,4 +1,5 @@
 """Passwords: none is shown, written, or handed to another program where others can see it."""
+import json
 import os
 import stat
 import subprocess
@@ -124,7 +125,30 @@ def audited(world):
     assert "LOCK TABLE" in log and "pg_catalog.pg_extension" in log, log[-3000:]
 
 
+def moment(world):
+    """What moment an encrypted backup is of is told: somebody may have put an older one in a newer one's place."""
+    server = world.server()
+    with server.connect(server.fresh("moment")) as c:
+        c.execute("CREATE TABLE t AS SELECT 1 AS i")
+    path, plain = os.path.join(world.folder, "moment"), os.path.join(world.folder, "moment_plain")
+    env = {"FIRN_PASSPHRASE": "of a moment"}
+    for to, flags in ((path, ["--passphrase"]), (plain, [])):
+        made = subprocess.run([common.program()[0], "backup", *server.where("moment"), *flags, to], env=dict(os.environ, **env if flags else {}),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert made.returncode == 0, made.stdout.decode()
+    with open(os.path.join(path, "manifest.json")) as f:
+        taken = json.load(f)["snapshot_time"]
+    for flags in ([], ["-1"]):
+        server.fresh("target")
+        run = firn(server, "target", path, *flags, env=env).ok()
+        assert "backup of" in run.out and taken in run.out, run.out
+    # Of one that is not, nobody could say so for certain.
+    server.fresh("target")
+    assert "backup of" not in firn(server, "target", plain).ok().out
+
+
 def cases(world):
     yield "secrets reports", lambda: reports(world)
     yield "secrets arguments", lambda: arguments(world)
     yield "secrets audited", lambda: audited(world)
+    yield "secrets moment", lambda: moment(world)

@@ -241,6 +241,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let cancelled = Some(Arc::new(move || asked.is_set()) as _);
     let settings = StoreSettings { cancelled, ..StoreSettings::default() };
     let archive = options.open(&settings)?;
+    options.tell_moment(&archive, watch)?;
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
     let options = &Options { filter, ..options.clone() };
     let mut archive = archive;

@@ -8,6 +8,7 @@ use crate::pg::Connection;
 use crate::plan::redirect;
 use crate::plan::select::{left_out, list, select, Filter};
 use crate::plan::Facts;
+use crate::report::{Event, Watch};
 use crate::store::StoreSettings;
 
 impl Options {
@@ -22,6 +23,18 @@ impl Options {
             ))),
             _ => Ok(archive),
         }
+    }
+
+    /// Tells what moment an encrypted backup is of: who can write where it lies could have put an older one in its place.
+    pub fn tell_moment(&self, archive: &Archive, watch: &dyn Watch) -> Result<()> {
+        let manifest = match archive.is_encrypted() {
+            true => archive.manifest()?,
+            false => None,
+        };
+        if let Some(manifest) = manifest {
+            watch.event(&Event::Fact { name: "backup of", value: &manifest.head.snapshot_time });
+        }
+        Ok(())
     }
 
     /// Lets rows and objects go elsewhere, if flags say so; what is left out for that is told. The filter is complete.

@@ -158,6 +158,7 @@ impl Sink for Server<'_> {
 pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
     watch.event(&Event::Phase("reading the archive"));
     let mut archive = options.open(&StoreSettings::default())?;
+    options.tell_moment(&archive, watch)?;
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
     let options = &Options { filter: filter.clone(), ..options.clone() };
     options.redirect(&mut archive, &mut |line| watch.event(&Event::Note(line)))?;
