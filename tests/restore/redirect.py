@@ -507,6 +507,13 @@ def not_taken(world, version):
         assert run.code == code, run.out
         assert rows(server, db) == of(world, version, "old")
     firn(server, db, inserts, "-a", "--redirect-table", "loose:others").fails("INSERT")
+    # The source has nothing under the new names; and names are in UTF-8, which those of this archive are not.
+    for flag in (["-a", "--redirect-table", "loose:others"], ["--redirect-schema", "r:others"]):
+        assert firn(server, db, path, *flag, "--verify-source=redirect").fails("--verify-source and " + flag[-2], "together").code == 2
+    latin = archive(world, version, "c", ("-E", "LATIN1"))
+    for pair in ('"R.2 :"."T ""1"".ü":others', "loose:ü"):
+        assert firn(server, db, latin, "-a", "--redirect-table", pair).fails("cannot be redirected", "not UTF8").code == 2
+    firn(server, db, latin, "-a", "-t", "loose", "--redirect-table", "loose:others").fails("does not exist")
     # Without definitions nobody knows which sequences the table has.
     plain = archive(world, version, "c", ("-a",))
     firn(server, db, plain, "-a", "--redirect-table", "loose:others").fails("cannot be redirected together with values of sequences")

@@ -93,6 +93,16 @@ pub fn apply(
     Ok(new.instead_of(toc))
 }
 
+/// Why names cannot be compared with those of an archive, nor be written into it.
+fn other_encoding<'a>(
+    toc: &Toc,
+    mut names: impl Iterator<Item = &'a String>,
+) -> Option<&'static str> {
+    let is_utf8 = |e: &Entry| e.desc == b"ENCODING" && e.defn.windows(6).any(|w| w == b"'UTF8'");
+    (names.any(|name| !name.is_ascii()) && !toc.entries().any(|e| is_utf8(&e)))
+        .then_some("The archive's encoding is not UTF8, which the names are in.")
+}
+
 /// Tables whose rows go into others.
 struct Tables<'a> {
     /// The place of the rows to where they go.
@@ -107,6 +117,13 @@ impl<'a> Tables<'a> {
     fn find(toc: &'a Toc, selection: &Selection, redirects: &'a Redirects) -> Result<Tables<'a>> {
         let mut found =
             Tables { rows: HashMap::new(), tables: HashSet::new(), sequences: HashSet::new() };
+        let pairs = redirects.redirect_tables.iter();
+        let names = pairs.flat_map(|(a, b)| {
+            [&a.schema, &b.schema].into_iter().flatten().chain([&a.name, &b.name])
+        });
+        if let Some(reason) = other_encoding(toc, names) {
+            return Err(Error::usage("tables cannot be redirected").detail(reason));
+        }
         for (old, new) in &redirects.redirect_tables {
             let fits = |place: &usize| {
                 let entry = toc.entry(*place);

@@ -4,7 +4,7 @@ use super::sql::{
     mentioned_in_strings, qualified, rewrite, schema_arguments, sequence_set, Aliases, Map,
 };
 use super::types::Types;
-use super::Changed;
+use super::{other_encoding, Changed};
 use crate::archive::{Entry, Toc};
 use crate::error::{Error, Result};
 use crate::plan::build::describe;
@@ -79,10 +79,10 @@ impl<'a> Schemas<'a> {
             Some("The archive was made with standard_conforming_strings = off.")
         } else if OF_CLIENTS.iter().any(|name| setting(b"ENCODING", name)) {
             Some("In the archive's encoding a byte of a character may look like a backslash.")
-        } else if !setting(b"ENCODING", b"'UTF8'")
-            && pairs.iter().any(|(a, b)| !a.is_ascii() || !b.is_ascii())
+        } else if let Some(reason) =
+            other_encoding(toc, pairs.iter().flat_map(|(old, new)| [old, new]))
         {
-            Some("The archive's encoding is not UTF8, which the names are in.")
+            Some(reason)
         } else if goals.iter().chain(found.map.keys()).any(reserved) {
             Some("The server's own schemas, and that of the journal, stay as they are.")
         } else {
