@@ -77,6 +77,7 @@ pub fn event(
             ("failed", with(json!({ "object": what, "statement": statement }), error_fields(error)))
         }
         Event::Skipped { what } => ("skipped", json!({ "object": what })),
+        Event::Anew => ("anew", json!({})),
         _ if detail == Detail::Errors => return None,
         Event::Phase(name) => ("phase", json!({ "phase": name })),
         Event::Target { database, server_version } => {

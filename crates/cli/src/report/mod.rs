@@ -183,6 +183,8 @@ pub enum Event<'a> {
     Failed { what: &'a str, statement: &'a str, error: &'a Error },
     /// Not done as something that it needs failed.
     Skipped { what: &'a str },
+    /// Nobody knows what was done: all that has failed or was skipped so far is tried again.
+    Anew,
     /// Trouble that was overcome.
     Setback { worker: usize, setback: Setback, message: &'a str },
     /// A line for the summary.

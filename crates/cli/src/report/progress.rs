@@ -219,6 +219,10 @@ impl Progress {
                 error: (*error).clone(),
             }),
             Event::Skipped { what } => self.skipped.push(what.to_string()),
+            Event::Anew => {
+                self.failed.clear();
+                self.skipped.clear();
+            }
             Event::Setback { setback, .. } => self.setbacks[*setback as usize] += 1,
             Event::Fact { name, value } => self.facts.push((name, value.to_string())),
             Event::Note(_) => self.notes += 1,

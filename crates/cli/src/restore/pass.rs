@@ -65,6 +65,8 @@ pub fn all(
             );
             let setback = Setback::Reconnected;
             job.watch.event(&Event::Setback { worker: 0, setback, message: &message });
+            // What failed is not recorded, so it is done again; what was passed over is found by comparing at the end.
+            job.watch.event(&Event::Anew);
             let pause = PAUSE * 2u32.pow(fruitless);
             let until = Instant::now() + pause.min(LONGEST);
             while Instant::now() < until && !job.stop.is_set() {
