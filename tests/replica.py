@@ -25,10 +25,32 @@ def contents(c):
     return [c.execute(f"SELECT count(*), sum(id), sum(n), min(v), max(v) FROM {t}").fetchone() for t in ("local", "away")]
 
 
+def looks(c):
+    """What looks at a table and its indexes changes nothing, and may be asked for where nothing can be changed."""
+    for t in ("local", "away"):
+        for sql in ("SELECT bt_index_check(indexrelid, true) FROM pg_index JOIN pg_class i ON i.oid = indexrelid JOIN pg_am a ON a.oid = i.relam "
+                    "WHERE amname = 'btree' AND indrelid IN (%(t)s::regclass, (SELECT reltoastrelid FROM pg_class WHERE oid = %(t)s::regclass))",
+                    "SELECT * FROM firn.check(%(t)s)", "SELECT * FROM firn.stripes(%(t)s)", "SELECT * FROM firn.table_info(%(t)s)",
+                    "SELECT pg_total_relation_size(%(t)s), pg_table_size(%(t)s)", "SELECT ctid, xmin, * FROM %s WHERE id < 9" % t,
+                    "SELECT count(*) FROM %s TABLESAMPLE SYSTEM (50)" % t, "SELECT * FROM firn.repair(%(t)s, dry_run => true)"):
+            c.execute(sql, {"t": t})
+
+
+def note_of_counts(c, table):
+    toast = c.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = %s::regclass", (table,)).fetchone()[0]
+    return c.execute(f"SELECT xmin, chunk_data FROM {toast} WHERE chunk_id = 6").fetchall()
+
+
 def standby(primary, store):
     with primary.connect() as c:
+        c.execute("CREATE EXTENSION amcheck")
         fill(c, store)
         expected = contents(c)
+        before = note_of_counts(c, "local")
+        c.execute("BEGIN READ ONLY")
+        looks(c)
+        c.execute("COMMIT")
+        assert note_of_counts(c, "local") == before
     second = Cluster("standby")
     try:
         primary.run("pg_basebackup", "-h", primary.root, "-p", str(primary.port), "-U", "postgres", "-D", second.data,
@@ -49,6 +71,7 @@ def standby(primary, store):
             c.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
             assert c.execute("SELECT v FROM local WHERE id = 5050").fetchone() == ("late",)
             assert c.execute("SELECT v FROM away WHERE id = 3").fetchone() == ("v3",)
+            looks(c)
         second.run("pg_ctl", "-D", second.data, "-w", "promote")
         with second.connect() as c:
             c.execute("UPDATE local SET v = 'promoted' WHERE id = 5")

@@ -29,7 +29,7 @@ pub fn build(builder: &mut Builder) -> f64 {
     builder.end_scan();
     // PostgreSQL sets the table's count, too. Of a parallel build no process knows all of it, nor
     // could write it: estimates are less good until the next VACUUM or ANALYZE then.
-    if !xact::is_in_parallel_mode() {
+    if !builder.is_of_given_scan() {
         counts::note_build(builder.table(), rows + stripes, stripes);
     }
     rows + stripes

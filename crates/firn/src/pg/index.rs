@@ -32,6 +32,8 @@ pub struct Builder {
     /// The snapshot of a concurrent build: one for both halves of the table, or a row that is deleted from
     /// one and inserted into the other meanwhile would be indexed twice.
     snapshot: Option<Registered>,
+    /// The scan is somebody else's.
+    is_given: bool,
 }
 
 impl Builder {
@@ -45,12 +47,17 @@ impl Builder {
             let predicate = pg_sys::ExecPrepareQual((*request.info).ii_Predicate, estate);
             let given = !request.scan.is_null();
             let snapshot = (!given && (*request.info).ii_Concurrent).then(Registered::transaction);
-            Builder { request, estate, econtext, slot, predicate, snapshot }
+            Builder { request, estate, econtext, slot, predicate, snapshot, is_given: given }
         }
     }
 
     pub fn table(&self) -> Rel {
         Rel::of(self.request.table)
+    }
+    /// Somebody looks at the table's rows as a build would, in a scan of his own: a process of a parallel build, or amcheck, which builds
+    /// nothing, and may do so on a standby.
+    pub fn is_of_given_scan(&self) -> bool {
+        self.is_given
     }
     pub fn is_brin(&self) -> bool {
         // SAFETY: the index is open.

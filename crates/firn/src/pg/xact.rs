@@ -61,12 +61,6 @@ pub fn is_ours(xid: u32) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
 }
 
-/// Parallel workers of this transaction may be running, or this is one: nothing may be written.
-pub fn is_in_parallel_mode() -> bool {
-    // SAFETY: plain call.
-    unsafe { pg_sys::IsInParallelMode() }
-}
-
 /// `xid` runs, prepared or not.
 pub fn is_in_progress(xid: u32) -> bool {
     // SAFETY: plain call.
