@@ -78,3 +78,11 @@ VACUUM br; TRUNCATE br_1; REINDEX TABLE br_1; INSERT INTO br SELECT i, 'c' FROM 
 SET enable_seqscan = off; SELECT count(*), sum(id) FROM br WHERE id > 3; SELECT count(*), sum(id) FROM br_2 WHERE id > 3; RESET enable_seqscan;
 CREATE TABLE was_heap (id int, v text) USING heap; INSERT INTO was_heap SELECT i, 'h' FROM generate_series(1, 60) i; CREATE INDEX ON was_heap USING brin (id); ALTER TABLE was_heap SET ACCESS METHOD firn; INSERT INTO was_heap SELECT i, 'f' FROM generate_series(61, 99) i;
 SET enable_seqscan = off; SELECT count(*), sum(id) FROM was_heap WHERE id > 50; ALTER TABLE was_heap SET ACCESS METHOD heap; SELECT count(*), sum(id) FROM was_heap WHERE id > 50; RESET enable_seqscan;
+-- Defaults of added columns that VACUUM FULL and CLUSTER make PostgreSQL forget, before tables are written anew for other reasons.
+CREATE TABLE kd (id int PRIMARY KEY, k int, d text); INSERT INTO kd SELECT i, i, 'd' || i FROM generate_series(1, 700) i; SELECT settle('kd');
+ALTER TABLE kd ADD e int DEFAULT 7, ADD f text NOT NULL DEFAULT 'f f', ADD g numeric DEFAULT 1.50, ADD p point DEFAULT '(1,2)'; INSERT INTO kd (id, e, f) VALUES (801, NULL, 'own');
+VACUUM FULL kd; ALTER TABLE kd ALTER k TYPE bigint; SELECT count(*), sum(e), count(f), min(f), max(f), sum(g), count(p), pg_typeof(min(k)) FROM kd;
+ALTER TABLE kd ADD h int NOT NULL DEFAULT 9, DROP d; CLUSTER kd USING kd_pkey; ALTER TABLE kd ALTER e TYPE text USING e || 'e', ADD z int DEFAULT (random() * 0)::int; SELECT count(*), min(e), count(e), count(f), sum(h), sum(z), sum(g) FROM kd;
+ALTER TABLE kd ADD w varchar(9) DEFAULT 'w'; VACUUM FULL kd; VACUUM FULL kd; SELECT settle('kd'); ALTER TABLE kd ALTER w TYPE varchar(20), ALTER h TYPE numeric(9,2); SELECT count(w), max(w), sum(h), sum(z) FROM kd;
+BEGIN; ALTER TABLE kd ADD y int DEFAULT 5; CLUSTER kd; ALTER TABLE kd ALTER k TYPE numeric; SAVEPOINT s; ALTER TABLE kd ALTER y TYPE bigint, ADD x int DEFAULT 3; ROLLBACK TO s; SELECT count(y), sum(y), sum(k) FROM kd; COMMIT;
+SELECT count(y), sum(y), count(w), sum(h) FROM kd; SELECT * FROM kd WHERE id IN (1, 700, 801) ORDER BY id; DROP TABLE kd;

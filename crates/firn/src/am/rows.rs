@@ -5,7 +5,7 @@ use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
 use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
-    column_datums, handle_for, layout, layout_of, pending_row, Batch, BatchReader, Datums, Layout,
+    column_datums, handle_for, layout, layout_in, pending_row, Batch, BatchReader, Datums, Layout,
     RowBuffer, Rows,
 };
 use crate::write::{pending_of, PendingRef};
@@ -57,8 +57,6 @@ pub struct StripeRows {
     deleted_too: bool,
     /// First and last TID asked for.
     range: Option<(Tid, Tid)>,
-    /// Values of columns that stripes lack, where the slot's definition is not the table's.
-    missing: Vec<(Datum, bool)>,
     claim: Option<Claim>,
     current: Option<Current>,
     buffer: RowBuffer,
@@ -94,7 +92,6 @@ impl StripeRows {
             stepped: false,
             deleted_too: false,
             range: None,
-            missing: Vec::new(),
             claim,
             current: None,
             buffer: RowBuffer::default(),
@@ -198,14 +195,7 @@ impl StripeRows {
                     // Index builds and rewrites ask nowhere else.
                     xact::check_for_interrupts();
                     let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);
-                    let columns = load_batch(
-                        &self.layout,
-                        &self.wanted,
-                        &self.missing,
-                        directory,
-                        reader,
-                        &batch,
-                    );
+                    let columns = load_batch(&self.layout, &self.wanted, directory, reader, &batch);
                     current.batch = Some((batch, columns));
                 }
                 let Some((batch, columns)) = &current.batch else { return };
@@ -230,12 +220,8 @@ impl StripeRows {
     pub fn next_into(&mut self, forward: bool, slot: TupleSlot) -> bool {
         if !self.stepped {
             if let Some(columns) = slot.other_columns(self.table) {
-                self.layout = Rc::new(layout_of(&columns));
+                self.layout = Rc::new(layout_in(self.table, slot, &columns));
                 self.wanted = vec![true; columns.len()];
-                self.missing = columns
-                    .iter()
-                    .map(|a| if a.dropped { (0, true) } else { slot.missing_value(a.number) })
-                    .collect();
             }
         }
         match self.step(forward) {
@@ -357,7 +343,6 @@ pub fn visible_pending(table: Rel, snap: Snap) -> Vec<PendingRef> {
 fn load_batch(
     layout: &Layout,
     wanted: &[bool],
-    missing: &[(Datum, bool)],
     directory: &Directory,
     reader: &mut BatchReader,
     batch: &Batch,
@@ -372,10 +357,7 @@ fn load_batch(
         };
         let number = column.attribute.number;
         let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
-            let (value, null) = match missing.get(i) {
-                Some(known) => *known,
-                None => layout.missing(i),
-            };
+            let (value, null) = layout.missing(i);
             return Datums::constant(value, null, rows);
         };
         let conversion = column.conversion_from(meta.columns()[stored].kind);

@@ -70,10 +70,10 @@ impl Slot {
         (!same).then_some(mine)
     }
 
-    /// What a row written before a column existed has in it, by the slot's definition.
-    pub fn missing_value(self, attribute: i16) -> (Datum, bool) {
+    /// As [`remembered_default`], by the slot's definition.
+    pub fn remembered_default(self, attribute: &Attribute) -> Option<Vec<u8>> {
         // SAFETY: live slot; the attribute is one of its descriptor.
-        unsafe { missing_of((*self.0).tts_tupleDescriptor, attribute) }
+        unsafe { remembered_in((*self.0).tts_tupleDescriptor, attribute) }
     }
 
     pub fn tid(self) -> Tid {
@@ -297,22 +297,29 @@ pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
 /// The default given to ADD COLUMN that rows written before lack, as PostgreSQL remembers it: the
 /// datum's bytes (eight for a by-value type). None when there is none.
 pub fn remembered_default(table: Rel, attribute: &Attribute) -> Option<Vec<u8>> {
-    // SAFETY: attribute is one of this table's; a by-reference default is a plain datum of its type.
-    unsafe {
-        let (value, null) = missing_of(table.tupdesc(), attribute.number);
-        if null {
-            return None;
-        }
-        if attribute.by_value {
-            return Some(value.to_le_bytes().to_vec());
-        }
-        let len = match attribute.length {
-            -1 => pgrx::varlena::varsize_any(value as *const pg_sys::varlena),
-            -2 => CStr::from_ptr(value as *const core::ffi::c_char).to_bytes_with_nul().len(),
-            n => n as usize,
-        };
-        Some(std::slice::from_raw_parts(value as *const u8, len).to_vec())
+    // SAFETY: attribute is one of this table's.
+    unsafe { remembered_in(table.tupdesc(), attribute) }
+}
+
+/// # Safety
+/// The attribute is one of the descriptor's; a by-reference default is a plain datum of its type.
+unsafe fn remembered_in(desc: pg_sys::TupleDesc, attribute: &Attribute) -> Option<Vec<u8>> {
+    if attribute.dropped {
+        return None;
     }
+    let (value, null) = missing_of(desc, attribute.number);
+    if null {
+        return None;
+    }
+    if attribute.by_value {
+        return Some(value.to_le_bytes().to_vec());
+    }
+    let len = match attribute.length {
+        -1 => pgrx::varlena::varsize_any(value as *const pg_sys::varlena),
+        -2 => CStr::from_ptr(value as *const core::ffi::c_char).to_bytes_with_nul().len(),
+        n => n as usize,
+    };
+    Some(std::slice::from_raw_parts(value as *const u8, len).to_vec())
 }
 
 unsafe fn missing_of(desc: pg_sys::TupleDesc, attribute: i16) -> (Datum, bool) {

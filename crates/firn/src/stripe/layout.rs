@@ -4,7 +4,7 @@ use crate::directory::keys;
 use crate::pg::datum::{ColumnType, Datum};
 use crate::pg::rel::Attribute;
 use crate::pg::slot::remembered_default;
-use crate::pg::{ChunkKey, LockMode, Rel, Snap, Toast};
+use crate::pg::{ChunkKey, LockMode, Rel, Snap, Toast, TupleSlot};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,15 +34,18 @@ impl Layout {
     }
 }
 
-/// The remembered default of a column: PostgreSQL's own, or the one kept in the TOAST relation when
+/// The default of a column that rows lack: the one that PostgreSQL remembers, or the one kept in the TOAST relation when
 /// a rewrite made PostgreSQL forget it.
-fn missing_of(table: Rel, attribute: &Attribute) -> Missing {
+fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) -> Missing {
+    if attribute.dropped {
+        return Missing::Null;
+    }
     let kept = || {
         let toast = Toast::open(table, LockMode::AccessShare).filter(|t| !t.is_empty())?;
         let key = ChunkKey { id: keys::MISSING, seq: i32::from(attribute.number) };
         toast.find(key, Snap::self_snap()).map(|row| row.data)
     };
-    let Some(bytes) = remembered_default(table, attribute).or_else(kept) else {
+    let Some(bytes) = remembered.or_else(kept) else {
         return Missing::Null;
     };
     if attribute.by_value {
@@ -72,13 +75,7 @@ pub fn layout(table: Rel) -> Rc<Layout> {
     if let Some(layout) = known {
         return layout;
     }
-    let attributes = table.attributes();
-    let mut fresh = layout_of(&attributes);
-    fresh.missing = attributes
-        .iter()
-        .map(|a| if a.dropped { Missing::Null } else { missing_of(table, a) })
-        .collect();
-    let fresh = Rc::new(fresh);
+    let fresh = Rc::new(layout_of(table, &table.attributes(), |a| remembered_default(table, a)));
     LAYOUTS.with_borrow_mut(|map| {
         // Tables come and go; the map must not grow with all that ever were.
         if map.len() > 4_096 {
@@ -89,8 +86,17 @@ pub fn layout(table: Rel) -> Rc<Layout> {
     fresh
 }
 
-/// The layout of these columns.
-pub fn layout_of(attributes: &[Attribute]) -> Layout {
+/// The layout of `table`'s stripes in the definition that `slot` has, with these columns.
+pub fn layout_in(table: Rel, slot: TupleSlot, columns: &[Attribute]) -> Layout {
+    layout_of(table, columns, |a| slot.remembered_default(a))
+}
+
+fn layout_of(
+    table: Rel,
+    attributes: &[Attribute],
+    remembered: impl Fn(&Attribute) -> Option<Vec<u8>>,
+) -> Layout {
     let columns = attributes.iter().map(|a| (!a.dropped).then(|| ColumnType::of(a))).collect();
-    Layout { columns, missing: Vec::new() }
+    let missing = attributes.iter().map(|a| missing_of(table, a, remembered(a))).collect();
+    Layout { columns, missing }
 }
