@@ -48,7 +48,7 @@ impl KnownStripes {
         if id.is_none() || pending_at(directory.table, tid).is_some() {
             return locate(directory, tid, snap);
         }
-        if self.seen_by != id || self.stripes.len() > MOST {
+        if self.seen_by != id {
             self.seen_by = id;
             self.stripes.clear();
             self.last = None;
@@ -67,6 +67,9 @@ impl KnownStripes {
         }
         let at = locate(directory, tid, snap)?;
         if let Place::Stripe(found) = &at.place {
+            if self.stripes.len() >= MOST {
+                self.stripes.clear();
+            }
             self.stripes.insert(found.slot.0, Known::of(found));
             self.last = Some(found.entry.clone());
         }
