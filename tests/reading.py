@@ -440,16 +440,22 @@ def pages_bounded(cluster):
     assert grown["200MB"] > 12 << 20 and max(grown["0"], grown["1MB"]) < 8 << 20, grown
 
 
+def many_parts(conn):
+    """40 partitions of one stripe each, with 3,776 texts of some 100 bytes in a dictionary: some 0.8 MB of metadata to keep, by firn's count."""
+    if one(conn, "SELECT to_regclass('many_parts')"):
+        return
+    conn.execute("CREATE TABLE many_parts (p int, id int, k text) PARTITION BY LIST (p)")
+    for part in range(40):
+        conn.execute(f"CREATE TABLE many_parts{part} PARTITION OF many_parts FOR VALUES IN ({part}) USING firn")
+    conn.execute("CREATE INDEX ON many_parts (id); SET firn.bulk_threshold = 0")
+    conn.execute("INSERT INTO many_parts SELECT p, i, repeat(md5((i / 4 + p * 5000)::text), 3) FROM generate_series(0, 39) p, generate_series(1, 15100) i")
+    conn.execute("ANALYZE many_parts; RESET firn.bulk_threshold")
+
+
 def scans_bounded(cluster):
     """Scans by index that have not ended hold no metadata of stripes beside what firn.metadata_cache has room for."""
     with cluster.connect() as c:
-        c.execute("CREATE TABLE many_parts (p int, id int, k text) PARTITION BY LIST (p)")
-        for part in range(40):
-            c.execute(f"CREATE TABLE many_parts{part} PARTITION OF many_parts FOR VALUES IN ({part}) USING firn")
-        c.execute("CREATE INDEX ON many_parts (id); SET firn.bulk_threshold = 0")
-        # 3,776 texts of some 100 bytes in a dictionary each.
-        c.execute("INSERT INTO many_parts SELECT p, i, repeat(md5((i / 4 + p * 5000)::text), 3) FROM generate_series(0, 39) p, generate_series(1, 15100) i")
-        c.execute("ANALYZE many_parts")
+        many_parts(c)
     rows, grown = set(), {}
     for cache in ("1MB", "1GB"):
         with cluster.connect(autocommit=False) as c:
@@ -463,6 +469,49 @@ def scans_bounded(cluster):
             grown[cache] = resident(c.info.backend_pid) - before
     assert len(rows) == 1 and len(next(iter(rows))) == 120, rows
     assert grown["1MB"] < 6 << 20 and grown["1GB"] > 12 << 20, grown
+
+
+def scans_side_by_side(cluster):
+    """Scans by index that take turns do not read each other's metadata out of memory: those that firn.metadata_cache has room
+    for are read once, whatever the others need."""
+    with cluster.connect() as c:
+        many_parts(c)
+    rows = 100 * 40
+    query = "SELECT id, k FROM many_parts WHERE id BETWEEN 1 AND 100 {} ORDER BY id"
+    failing = query.format("AND 1 / (id - 50) < 2")
+
+    def buffers(conn, sql=query.format("")):
+        conn.execute(sql)
+        [[[plan]]] = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {sql}").fetchall()
+        assert "Merge Append" in str(plan) or "Nested Loop" in str(plan), plan
+        return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+    needed, seen = {}, set()
+    for cache in ("1GB", "36MB", "18MB", "1MB"):
+        with cluster.connect() as c:
+            c.execute(f"{BY_INDEX}; SET enable_sort = off; SET firn.metadata_cache = '{cache}'")
+            before = resident(c.info.backend_pid)
+            needed[cache] = buffers(c)
+            if cache == "1MB":
+                grown = resident(c.info.backend_pid) - before
+            seen.add(tuple(sorted(c.execute(query.format("")).fetchall())))
+            # What scans keep that an error ends is given back.
+            for _ in range(5):
+                try:
+                    c.execute(failing)
+                except psycopg.errors.DivisionByZero:
+                    pass
+                else:
+                    raise AssertionError("no error")
+            needed[cache, "after errors"] = buffers(c)
+            # Of two each has what it needs, whatever the room: one keeps it, the other was the last to ask for it.
+            needed[cache, "two"] = buffers(c, "SELECT a.k, b.k FROM many_parts1 a JOIN many_parts2 b ON b.id = a.id WHERE a.id BETWEEN 1 AND 100")
+    assert len(seen) == 1 and len(next(iter(seen))) == rows, len(seen)
+    for after in ((), ("after errors",)):
+        all_of, most, half, few = (needed[(cache, *after) if after else cache] for cache in ("1GB", "36MB", "18MB", "1MB"))
+        assert most < all_of + rows // 10 and half < few * 0.7, needed
+    assert needed["1MB", "two"] < needed["1GB", "two"] + 50, needed
+    assert grown < 12 << 20, grown
 
 
 def prices(cluster):
@@ -584,7 +633,7 @@ def lookups_beside_changes(cluster):
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
-    lookups_beside_changes, lookups_beside_deletion, prices)}
+    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, prices)}
 
 
 def run(tally, pattern):

@@ -4,7 +4,9 @@ use super::known::KnownStripes;
 use crate::directory::{tombstones, Directory};
 use crate::pg::datum::Datum;
 use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
-use crate::stripe::{handle_for, layout, pending_row, stripe_row, Layout, RowBuffer, StripeHandle};
+use crate::stripe::{
+    handle_for, layout, pending_row, stripe_row, Held, Layout, RowBuffer, StripeHandle,
+};
 use crate::write::{pending_at, PendingRef};
 use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
 use std::rc::{Rc, Weak};
@@ -104,6 +106,8 @@ pub struct Fetcher {
     known: KnownStripes,
     /// The stripe read last: its directory entry, and its handle. They belong to the session's caches.
     open: (Weak<DirectoryEntry>, Weak<StripeHandle>),
+    /// That handle, where there is room to keep it for the next row.
+    held: Option<Held>,
     buffer: RowBuffer,
     /// The columns that the slot last filled needs, once it is known.
     wanted: Option<(TupleSlot, Option<Rc<[bool]>>)>,
@@ -117,6 +121,7 @@ impl Fetcher {
             directory: Directory::open(table, LockMode::AccessShare),
             known: KnownStripes::default(),
             open: (Weak::new(), Weak::new()),
+            held: None,
             buffer: RowBuffer::default(),
             wanted: None,
         }
@@ -170,6 +175,8 @@ impl Fetcher {
                 let handle = match handle.upgrade().filter(|_| is_last) {
                     Some(handle) => handle,
                     None => {
+                        // Before the new one, which may need its room.
+                        self.held = None;
                         let (toast, entry) = (&directory.toast, &found.entry);
                         let handle = handle_for(self.table, toast, found.slot, entry);
                         self.open = (Rc::downgrade(entry), Rc::downgrade(&handle));
@@ -185,6 +192,7 @@ impl Fetcher {
                     wanted,
                     &mut self.buffer,
                 );
+                self.held = Held::new(&handle);
             }
             Place::Pending(p) => pending_row(&self.layout, &p.writer, at.row, &mut self.buffer),
             Place::Reserved => {

@@ -1,6 +1,6 @@
 //! A stripe that is being read: its directory entry, its decoded metadata and dictionaries. Handles
 //! are kept in a session-wide cache within `firn.metadata_cache`; a stripe never changes, so a handle
-//! is right as long as its key is.
+//! is right as long as its key is. What scans that take turns need of it is not dropped ([`Held`]).
 
 use super::datums::{dictionary_datums, Datums};
 use super::pages;
@@ -46,9 +46,16 @@ pub struct StripeHandle {
     first_chunk: Cell<Option<Tid>>,
     weight: Cell<usize>,
     used: Cell<u64>,
+    /// How many [`Held`] there are of it.
+    holders: Cell<usize>,
 }
 
+/// Handles in the cache at most, but for those in use.
+const MOST: usize = 65_536;
+
 thread_local! {
+    /// Weights of all handles that are [`Held`].
+    static HELD: Cell<usize> = const { Cell::new(0) };
     static HANDLES: RefCell<(HashMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
     static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
 }
@@ -93,23 +100,64 @@ pub fn handle_for(
             first_chunk: Cell::new(None),
             weight: Cell::new(512),
             used: Cell::new(*clock),
+            holders: Cell::new(0),
         });
         map.insert(key, handle.clone());
         handle
     })
 }
 
-/// Keep the cache within its bound: drop the half not used longest.
+/// Keep the cache within its bound: those not used longest go, until half of it is free. Not those that are in use: that
+/// would free nothing, and have them read again beside it. Nor the newest: whoever asked for it has only begun.
 fn evict(map: &mut HashMap<Key, Rc<StripeHandle>>) {
-    let total: usize = map.values().map(|h| h.weight.get()).sum();
+    let mut total: usize = map.values().map(|h| h.weight.get()).sum();
     // Directory rows have the last quarter.
-    if total < guc::metadata_cache() / 4 * 3 && map.len() < 65_536 {
+    let bound = guc::metadata_cache() / 4 * 3;
+    if total < bound && map.len() < MOST {
         return;
     }
-    let mut ages: Vec<u64> = map.values().map(|h| h.used.get()).collect();
-    ages.sort_unstable();
-    let median = ages.get(ages.len() / 2).copied().unwrap_or(0);
-    map.retain(|_, h| h.used.get() > median);
+    let unused = map.values().filter(|h| Rc::strong_count(h) == 1);
+    let mut unused: Vec<_> = unused.map(|h| (h.used.get(), h.weight.get())).collect();
+    unused.sort_unstable();
+    let newest = map.values().map(|h| h.used.get()).max();
+    let (mut left, mut last_to_go) = (map.len(), 0);
+    for (used, weight) in unused {
+        if Some(used) == newest || (total <= bound / 2 && left <= MOST / 2) {
+            break;
+        }
+        total -= weight;
+        left -= 1;
+        last_to_go = used;
+    }
+    map.retain(|_, h| h.used.get() > last_to_go || Rc::strong_count(h) > 1);
+}
+
+/// A handle that stays for its scan's next row, whatever other scans read meanwhile. As many as `firn.metadata_cache` has
+/// room for: of scans that take turns, each would find its handle gone if only the cache had them.
+pub struct Held(Rc<StripeHandle>);
+
+impl Held {
+    /// None where there is no room (any more). To be asked again after each row: a handle grows with what is read by it.
+    pub fn new(handle: &Rc<StripeHandle>) -> Option<Held> {
+        let holders = handle.holders.get();
+        let held = HELD.get() + if holders == 0 { handle.weight.get() } else { 0 };
+        if held > guc::metadata_cache() {
+            return None;
+        }
+        HELD.set(held);
+        handle.holders.set(holders + 1);
+        Some(Held(handle.clone()))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let left = self.0.holders.get() - 1;
+        self.0.holders.set(left);
+        if left == 0 {
+            HELD.set(HELD.get() - self.0.weight.get());
+        }
+    }
 }
 
 impl Drop for StripeHandle {
@@ -119,6 +167,14 @@ impl Drop for StripeHandle {
 }
 
 impl StripeHandle {
+    /// More is kept of the stripe.
+    fn grow(&self, bytes: usize) {
+        self.weight.set(self.weight.get() + bytes);
+        if self.holders.get() > 0 {
+            HELD.set(HELD.get() + bytes);
+        }
+    }
+
     /// It is in use, by somebody who did not have to ask for it.
     pub fn touch(&self) {
         HANDLES.with_borrow_mut(|(_, clock)| {
@@ -190,7 +246,7 @@ impl StripeHandle {
             .verify_meta(&tail)
             .and_then(|()| StripeMeta::parse(&tail, offset))
             .unwrap_or_else(|e| self.raise(e));
-        self.weight.set(self.weight.get() + meta.memory_bytes());
+        self.grow(meta.memory_bytes());
         self.dictionaries.borrow_mut().resize(meta.columns().len(), None);
         self.dictionary_datums.borrow_mut().resize(meta.columns().len(), None);
         self.meta.get_or_init(|| meta)

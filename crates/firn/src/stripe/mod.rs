@@ -11,6 +11,6 @@ mod row;
 
 pub use batch::{Batch, BatchReader, BATCH_ROWS};
 pub use datums::{column_datums, timestamp, Datums, Rows};
-pub use handle::{handle_for, StripeHandle};
+pub use handle::{handle_for, Held, StripeHandle};
 pub use layout::{layout, layout_in, Layout};
 pub use row::{pending_row, stripe_row, RowBuffer};
