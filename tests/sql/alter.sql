@@ -86,3 +86,8 @@ ALTER TABLE kd ADD h int NOT NULL DEFAULT 9, DROP d; CLUSTER kd USING kd_pkey; A
 ALTER TABLE kd ADD w varchar(9) DEFAULT 'w'; VACUUM FULL kd; VACUUM FULL kd; SELECT settle('kd'); ALTER TABLE kd ALTER w TYPE varchar(20), ALTER h TYPE numeric(9,2); SELECT count(w), max(w), sum(h), sum(z) FROM kd;
 BEGIN; ALTER TABLE kd ADD y int DEFAULT 5; CLUSTER kd; ALTER TABLE kd ALTER k TYPE numeric; SAVEPOINT s; ALTER TABLE kd ALTER y TYPE bigint, ADD x int DEFAULT 3; ROLLBACK TO s; SELECT count(y), sum(y), sum(k) FROM kd; COMMIT;
 SELECT count(y), sum(y), count(w), sum(h) FROM kd; SELECT * FROM kd WHERE id IN (1, 700, 801) ORDER BY id; DROP TABLE kd;
+-- The same type once more, which makes PostgreSQL forget the defaults of all columns before it reads the rows.
+CREATE TABLE st (id int PRIMARY KEY, a int, t text); INSERT INTO st SELECT i, i, ' t' || i FROM generate_series(1, 700) i; SELECT settle('st');
+ALTER TABLE st ADD e int DEFAULT 7, ADD f text NOT NULL DEFAULT 'f f'; ALTER TABLE st ALTER a TYPE int USING a + 1; SELECT count(*), sum(a), sum(e), count(f), min(f) FROM st;
+SELECT settle('st'); ALTER TABLE st ADD g numeric DEFAULT 2.5; ALTER TABLE st ALTER t TYPE text USING trim(t), ALTER e TYPE int USING e * 2; SELECT sum(e), sum(g), count(f), min(t) FROM st;
+SELECT settle('st'); ALTER TABLE st ADD h int NOT NULL DEFAULT 4; VACUUM FULL st; ALTER TABLE st ALTER h TYPE int USING h + 1; SELECT sum(h), sum(g), sum(e), count(f) FROM st; DROP TABLE st;

@@ -62,7 +62,11 @@ impl Slot {
             return None;
         }
         let (mine, its) = (attributes_of(desc), table.attributes());
+        // ALTER TABLE forgets the table's defaults of added columns before it reads the rows that lack them, whatever it alters.
+        let remembers = |a: &Attribute| !a.dropped && unsafe { !missing_of(desc, a.number).1 };
+        let forgotten = |a: &Attribute| remembered_default(table, a).is_none();
         let same = mine.len() == its.len()
+            && !mine.iter().any(|a| remembers(a) && forgotten(a))
             && mine.iter().zip(&its).all(|(a, b)| {
                 a.dropped == b.dropped
                     && (a.dropped || (a.type_oid, a.typmod) == (b.type_oid, b.typmod))

@@ -88,7 +88,12 @@ pub fn layout(table: Rel) -> Rc<Layout> {
 
 /// The layout of `table`'s stripes in the definition that `slot` has, with these columns.
 pub fn layout_in(table: Rel, slot: TupleSlot, columns: &[Attribute]) -> Layout {
-    layout_of(table, columns, |a| slot.remembered_default(a))
+    layout_of(table, columns, |a| {
+        // A slot's definition may be a copy without defaults.
+        let same = |b: &&Attribute| b.number == a.number && b.type_oid == a.type_oid && !b.dropped;
+        let known = || remembered_default(table, table.attributes().iter().find(same)?);
+        slot.remembered_default(a).or_else(known)
+    })
 }
 
 fn layout_of(
