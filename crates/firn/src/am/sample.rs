@@ -70,6 +70,11 @@ impl SampleState {
         })
     }
 
+    /// The number by which a method may choose rows of the current virtual block: its own, as some choose by nothing else.
+    pub fn block(&self) -> u32 {
+        self.current.as_ref().map_or(0, |(found, block)| VIRTUAL_BASE + found.slot.0 + block)
+    }
+
     /// Put the row at `offset` of the current virtual block into the slot, if it is visible.
     pub fn fetch(&mut self, offset: u16, slot: TupleSlot) -> bool {
         let Some((found, block)) = &self.current else { return false };

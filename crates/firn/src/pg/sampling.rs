@@ -77,7 +77,7 @@ pub(super) unsafe fn next_tuple(
         let Some(choose) = (*(*state).tsmroutine).NextSampleTuple else { return false };
         loop {
             super::xact::check_for_interrupts();
-            let block = sampling.heap_blocks;
+            let block = sampling.block();
             let rows = sampling.rows();
             let offset = guarded(|| choose(state, block, rows));
             if offset == 0 {
