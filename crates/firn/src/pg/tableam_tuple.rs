@@ -274,10 +274,19 @@ pub(super) unsafe extern "C-unwind" fn delete(
             None => return result,
         }
     }
-    callback(|| {
+    let result = callback(|| {
         let crosscheck = optional(crosscheck);
         report(rows::delete(Rel::of(rel), target, cid, crosscheck, wait, changing_part), tmfd)
-    })
+    });
+    tell_place(result, tid, target);
+    result
+}
+
+/// Triggers come back for the row that was changed, at the end of the transaction even: nobody keeps the place that it has moved from.
+unsafe fn tell_place(result: pg_sys::TM_Result::Type, tid: pg_sys::ItemPointer, place: Tid) {
+    if result == pg_sys::TM_Result::TM_Ok {
+        *tid = raw_tid(place);
+    }
 }
 
 pub(super) unsafe extern "C-unwind" fn update(
@@ -313,12 +322,14 @@ pub(super) unsafe extern "C-unwind" fn update(
         }
     }
     *update_indexes = true;
-    callback(|| {
+    let result = callback(|| {
         let (outcome, failure, mode) =
             rows::update(Rel::of(rel), target, Slot::of(slot), cid, optional(crosscheck), wait);
         *lockmode = mode.raw();
         report((outcome, failure), tmfd)
-    })
+    });
+    tell_place(result, tid, target);
+    result
 }
 
 pub(super) unsafe extern "C-unwind" fn lock(
