@@ -184,6 +184,20 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
+    /// It has an exclusion constraint whose index may name rows that have to be looked at: any but a B-tree may.
+    pub fn has_lossy_exclusion(self) -> bool {
+        let excludes = |oid: &u32| {
+            let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
+            // SAFETY: an open index.
+            unsafe {
+                let index = &*index.rel().0;
+                !index.rd_index.is_null()
+                    && (*index.rd_index).indisexclusion
+                    && (*index.rd_rel).relam != pg_sys::BTREE_AM_OID
+            }
+        };
+        super::tableam_ddl::index_oids(self).iter().any(excludes)
+    }
     /// Who reads the table's changes by logical decoding, if anybody does. It takes them off the row store's
     /// log and knows nothing of stripes. Subscribers (pgoutput) get what is published; other plugins get
     /// the changes of all tables that are logged.

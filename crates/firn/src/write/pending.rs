@@ -137,9 +137,12 @@ fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
     if total <= guc::bulk_threshold() || table.toast_oid().is_none() {
         return false;
     }
-    // Who decodes is told of rows in the row store only. And a rollback may forget a first stripe.
+    // Who decodes is told of rows in the row store only. A rollback may forget a first stripe. And who checks a constraint again by a
+    // row's values, before he waits for who is inserting it, finds none while the row is only collected.
     let decoded = decoded.unwrap_or_else(|| {
-        let found = table.decoded_by().is_some() || is_forgotten_by_rollback(table);
+        let found = table.decoded_by().is_some()
+            || table.has_lossy_exclusion()
+            || is_forgotten_by_rollback(table);
         STATE.with_borrow_mut(|state| state.command(table.oid(), owner).decoded = Some(found));
         found
     });
