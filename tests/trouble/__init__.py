@@ -3,7 +3,7 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import cancel, damage, full, ids, privileges, progress, stores, vanish
+from trouble import cancel, damage, full, ids, privileges, progress, stores, vanish, waits
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
 CASES = {
@@ -36,6 +36,9 @@ CASES = {
     "vacuum of damaged directory rows": damage.vacuum_of_damage,
     "damaged key of a directory row": damage.damaged_key,
     "vacuum beside damaged directory rows": damage.vacuum_pays_once,
+    "exclusion beside a load": waits.exclusion,
+    "deferred triggers of moved rows": waits.deferred,
+    "samples of stripes": waits.samples,
     "few ids left": lambda _: ids.few_left(),
     "ids come round": lambda _: ids.around(),
     "single user": lambda _: ids.single_user(),

@@ -268,7 +268,7 @@ impl StripeHandle {
         self.read(toast, offset, len as usize, &mut bytes);
         let dictionary = with_decoder(|d| d.decode_dictionary(meta, column, &bytes))
             .unwrap_or_else(|e| self.raise(e));
-        self.weight.set(self.weight.get() + 2 * dictionary.memory_bytes());
+        self.grow(2 * dictionary.memory_bytes());
         if let Some(place) = self.dictionaries.borrow_mut().get_mut(column) {
             *place = Some(dictionary.clone());
         }
@@ -288,7 +288,7 @@ impl StripeHandle {
             }
         }
         let datums = Rc::new(dictionary_datums(dictionary, conversion));
-        self.weight.set(self.weight.get() + datums.memory_bytes());
+        self.grow(datums.memory_bytes());
         if let Some(place) = self.dictionary_datums.borrow_mut().get_mut(column) {
             *place = Some((conversion, datums.clone()));
         }

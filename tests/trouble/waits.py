@@ -1,0 +1,74 @@
+"""What happens to those who wait for a row: for whoever is loading one that excludes theirs, or is moving the one that they change."""
+import psycopg
+
+from trouble.common import Background
+
+
+def exclusion(cluster):
+    """A constraint that looks at values again (hash, and GiST on circles) sees those of a row that another session is loading."""
+    for name, column, using, value in (("by hash", "v int", "hash (v WITH =)", "7"),
+                                       ("of circles", "v circle", "gist (v WITH &&)", "circle(point(7, 0), 1)")):
+        for am in ("heap", "firn"):
+            with cluster.connect() as c, cluster.connect() as other:
+                c.execute("DROP TABLE IF EXISTS x")
+                c.execute(f"CREATE TABLE x (id int, {column}, EXCLUDE USING {using}) USING {am}")
+                other.execute("SET firn.bulk_threshold = 0")
+                other.execute("BEGIN")
+                with other.cursor().copy("COPY x FROM STDIN") as copy:
+                    copy.write("1\t" + (value if using.startswith("hash") else "<(7,0),1>") + "\n")
+                    # More than a buffer, so that the row has been inserted.
+                    for i in range(3000):
+                        copy.write(f"{i + 2}\t" + (f"{i + 1000}" if using.startswith("hash") else f"<({i * 10 + 1000},0),1>") + "\n")
+                    waiting = Background(cluster, f"INSERT INTO x VALUES (0, {value})", "SET firn.bulk_threshold = 0")
+                    waiting.thread.join(1.5)
+                    assert waiting.running(), f"{am} {name}: nobody was waited for: {waiting.result}"
+                other.execute("COMMIT")
+                waiting.thread.join(60)
+                assert isinstance(waiting.result, psycopg.errors.ExclusionViolation), (am, name, waiting.result)
+                waiting.conn.close()
+                assert c.execute("SELECT count(*) FROM x").fetchone() == (3001,)
+                c.execute("DROP TABLE x")
+
+
+def deferred(cluster):
+    """Triggers at the end of a transaction find the row that it changed, though that was moved while it waited, and VACUUM came."""
+    for change, state in (("DELETE FROM p WHERE id = 1", "23503"), ("UPDATE p SET id = 1001 WHERE id = 1", "23503"),
+                          ("DELETE FROM p WHERE id = 2", None), ("UPDATE p SET id = 1002 WHERE id = 2", None)):
+        for fill in (False, True):
+            with cluster.connect() as c:
+                c.execute("DROP TABLE IF EXISTS q, p; SET firn.bulk_threshold = 1000000")
+                c.execute("CREATE TABLE p (id int PRIMARY KEY) USING firn WITH (autovacuum_enabled = off)")
+                c.execute("CREATE TABLE q (r int REFERENCES p DEFERRABLE INITIALLY DEFERRED)")
+                c.execute("INSERT INTO p SELECT generate_series(1, 100); INSERT INTO q VALUES (1)")
+                with cluster.connect() as mover:
+                    mover.execute("BEGIN; SELECT firn.compact('p')")
+                    changing = Background(cluster, change, "BEGIN")
+                    changing.thread.join(0.5)
+                    assert changing.running(), f"{change} did not wait for the move: {changing.result}"
+                    mover.execute("COMMIT")
+                changing.thread.join(60)
+                assert changing.result == 1, changing.result
+                c.execute("VACUUM p")
+                if fill:
+                    c.execute("INSERT INTO p SELECT generate_series(2001, 2100)")
+                try:
+                    changing.conn.execute("COMMIT")
+                    assert state is None, f"{change}: a reference that leads nowhere"
+                except psycopg.Error as e:
+                    assert e.sqlstate == state, (change, e)
+                changing.conn.close()
+                gone = c.execute("SELECT count(*) FROM q WHERE NOT EXISTS (SELECT 1 FROM p WHERE p.id = q.r)").fetchone()[0]
+                assert gone == 0, gone
+                assert not c.execute("SELECT * FROM firn.check('p')").fetchall()
+                c.execute("DROP TABLE q, p")
+
+
+def samples(cluster):
+    """TABLESAMPLE BERNOULLI chooses rows of stripes one by one, not the same places of each."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; CREATE TABLE b USING firn AS SELECT i FROM generate_series(1, 100000) i")
+        counts = [c.execute(f"SELECT count(*) FROM b TABLESAMPLE BERNOULLI (1) REPEATABLE ({seed})").fetchone()[0] for seed in range(20)]
+        again = c.execute("SELECT count(*) FROM b TABLESAMPLE BERNOULLI (1) REPEATABLE (3)").fetchone()[0]
+        # 1,000 are expected, plus or minus 31.5: chance exceeds six times that once in 500 million samples.
+        assert all(abs(n - 1000) < 190 for n in counts) and again == counts[3], (counts, again)
+        c.execute("DROP TABLE b")
