@@ -56,7 +56,7 @@ impl Scan {
         self.range = Some((low, high));
     }
 
-    /// Of stripes only these columns are asked for; the others are NULL.
+    /// Of stripes only these columns are asked for; the others are NULL, or what stands in NOT NULL columns.
     pub fn want(&mut self, columns: &[usize]) {
         let count = self.table.column_count();
         self.wanted = Some((0..count).map(|column| columns.contains(&column)).collect());

@@ -105,7 +105,7 @@ pub fn maintenance_memory() -> usize {
     unsafe { (pg_sys::maintenance_work_mem.max(0) as usize) << 10 }
 }
 
-/// Live rows of a table as the cumulative statistics have it; None when these know nothing of it. (Not by PostgreSQL's function for it:
+/// Live rows of a table as the cumulative statistics have it; None when these have counted nothing of it. (Not by PostgreSQL's function for it:
 /// what that has read stays what the transaction sees until its end.)
 pub fn live_rows(table: Rel) -> Option<f64> {
     // SAFETY: the entry stays locked between the two calls, which raise nothing in between.
