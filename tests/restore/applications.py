@@ -39,6 +39,8 @@ APPLICATIONS = {
 }
 # Less than half a megabyte to download.
 SMALL = ("bacula", "davical", "freeradius", "icinga", "kamailio", "kea", "powerdns")
+# What a session says before it writes, for schemas whose triggers ask.
+SESSIONS = {"kea": "SELECT set_config('kea.disable_audit', 'true', false)"}
 ROWS = 20
 OFF = "--disable-rule=all"
 
@@ -155,6 +157,8 @@ def source(world, version, name):
                 print(f"     {name} {version}: {len(errors)} errors in {os.path.basename(path)}, the first {errors[0].decode(errors='replace')[:100]}", flush=True)
         with server.connect(db) as c:
             c.execute("SET client_min_messages = error")
+            if name in SESSIONS:
+                c.execute(SESSIONS[name])
             without, tables = fill(c)
             assert tables > 0 and without * 3 <= tables, f"{name}: {without} of {tables} tables have no rows"
         paths = {form: world.archive(f"app-{name}-{version}-{form}", lambda p, f=form: server.archive(db, p, f)) for form in "cd"}
