@@ -378,6 +378,31 @@ def looked_up(cluster, store):
         same(c)
 
 
+def not_read(cluster, store):
+    """With the store away: an equal key is told, and plans are made; neither looks at a value of a cold row."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("CREATE INDEX ON f (t); ANALYZE f; SELECT firn.offload('f', 'cold')")
+    os.rename(store, store + ".away")
+    try:
+        with cluster.connect() as c:
+            c.execute("SET firn.cache_directory = 'not_read'")
+            expect(c, "INSERT INTO f VALUES (1500, '')", "23505")
+            c.execute("INSERT INTO f VALUES (5000, '')")
+            expect(c, "UPDATE f SET id = 1500 WHERE id = 5000", "23505")
+            c.execute("DELETE FROM f WHERE id = 5000")
+            c.execute("SET firn.enable_scan = off; SET enable_seqscan = off")
+            for condition in ("id > 2999", "id < 2", "t > now() - interval '1 day'", "t < '1999-01-01'"):
+                c.execute("EXPLAIN SELECT * FROM f WHERE " + condition)
+            # (It is away.)
+            expect(c, "SELECT * FROM f WHERE id = 1500", "HV00N")
+    finally:
+        os.rename(store + ".away", store)
+    with cluster.connect() as c:
+        c.execute("SET firn.cache_directory = 'not_read_back'")
+        same(c)
+
+
 def damaged_chunk(cluster):
     """Bytes of a local stripe changed on disk: a clear error, the server lives."""
     with cluster.connect() as c:
@@ -490,6 +515,7 @@ def run(tally, _pattern):
         tally.case("cold pages with a flipped bit", lambda: flipped(cluster, store))
         tally.case("cold cursors", lambda: cursors(cluster, store))
         tally.case("cold look-ups", lambda: looked_up(cluster, store))
+        tally.case("cold rows that nobody reads", lambda: not_read(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))
         tally.case("other readers", lambda: other_readers(cluster))

@@ -239,6 +239,14 @@ MOVES = {
         ("b", "SAVEPOINT s"), ("b", "UPDATE t SET n = 0 WHERE id < 9"), ("b", "DELETE FROM t WHERE id < 5"),
         ("b", "SELECT count(*), sum(n) FROM t"), ("b", "ROLLBACK TO s"), ("b", "SELECT count(*), sum(n) FROM t"),
         ("b", "UPDATE t SET n = n + 1 WHERE id < 9"), ("b", "COMMIT"), ("a", "SELECT count(*), sum(n) FROM t")],
+    "old snapshots see all of what is frozen": [
+        ("a", "CREATE MATERIALIZED VIEW m AS SELECT id, n FROM t WHERE id < 3"), ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"),
+        ("a", "UPDATE t SET id = id - 100 WHERE id > 10"), ("a", "REFRESH MATERIALIZED VIEW m"), ("b", "SELECT count(*), sum(n) FROM m"),
+        ("a", "BEGIN; CREATE TABLE g (id int); COPY g FROM PROGRAM 'seq 1 40' WITH (FREEZE); SELECT count(*) FROM g; COMMIT"), ("b", "SELECT count(*), sum(id) FROM g"),
+        ("a", "BEGIN; TRUNCATE g; COPY g FROM PROGRAM 'seq 1 30' WITH (FREEZE); SAVEPOINT s; UPDATE g SET id = 0 WHERE id = 7; ROLLBACK TO s; DELETE FROM g WHERE id = 8; COMMIT"),
+        ("b", "SELECT count(*), sum(id) FROM g"), ("b", "COMMIT"), ("a", "SELECT count(*), sum(id) FROM g"),
+        ("a", "BEGIN; TRUNCATE g; COPY g FROM PROGRAM 'seq 1 30' WITH (FREEZE); ROLLBACK"), ("b", "SELECT count(*), sum(id) FROM g"),
+        ("a", "SELECT count(*), sum(n) FROM m"), ("a", "DROP MATERIALIZED VIEW m")],
     "repeatable read, on conflict after a move": [
         ("b", "BEGIN ISOLATION LEVEL REPEATABLE READ"), ("b", "SELECT sum(n) FROM t"), ("a", "MOVE"),
         ("b", "INSERT INTO t VALUES (3, 0) ON CONFLICT DO NOTHING"),
@@ -371,8 +379,9 @@ def run(tally, pattern):
             for name, steps in specs.items():
                 if pattern in name:
                     tally.case(f"sessions {name}", lambda: same(cluster, steps, placement))
-        if pattern in "a move in a pivot":
-            tally.case("sessions a move in a pivot", lambda: move_in_pivot(cluster))
+        for name, case in (("a move in a pivot", move_in_pivot), ("an equal key beside a reindex", equal_key)):
+            if pattern in name:
+                tally.case(f"sessions {name}", lambda c=case: c(cluster))
         tally.case("sessions server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()
@@ -397,6 +406,38 @@ def move_in_pivot(cluster):
         assert c.execute("SELECT count(*), sum(n) FROM t").fetchone() == (100, 5050)
         assert c.execute("SELECT firn.compact('t')").fetchone() == (100,)
         assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
+
+
+def equal_key(cluster):
+    """Who waits for the index of stripes does so before he has a page of the key's index in his hands: he can be cancelled."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS t, o CASCADE; SET firn.bulk_threshold = 0")
+        c.execute("CREATE TABLE t (id int PRIMARY KEY, n int) USING firn; INSERT INTO t SELECT i, i FROM generate_series(1, 100) i")
+        c.execute("SET firn.bulk_threshold = 1000; INSERT INTO t VALUES (-1, 0)")
+        index = c.execute("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = (SELECT reltoastrelid FROM pg_class WHERE relname = 't')").fetchone()[0]
+        for sql in ("INSERT INTO t VALUES (50, 0)", "UPDATE t SET id = 50 WHERE ctid = '(0,1)'", "COPY t (id) FROM PROGRAM 'echo 50; echo 51'"):
+            a, b = (Session(cluster, n) for n in "ab")
+            a.conn.execute(f"BEGIN; REINDEX INDEX {index}")
+            b.start(sql)
+            waits = b.waits()
+            c.execute("SELECT pg_cancel_backend(%s)", (b.conn.info.backend_pid,))
+            try:
+                assert (waits, b.finish()) == (True, "57014"), (sql, waits, b.result)
+            finally:
+                a.conn.execute("COMMIT")
+                a.close()
+                b.close()
+            expect_equal(c, sql)
+        assert c.execute("SELECT count(*), sum(id) FROM t").fetchone() == (101, 5049)
+        assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
+
+
+def expect_equal(c, sql):
+    try:
+        c.execute(sql)
+        raise AssertionError(f"no error from {sql}")
+    except psycopg.errors.UniqueViolation:
+        pass
 
 
 def quiet(cluster):

@@ -98,6 +98,17 @@ fn dirty_deleted(directory: &Directory, tid: Tid, snap: Snap) -> bool {
     deleted
 }
 
+/// Nobody looks at the row's values, so that a cold stripe is not to be read for them: the planner looks for the ends of an index
+/// (get_actual_variable_endpoint() in selfuncs.c, alone with its snapshot), and who asks for a row of an equal key has the
+/// index's page in his hands (_bt_check_unique() in nbtinsert.c).
+fn is_asked_whether_only(snap: Snap, slot: TupleSlot) -> bool {
+    match snap.kind() {
+        SnapKind::NonVacuumable => true,
+        SnapKind::Dirty | SnapKind::SelfSnap => !slot.is_marked() && lock::holds_light(),
+        _ => false,
+    }
+}
+
 /// What fetching rows by TID needs; kept for the length of an index scan.
 pub struct Fetcher {
     table: Rel,
@@ -134,6 +145,13 @@ impl Fetcher {
             lock::predicate_lock_row(self.table, tid, snap);
         }
         let Some(at) = self.known.locate(directory, tid, snap) else { return false };
+        if is_asked_whether_only(snap, slot) {
+            let columns = self.layout.columns.len();
+            let (mut values, mut nulls) = (vec![0; columns], vec![true; columns]);
+            let row = (&mut values[..], &mut nulls[..]);
+            slot.store_some_of_row(self.table, row, &vec![false; columns], tid, at.xmin);
+            return true;
+        }
         match self.wanted_in(slot) {
             None => {
                 self.load(&at, |_| true);

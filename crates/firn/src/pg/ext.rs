@@ -194,6 +194,14 @@ pub unsafe fn local_status(number: i32) -> *const pg_sys::PgBackendStatus {
     &raw const (*entry).backendStatus
 }
 
+/// The number of this session's transaction, counted in the session's slot of shared memory.
+///
+/// # Safety
+/// In a session.
+pub unsafe fn local_transaction() -> u32 {
+    (*pg_sys::MyProc).lxid
+}
+
 /// PostgreSQL functions called without a guard, from frames that own nothing: their errors pass by as
 /// C's own longjmp, and a call costs no more than in C.
 pub mod direct {
@@ -221,6 +229,7 @@ pub mod direct {
             old_tuple: pg_sys::HeapTuple,
             new_tuple: pg_sys::HeapTuple,
         );
+        pub fn GetCurrentSubTransactionId() -> pg_sys::SubTransactionId;
         pub fn LockBuffer(buffer: pg_sys::Buffer, mode: core::ffi::c_int);
         pub fn HeapTupleSatisfiesVacuum(
             tuple: pg_sys::HeapTuple,

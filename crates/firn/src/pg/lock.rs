@@ -5,6 +5,7 @@ use super::toast::raw_tid;
 use super::{attempt, guc, xact, Rel};
 use firn_format::Tid;
 use pgrx::pg_sys;
+use std::cell::Cell;
 use std::time::Duration;
 
 const EXCLUSIVE: i32 = pg_sys::ExclusiveLock as i32;
@@ -89,6 +90,38 @@ impl Drop for AllocationLock {
             unsafe { pg_sys::UnlockPage(self.0, 0, EXCLUSIVE) }
         }
     }
+}
+
+thread_local! {
+    /// The relation whose look-ups were made ready last, and in which transaction and subtransaction.
+    static READY: Cell<(u32, u32, u32)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// PostgreSQL looks at the row of an equal key while it has a page of the index in its hands: interrupts wait then, and no
+/// deadlock would be found. Whatever is to be waited for, such as a REINDEX of the TOAST relation's index, is waited for
+/// here, before that.
+#[inline]
+pub(super) unsafe fn before_indexes(rel: pg_sys::Relation) {
+    if !(*(*rel).rd_rel).relhasindex {
+        return;
+    }
+    let now = (
+        (*rel).rd_id.to_u32(),
+        super::ext::local_transaction(),
+        super::ext::direct::GetCurrentSubTransactionId(),
+    );
+    if READY.get() != now {
+        super::ext::callback(|| {
+            super::Toast::lock_reading(Rel::of(rel));
+            READY.set(now);
+        });
+    }
+}
+
+/// Whether this session holds a page or another light lock: nobody can interrupt it, and whoever wants the page stands behind it.
+pub fn holds_light() -> bool {
+    // SAFETY: reads a variable.
+    unsafe { pg_sys::InterruptHoldoffCount != 0 }
 }
 
 /// Serializable isolation: this transaction writes (or replaces) the row at `tid`.

@@ -180,6 +180,16 @@ pub(super) unsafe extern "C-unwind" fn index_delete_tuples(
     horizon
 }
 
+/// Before the row store takes a row, and the indexes after it.
+unsafe fn prepare_row(rel: pg_sys::Relation) {
+    check_room(rel);
+    super::lock::before_indexes(rel);
+}
+
+fn is_frozen(options: i32) -> bool {
+    options & pg_sys::TABLE_INSERT_FROZEN as i32 != 0
+}
+
 pub(super) unsafe extern "C-unwind" fn insert(
     rel: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
@@ -187,10 +197,10 @@ pub(super) unsafe extern "C-unwind" fn insert(
     options: i32,
     bistate: *mut pg_sys::BulkInsertStateData,
 ) {
-    if callback(|| crate::write::insert(Rel::of(rel), Slot::of(slot), cid)) {
+    if callback(|| crate::write::insert(Rel::of(rel), Slot::of(slot), cid, is_frozen(options))) {
         return;
     }
-    check_room(rel);
+    prepare_row(rel);
     heap!(tuple_insert(rel, slot, cid, options, bistate))
 }
 
@@ -202,7 +212,7 @@ pub(super) unsafe extern "C-unwind" fn insert_speculative(
     bistate: *mut pg_sys::BulkInsertStateData,
     token: u32,
 ) {
-    check_room(rel);
+    prepare_row(rel);
     heap!(tuple_insert_speculative(rel, slot, cid, options, bistate, token))
 }
 
@@ -216,10 +226,10 @@ pub(super) unsafe extern "C-unwind" fn multi_insert(
 ) {
     let taken = callback(|| {
         let list: Vec<Slot> = (0..count as usize).map(|i| Slot::of(*slots.add(i))).collect();
-        crate::write::insert_many(Rel::of(rel), &list, cid)
+        crate::write::insert_many(Rel::of(rel), &list, cid, is_frozen(options))
     });
     if !taken {
-        check_room(rel);
+        prepare_row(rel);
         heap!(multi_insert(rel, slots, count, cid, options, bistate))
     }
 }
@@ -303,7 +313,7 @@ pub(super) unsafe extern "C-unwind" fn update(
 ) -> pg_sys::TM_Result::Type {
     let mut target = tid_of(&*tid);
     if !target.is_virtual() {
-        check_room(rel);
+        prepare_row(rel);
         let result = heap!(tuple_update(
             rel,
             tid,

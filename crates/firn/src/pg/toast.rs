@@ -108,6 +108,19 @@ impl Toast {
         }
     }
 
+    /// Lock what reading a table's TOAST relation takes, to the end of the transaction.
+    pub(super) fn lock_reading(table: Rel) {
+        let Some(toast) = Toast::open(table, LockMode::AccessShare) else { return };
+        // SAFETY: open relations; the locks that were taken to open them are given back, these are not.
+        unsafe {
+            let lock = pg_sys::AccessShareLock as i32;
+            pg_sys::LockRelationOid((*toast.raw()).rd_id, lock);
+            for i in 0..toast.index_count as usize {
+                pg_sys::LockRelationOid((**toast.indexes.add(i)).rd_id, lock);
+            }
+        }
+    }
+
     /// The relation has this block.
     pub(super) fn has_block(&self, block: u32) -> bool {
         if block >= self.blocks.get() {
@@ -396,6 +409,12 @@ impl Toast {
             freeze(self.rel.rel(), place);
         }
         place
+    }
+
+    /// Free the row at `place`, which this transaction has inserted, from the transaction's fate: of a relation that comes
+    /// and goes with it.
+    pub fn freeze(&self, place: Tid) {
+        freeze(self.rel.rel(), place)
     }
 
     /// Insert `data` as consecutive chunks of [`CHUNK_BYTES`] from sequence number `first` on. Returns

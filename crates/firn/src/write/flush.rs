@@ -98,6 +98,9 @@ pub(super) fn write(table: Rel, mut p: Pending) {
     };
     guc::crash_point("load-chunks");
     directory.publish(p.slot, p.place, &entry);
+    if p.frozen {
+        directory.toast.freeze(p.place);
+    }
     guc::crash_point("load-directory");
     // Whoever has looked at the directory before this has taken a predicate lock before that.
     lock::check_serializable_insert(table);

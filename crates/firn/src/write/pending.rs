@@ -42,6 +42,8 @@ pub(super) struct Pending {
     /// Shared with the encoding thread once full, and with readers.
     pub writer: Arc<StripeWriter>,
     pub encoding: Option<flush::Encoding>,
+    /// Every snapshot sees its rows, as those that heapam inserts frozen.
+    pub frozen: bool,
 }
 
 /// The inserts of one command into one table.
@@ -156,20 +158,23 @@ fn is_forgotten_by_rollback(table: Rel) -> bool {
 
 /// Insert one row: true when it went to a stripe and its slot has a TID; false when the caller is to
 /// put it into the row store.
-pub fn insert(table: Rel, slot: TupleSlot, cid: u32) -> bool {
-    insert_many(table, &[slot], cid)
+///
+/// `frozen`: every snapshot is to see it, PostgreSQL having made sure that nobody else can look at the table before this
+/// transaction commits (REFRESH MATERIALIZED VIEW, COPY FREEZE).
+pub fn insert(table: Rel, slot: TupleSlot, cid: u32, frozen: bool) -> bool {
+    insert_many(table, &[slot], cid, frozen)
 }
 
 /// Insert many rows, as [`insert`].
-pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32) -> bool {
+pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32, frozen: bool) -> bool {
     let bulk = counts_as_bulk(table, cid, slots.len() as u64);
     if bulk {
-        append(table, slots, cid);
+        append(table, slots, cid, frozen);
     }
     bulk
 }
 
-fn append(table: Rel, slots: &[TupleSlot], cid: u32) {
+fn append(table: Rel, slots: &[TupleSlot], cid: u32, frozen: bool) {
     if xact::is_serializable() {
         lock::check_serializable_insert(table);
     }
@@ -183,9 +188,9 @@ fn append(table: Rel, slots: &[TupleSlot], cid: u32) {
             Some(held) => {
                 // A cursor holds the rows collected so far: it keeps them, we go on with a new stripe.
                 begin_encoding(table, held);
-                Box::new(start(table, owner))
+                Box::new(start(table, owner, frozen))
             }
-            None => Box::new(start(table, owner)),
+            None => Box::new(start(table, owner, frozen)),
         };
         let row = pending.writer.rows();
         let (values, nulls) = slot.values();
@@ -253,7 +258,7 @@ fn bound_memory() {
     }
 }
 
-fn start(table: Rel, owner: Owner) -> Pending {
+fn start(table: Rel, owner: Owner, frozen: bool) -> Pending {
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else {
         crate::pg::error(crate::pg::Kind::Internal, "a firn table without TOAST relation").raise()
     };
@@ -264,7 +269,7 @@ fn start(table: Rel, owner: Owner) -> Pending {
     let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
     let writer = Arc::new(StripeWriter::new(specs, write_options(table)));
     let (table, xid, encoding) = (table.oid(), xact::xid(), None);
-    Pending { table, owner, xid, slot, capacity, place, layout, writer, encoding }
+    Pending { table, owner, xid, slot, capacity, place, layout, writer, encoding, frozen }
 }
 
 /// Encoding options of a table.
