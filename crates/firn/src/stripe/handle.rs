@@ -56,6 +56,8 @@ const MOST: usize = 65_536;
 thread_local! {
     /// Weights of all handles that are [`Held`].
     static HELD: Cell<usize> = const { Cell::new(0) };
+    /// Some handle has grown since the cache was looked over.
+    static GROWN: Cell<bool> = const { Cell::new(false) };
     static HANDLES: RefCell<(HashMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
     static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
 }
@@ -85,7 +87,12 @@ pub fn handle_for(
         *clock += 1;
         if let Some(handle) = map.get(&key) {
             handle.used.set(*clock);
-            return handle.clone();
+            let handle = handle.clone();
+            // What was opened light and has grown since counts as well, while no new stripe comes.
+            if GROWN.replace(false) {
+                evict(map);
+            }
+            return handle;
         }
         evict(map);
         let handle = Rc::new(StripeHandle {
@@ -170,6 +177,7 @@ impl StripeHandle {
     /// More is kept of the stripe.
     fn grow(&self, bytes: usize) {
         self.weight.set(self.weight.get() + bytes);
+        GROWN.set(true);
         if self.holders.get() > 0 {
             HELD.set(HELD.get() + bytes);
         }
