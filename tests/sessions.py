@@ -218,6 +218,17 @@ MOVES = {
     "update during a move": [
         ("a", "BEGIN"), ("a", "MOVE"), ("b", "UPDATE t SET n = n + 10 WHERE id = 3 RETURNING n"), ("a", "COMMIT"),
         ("b", "SELECT count(*), sum(n) FROM t")],
+    "statements of a rule share a snapshot that a move is younger than": [
+        ("a", "CREATE TABLE g (what text, n int, rows int); CREATE VIEW v AS TABLE t"),
+        ("a", "CREATE RULE u AS ON UPDATE TO v DO INSTEAD (UPDATE t SET n = n + 10 WHERE id = old.id; UPDATE t SET n = n + 100 WHERE id = old.id; "
+              "INSERT INTO g SELECT 'u', sum(n), count(*) FROM t WHERE id = old.id; SELECT * FROM t WHERE id = old.id)"),
+        ("a", "CREATE RULE d AS ON DELETE TO v DO INSTEAD (DELETE FROM t WHERE id = old.id; INSERT INTO g SELECT 'd', old.id, (SELECT count(*) FROM t WHERE id = old.id))"),
+        ("a", "CREATE RULE i AS ON INSERT TO v DO INSTEAD (UPDATE t SET n = n + 1 WHERE id = new.id; DELETE FROM t WHERE id = new.id; "
+              "INSERT INTO g SELECT 'i', sum(n), count(*) FROM t WHERE id <= new.id; INSERT INTO t VALUES (new.id, new.n))"),
+        ("a", "BEGIN"), ("a", "MOVE"), ("b", "UPDATE v SET n = 0 WHERE id = 3"), ("c", "DELETE FROM v WHERE id = 4"), ("a", "COMMIT"),
+        ("b", "INSERT INTO t SELECT i, i FROM generate_series(101, 105) i"), ("c", "SELECT * FROM t WHERE id IN (3, 4)"),
+        ("a", "BEGIN"), ("a", "MOVE"), ("b", "INSERT INTO v VALUES (104, 7)"), ("a", "COMMIT"),
+        ("b", "SELECT * FROM g ORDER BY 1"), ("a", "SELECT count(*), sum(n) FROM t"), ("a", "DROP VIEW v")],
     "delete during a move": [
         ("a", "BEGIN"), ("a", "MOVE"), ("b", "DELETE FROM t WHERE id = 3 RETURNING n"), ("a", "COMMIT"),
         ("b", "SELECT count(*), sum(n) FROM t")],

@@ -1,6 +1,7 @@
-//! Rows that a move has taken from the row store into a stripe, for transactions whose one snapshot is
-//! older than the move: they see such a row at its old place, where heapam knows nothing of what
-//! happens to it at its new one. See mover/README.md.
+//! Rows that a move has taken from the row store into a stripe, for snapshots that are older than the move and read after
+//! it: they see such a row at its old place, where heapam knows nothing of what happens to it at its new one. They are
+//! those of REPEATABLE READ and SERIALIZABLE, and in READ COMMITTED those that several commands share, as the
+//! statements of a rule do. See mover/README.md.
 
 use super::fetch::Fetcher;
 use super::tuple::{moved_to, successor};
@@ -9,7 +10,7 @@ use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
 use crate::pg::{heap, lock, xact, LockMode, Rel, Snap};
 use firn_format::{Tid, TombstoneState};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -31,16 +32,26 @@ struct Own {
 
 thread_local! {
     static OWN: RefCell<Own> = RefCell::default();
+    /// It has changed stripe rows of some table.
+    static HAS_CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// This transaction is about to delete or update a stripe row of the table.
 pub fn note_change(table: Rel) {
     OWN.with_borrow_mut(|own| own.changed.insert(table.oid()));
+    HAS_CHANGED.set(true);
 }
 
 /// The transaction is over.
 pub fn forget() {
     OWN.take();
+    HAS_CHANGED.set(false);
+}
+
+/// [`hides`] is to be asked. For each row that is read: most readers have changed nothing.
+#[inline]
+pub fn may_hide() -> bool {
+    HAS_CHANGED.get() || xact::is_serializable() || (xact::is_parallel_worker() && xact::has_xid())
 }
 
 /// This transaction may have deleted or updated a stripe row of the table, be it in a subtransaction that is

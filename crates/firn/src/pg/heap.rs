@@ -312,9 +312,7 @@ pub(super) unsafe fn hidden(
     snapshot: pg_sys::Snapshot,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // Most readers have written nothing, and so changed no row that moved.
-    super::xact::keeps_snapshot()
-        && (super::xact::is_serializable() || super::xact::has_xid())
+    crate::am::moved::may_hide()
         && super::ext::callback(|| {
             let Some((tid, deleter)) = deleted_by(slot) else { return false };
             let snap = Snap::of(snapshot);

@@ -94,8 +94,7 @@ pub(super) unsafe extern "C-unwind" fn fetch_row_version(
         let Some(tid) = tid else { return false };
         let mut fetcher = Fetcher::new(rel);
         fetcher.fetch(tid, snap, Slot::of(slot))
-            || super::xact::keeps_snapshot()
-                && snap.kind() == super::SnapKind::Mvcc
+            || snap.kind() == super::SnapKind::Mvcc
                 && sees(rel, tid, snap)
                 && fetcher.fetch(tid, Snap::any(), Slot::of(slot))
     })
