@@ -46,6 +46,18 @@ SELECT roundtrip('interval', '0', '1 year 2 mons 3 days 04:05:06.789', '-1780000
 SELECT roundtrip('uuid', '00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11');
 SELECT roundtrip('json', '{}', '{"a": 1,   "a": 2}', 'null', '[1, "x", null]');
 SELECT roundtrip('jsonb', '{}', '{"b": 1, "a": [1, 2, {"c": null}]}', 'null', '1.10', '"s"');
+-- Values that need more stack to be parsed than whoever reads them may have.
+CREATE TABLE deep (id int PRIMARY KEY, j jsonb, k jsonb, n int);
+INSERT INTO deep SELECT i, (repeat('[', d) || '1.50' || repeat(']', d))::jsonb, CASE WHEN i > 3 THEN (repeat('{"k[": ', d) || '"[{\""' || repeat('}', d))::jsonb END, i
+  FROM unnest(ARRAY[1, 64, 63, 65, 5000, 2, 10000, 0]) WITH ORDINALITY u(d, i);
+INSERT INTO deep SELECT i, to_jsonb(i), '{"a": [1, "[["]}', i FROM generate_series(11, 40) i;
+SELECT settle('deep'); SET firn.bulk_threshold = 0;
+INSERT INTO deep SELECT id + 100, j, k, n FROM deep;
+SET max_stack_depth = '100kB';
+SELECT id, length(j::text), md5(j::text), md5(k::text) FROM deep ORDER BY id;
+SELECT count(j), count(k), count(j -> 0), count(j #>> '{0,0}'), sum(length(k ->> 'k[')) FROM deep; SELECT id FROM deep WHERE j = '[[1.5]]' OR k @> '{"a": [1]}' ORDER BY id;
+UPDATE deep SET n = n + 1 WHERE id % 2 = 1; SELECT count(j), sum(n), count(DISTINCT j), count(DISTINCT md5(k::text)) FROM deep; VACUUM ANALYZE deep; SELECT settle('deep'); SELECT md5(string_agg(j::text || coalesce(k::text, ''), ',' ORDER BY id)) FROM deep;
+RESET max_stack_depth; RESET firn.bulk_threshold; DROP TABLE deep;
 SELECT roundtrip('xid', '0', '4294967295');
 SELECT roundtrip('inet', '127.0.0.1', '10.0.0.0/8', '::1', '2001:db8::/32');
 SELECT roundtrip('cidr', '10.0.0.0/8', '2001:db8::/32');

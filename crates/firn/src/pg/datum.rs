@@ -2,7 +2,7 @@
 //! stripe column). The way out needs no PostgreSQL memory and lives in `stripe::datums`.
 
 use super::rel::Attribute;
-use super::{error, memory, Kind};
+use super::{json, memory};
 use firn_format::{ColumnBuilder, ColumnKind, ColumnSpec};
 use pgrx::pg_sys;
 
@@ -236,16 +236,7 @@ pub fn push(builder: &mut ColumnBuilder, conversion: Conversion, value: Datum, n
             });
         }
         Conversion::Varlena => with_varlena(value, |bytes| builder.push_bytes(bytes)),
-        Conversion::Jsonb => {
-            // SAFETY: a jsonb datum; jsonb_out returns a palloc'ed C string.
-            memory::scratch(|| unsafe {
-                let text = pg_sys::OidOutputFunctionCall(
-                    pg_sys::Oid::from(pg_sys::F_JSONB_OUT),
-                    pg_sys::Datum::from(value),
-                );
-                builder.push_bytes(std::ffi::CStr::from_ptr(text).to_bytes());
-            })
-        }
+        Conversion::Jsonb => return json::with_text(value, |text| builder.push_bytes(text)),
         Conversion::Fixed(n) => {
             // SAFETY: a by-reference value of fixed length n.
             let bytes = unsafe { std::slice::from_raw_parts(value as *const u8, usize::from(n)) };
@@ -313,25 +304,6 @@ pub fn each_element(array: Datum, mut f: impl FnMut(Datum)) {
                 f((*values.add(i)).value());
             }
         }
-    })
-}
-
-/// The datum of jsonb text, as bytes of a varlena (header included).
-pub fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
-    let Ok(c_text) = std::ffi::CString::new(text) else {
-        error(Kind::Corrupt, "a stored json value contains a zero byte").raise()
-    };
-    // SAFETY: jsonb_in returns a palloc'ed varlena with a 4-byte header.
-    memory::scratch(|| unsafe {
-        let datum = pg_sys::OidInputFunctionCall(
-            pg_sys::Oid::from(pg_sys::F_JSONB_IN),
-            c_text.as_ptr() as *mut _,
-            pg_sys::InvalidOid,
-            -1,
-        );
-        let ptr = datum.cast_mut_ptr::<u8>();
-        let len = pgrx::varlena::varsize_any(ptr.cast());
-        std::slice::from_raw_parts(ptr, len).to_vec()
     })
 }
 

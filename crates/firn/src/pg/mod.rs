@@ -26,6 +26,7 @@ pub mod hooks;
 pub mod index;
 pub mod index_clean;
 mod index_toast;
+pub mod json;
 pub mod known_stores;
 mod like;
 pub mod lock;

@@ -1,9 +1,8 @@
 //! From decoded columns to PostgreSQL datums, whole columns at a time and without PostgreSQL's
 //! memory: by-reference values live in an arena beside the datums.
 
-use crate::pg::datum::{
-    form_numeric, jsonb_from_text, Conversion, Datum, EPOCH_DAYS, EPOCH_MICROS,
-};
+use crate::pg::datum::{form_numeric, Conversion, Datum, EPOCH_DAYS, EPOCH_MICROS};
+use crate::pg::json::jsonb_from_text;
 use firn_format::{ByteColumn, Column, Dictionary, Value, Values};
 use std::rc::Rc;
 

@@ -4,6 +4,7 @@
 use super::flush;
 use crate::directory::{allocation, Directory};
 use crate::pg::datum::{form_numeric, push, Conversion, Datum};
+use crate::pg::json::jsonb_from_text;
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::{guc, lock, xact, LockMode, Rel};
 use crate::stripe::{layout, timestamp, Layout};
@@ -316,6 +317,10 @@ fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: Colum
         let value = match writer.value(column, row) {
             Value::I64(v) if from == Conversion::Timestamp => {
                 all.push_i64(timestamp(v) as i64);
+                continue;
+            }
+            Value::Bytes(text) if from == Conversion::Jsonb => {
+                all.push_bytes(&jsonb_from_text(text)[4..]);
                 continue;
             }
             Value::I64(v) => Some(i128::from(v)),
