@@ -378,6 +378,42 @@ def looked_up(cluster, store):
         same(c)
 
 
+def kept_snapshots(cluster):
+    """What a transaction with one snapshot offloads or loads are stripes of its snapshot: it goes on seeing the table as it was."""
+    ways = {
+        "compact": ("SET firn.bulk_threshold = 1000000", "SELECT firn.compact('k')", "SELECT firn.offload('k', 'cold')"),
+        "load rows": ("SET firn.bulk_threshold = 0", "SET firn.bulk_threshold = 0; INSERT INTO k SELECT i, 'new' FROM generate_series(2001, 2500) i", "SELECT firn.offload('k', 'cold')"),
+        "offload": ("SET firn.bulk_threshold = 0", "SELECT firn.offload('k', 'cold')", "SELECT firn.load('k')"),
+        "load": ("SET firn.bulk_threshold = 0", "SELECT firn.load('k')", "SELECT firn.offload('k', 'cold')"),
+        "nothing": ("SET firn.bulk_threshold = 0", "SELECT 1", "SELECT firn.offload('k', 'cold')"),
+    }
+    for level in ("REPEATABLE READ", "SERIALIZABLE"):
+        for name, (before, other, then) in ways.items():
+            with cluster.connect() as c, cluster.connect() as w:
+                c.execute("DROP TABLE IF EXISTS k, kept; SET firn.stripe_rows = 20")
+                c.execute(f"{before}; CREATE TABLE k (id int PRIMARY KEY, v text) USING firn; INSERT INTO k SELECT i, 'v' || i FROM generate_series(1, 1000) i")
+                if name == "load":
+                    c.execute("SELECT firn.offload('k', 'cold')")
+                seen = "SELECT count(*), count(DISTINCT id), sum(id) FROM k"
+                c.execute(f"BEGIN ISOLATION LEVEL {level}")
+                was = c.execute(seen).fetchone()
+                w.execute("SET firn.stripe_rows = 20")
+                w.execute(other)
+                assert c.execute(seen).fetchone() == was, (level, name)
+                moved = c.execute(then).fetchone()[0]
+                if name in ("nothing", "load rows"):
+                    assert moved == 50, (level, name, moved)
+                for setting in ("on", "off"):
+                    c.execute(f"SET firn.enable_scan = {setting}; SET enable_seqscan = {setting}")
+                    assert c.execute(seen).fetchone() == was, (level, name, was, c.execute(seen).fetchone())
+                c.execute("CREATE TABLE kept USING heap AS TABLE k; COMMIT")
+                assert c.execute("SELECT count(*), count(DISTINCT id), sum(id) FROM kept").fetchone() == was
+                rows = 1500 if name == "load rows" else 1000
+                assert c.execute(seen).fetchone()[:2] == (rows, rows)
+                assert not c.execute("SELECT * FROM firn.check('k')").fetchall()
+                c.execute("DROP TABLE k, kept")
+
+
 def not_read(cluster, store):
     """With the store away: an equal key is told, and plans are made; neither looks at a value of a cold row."""
     with cluster.connect() as c:
@@ -515,6 +551,7 @@ def run(tally, _pattern):
         tally.case("cold pages with a flipped bit", lambda: flipped(cluster, store))
         tally.case("cold cursors", lambda: cursors(cluster, store))
         tally.case("cold look-ups", lambda: looked_up(cluster, store))
+        tally.case("cold stripes and kept snapshots", lambda: kept_snapshots(cluster))
         tally.case("cold rows that nobody reads", lambda: not_read(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))

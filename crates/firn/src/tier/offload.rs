@@ -10,7 +10,7 @@ use crate::pg::{
 };
 use crate::stripe::handle_for;
 use bytes::Bytes;
-use firn_format::{DirectoryEntry, Location, VIRTUAL_BASE};
+use firn_format::{DirectoryEntry, Location, Tid, VIRTUAL_BASE};
 use firn_lake::plan::{self, State, Step, Stripe, Table};
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -33,6 +33,13 @@ fn describe(found: &Found) -> Stripe {
     Stripe { slot: found.slot.0, bytes: entry.bytes, state, generation: entry.generation }
 }
 
+/// Whether a directory row may be replaced by this transaction. A snapshot sees what its own transaction writes: one that is kept, and is
+/// older than the row, would see rows then that are not of its time, or see them twice.
+fn may_replace(directory: &Directory, found: &Found) -> bool {
+    let Some(kept) = Snap::active().filter(|_| xact::keeps_snapshot()) else { return true };
+    directory.find(Tid::of(found.slot, 0), kept).is_some_and(|seen| seen.place == found.place)
+}
+
 /// The stripes of a part that are wanted, and the slots that it is about. Counts all that are left with the first.
 fn stripes_of(
     directory: &Directory,
@@ -45,7 +52,7 @@ fn stripes_of(
     let (mut list, mut left, mut bytes) = (Vec::new(), 0, 0);
     let (most, count_all) = (part.stripes(), part.is_first());
     directory.each(Snap::self_snap(), slots.clone(), |found| {
-        if wanted(&found.entry.location) {
+        if wanted(&found.entry.location) && may_replace(directory, &found) {
             left += 1;
             bytes += found.entry.bytes;
             if list.len() < most {
