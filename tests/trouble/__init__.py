@@ -37,6 +37,8 @@ CASES = {
     "damaged key of a directory row": damage.damaged_key,
     "vacuum beside damaged directory rows": damage.vacuum_pays_once,
     "exclusion beside a load": waits.exclusion,
+    "expressions beside a load": waits.expressions,
+    "keys beside replacements": waits.beside_replacements,
     "deferred triggers of moved rows": waits.deferred,
     "samples of stripes": waits.samples,
     "few ids left": lambda _: ids.few_left(),

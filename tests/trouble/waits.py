@@ -1,4 +1,6 @@
 """What happens to those who wait for a row: for whoever is loading one that excludes theirs, or is moving the one that they change."""
+import os
+
 import psycopg
 
 from trouble.common import Background
@@ -28,6 +30,65 @@ def exclusion(cluster):
                 waiting.conn.close()
                 assert c.execute("SELECT count(*) FROM x").fetchone() == (3001,)
                 c.execute("DROP TABLE x")
+
+
+def expressions(cluster):
+    """ON CONFLICT computes the index's expression of a row that another session is loading when that has its values."""
+    results = []
+    for am in ("heap", "firn"):
+        with cluster.connect() as c, cluster.connect() as other:
+            c.execute("DROP TABLE IF EXISTS x; CREATE OR REPLACE FUNCTION whole(v text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS "
+                      "$$BEGIN ASSERT v IS NOT NULL, 'null key'; RETURN lower(v); END$$")
+            c.execute(f"CREATE TABLE x (id int, v text NOT NULL) USING {am}; CREATE UNIQUE INDEX ON x (whole(v))")
+            other.execute("SET firn.bulk_threshold = 0; BEGIN")
+            with other.cursor().copy("COPY x FROM STDIN") as copy:
+                # More than a buffer, so that the first ones have been inserted.
+                for i in range(3000):
+                    copy.write(f"{i}\tkey {i}\n")
+                waiting = [Background(cluster, f"INSERT INTO x VALUES (-1, '{key}') ON CONFLICT (whole(v)) DO {action}", "SET firn.bulk_threshold = 0")
+                           for key, action in (("KEY 1", "NOTHING"), ("KEY 2", "UPDATE SET v = 'changed'"))]
+                for one in waiting:
+                    one.thread.join(1.5)
+                    assert one.running(), f"{am}: nobody was waited for: {one.result}"
+            other.execute("COMMIT")
+            for one in waiting:
+                one.thread.join(60)
+                one.conn.close()
+            results.append(([one.result for one in waiting], c.execute("SELECT count(*), count(*) FILTER (WHERE v = 'changed') FROM x").fetchall()))
+            c.execute("DROP TABLE x; DROP FUNCTION whole")
+    assert results[0] == results[1] == ([0, 1], [(3000, 1)]), results
+
+
+def beside_replacements(cluster):
+    """Keys of stripes that an offload, a load or a prepared one is replacing are there: nobody waits for those to end."""
+    folder = os.path.join(cluster.root, "replaced")
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o777)
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 100; DROP SERVER IF EXISTS replaced CASCADE")
+        c.execute(f"CREATE SERVER replaced FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{folder}')")
+        c.execute("CREATE TABLE y (id int PRIMARY KEY, v text) USING firn; INSERT INTO y SELECT i, 'y' || i FROM generate_series(1, 5000) i")
+        ends = ("ROLLBACK", "COMMIT", "PREPARE TRANSACTION 'replaced'")
+        for what, end in [(w, e) for w in ("firn.offload('y', 'replaced')", "firn.load('y')") for e in ends]:
+            with cluster.connect() as other:
+                other.execute(f"BEGIN; SELECT {what}")
+                if end.startswith("PREPARE"):
+                    other.execute(end)
+                # A session that has not seen the table.
+                with cluster.connect() as new:
+                    new.execute("SET statement_timeout = '20s'")
+                    for key in (5, 150, 2550, 4950):
+                        try:
+                            new.execute(f"INSERT INTO y VALUES ({key}, 'n')")
+                            raise AssertionError(f"{what}: {key} twice")
+                        except psycopg.errors.UniqueViolation:
+                            pass
+                        assert new.execute(f"INSERT INTO y VALUES ({key}, 'n') ON CONFLICT DO NOTHING").rowcount == 0
+                        assert new.execute(f"INSERT INTO y VALUES ({key}, 'n') ON CONFLICT (id) DO UPDATE SET v = y.v RETURNING v").fetchone() == (f"y{key}",)
+                other.execute("COMMIT PREPARED 'replaced'" if end.startswith("PREPARE") else end)
+        assert c.execute("SELECT count(*), count(DISTINCT id) FROM y").fetchone() == (5000, 5000)
+        assert not c.execute("SELECT * FROM firn.check('y')").fetchall()
+        c.execute("DROP TABLE y; DROP SERVER replaced")
 
 
 def deferred(cluster):

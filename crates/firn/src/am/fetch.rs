@@ -43,7 +43,7 @@ pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
             RowAt { place: Place::Pending(p), row, xmin }
         }
         None => match kind {
-            SnapKind::Dirty => written(directory, tid, snap)?,
+            SnapKind::Dirty => written_or_in_progress(directory, tid, snap)?,
             // The newest version of the directory row is the one whose bytes are surely there.
             SnapKind::Any | SnapKind::NonVacuumable => written(directory, tid, Snap::self_snap())
                 .or_else(|| written(directory, tid, snap))?,
@@ -71,6 +71,19 @@ fn written(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
         EntryState::Live => {
             (row < found.entry.rows).then_some(RowAt { place: Place::Stripe(found), row, xmin })
         }
+    }
+}
+
+/// Under a dirty snapshot. Of a directory row that is being replaced (an offload, VACUUM) it may meet the new version, and take the
+/// stripe for one that is being loaded: whoever looks would wait for that transaction. What is committed is there,
+/// whatever becomes of the other.
+fn written_or_in_progress(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
+    match written(directory, tid, Snap::self_snap()) {
+        Some(found) => {
+            snap.set_dirty(0, 0);
+            Some(found)
+        }
+        None => written(directory, tid, snap),
     }
 }
 
@@ -145,6 +158,10 @@ impl Fetcher {
             lock::predicate_lock_row(self.table, tid, snap);
         }
         let Some(at) = self.known.locate(directory, tid, snap) else { return false };
+        if self.is_to_be_waited_for(&at, snap) {
+            lock::wait_for(at.xmin, self.table, tid, true);
+            return self.fetch(tid, snap, slot);
+        }
         if is_asked_whether_only(snap, slot) {
             let columns = self.layout.columns.len();
             let (mut values, mut nulls) = (vec![0; columns], vec![true; columns]);
@@ -164,6 +181,15 @@ impl Fetcher {
             }
         }
         true
+    }
+
+    /// A row that somebody else has only collected has no values yet. Who looks for a conflict waits for him if he sees that the row is
+    /// being inserted, but he computes the index's expressions of its values before that.
+    fn is_to_be_waited_for(&self, at: &RowAt, snap: Snap) -> bool {
+        matches!(at.place, Place::Reserved)
+            && snap.kind() == SnapKind::Dirty
+            && !lock::holds_light()
+            && self.table.has_unique_expressions()
     }
 
     fn wanted_in(&mut self, slot: TupleSlot) -> Option<Rc<[bool]>> {

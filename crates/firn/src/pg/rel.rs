@@ -198,6 +198,21 @@ impl Rel {
         };
         super::tableam_ddl::index_oids(self).iter().any(excludes)
     }
+    /// It has an index with expressions by which rows may be in conflict.
+    pub fn has_unique_expressions(self) -> bool {
+        let is_such = |oid: &u32| {
+            let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
+            // SAFETY: an open index.
+            unsafe {
+                let raw = index.rel().0;
+                let form = (*raw).rd_index;
+                !form.is_null()
+                    && ((*form).indisunique || (*form).indisexclusion)
+                    && !pg_sys::RelationGetIndexExpressions(raw).is_null()
+            }
+        };
+        super::tableam_ddl::index_oids(self).iter().any(is_such)
+    }
     /// Who reads the table's changes by logical decoding, if anybody does. It takes them off the row store's
     /// log and knows nothing of stripes. Subscribers (pgoutput) get what is published; other plugins get
     /// the changes of all tables that are logged.
