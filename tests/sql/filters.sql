@@ -103,3 +103,24 @@ SELECT q(c) FROM (VALUES ('id IN (1, 2, 899, 5000)'), ('id = ANY (''{1,NULL,7}''
     ('g IN (''00000000-0000-0000-0000-000000000007'')'), ('b IN (true)'), ('b = false'), ('b <> true'), ('id IN (SELECT 5 UNION SELECT 6)'),
     ('big IN (9223372036854775807, 0)'), ('r IN (0.3, 30)'), ('s <> ''A9'''), ('u <> ''apfel'''), ('d <> ''infinity'''), ('m <> 33.333'), ('m <> 33.33'),
     ('id <> 7 AND s IS NOT NULL'), ('7 <> id'), ('NULL::int <> id')) v(c);
+-- Classes of somebody's own are not what stripes compare by.
+CREATE SCHEMA own; SET search_path = own, public, pg_catalog;
+CREATE FUNCTION cmp(varchar, varchar) RETURNS int IMMUTABLE LANGUAGE sql AS $$ SELECT bttextcmp(lower($1::text), lower($2::text)) $$;
+CREATE FUNCTION lt(varchar, varchar) RETURNS bool IMMUTABLE LANGUAGE sql AS $$ SELECT lower($1::text) OPERATOR(pg_catalog.<) lower($2::text) $$;
+CREATE FUNCTION le(varchar, varchar) RETURNS bool IMMUTABLE LANGUAGE sql AS $$ SELECT lower($1::text) OPERATOR(pg_catalog.<=) lower($2::text) $$;
+CREATE FUNCTION eq(varchar, varchar) RETURNS bool IMMUTABLE LANGUAGE sql AS $$ SELECT lower($1::text) OPERATOR(pg_catalog.=) lower($2::text) $$;
+CREATE FUNCTION ge(varchar, varchar) RETURNS bool IMMUTABLE LANGUAGE sql AS $$ SELECT lower($1::text) OPERATOR(pg_catalog.>=) lower($2::text) $$;
+CREATE FUNCTION gt(varchar, varchar) RETURNS bool IMMUTABLE LANGUAGE sql AS $$ SELECT lower($1::text) OPERATOR(pg_catalog.>) lower($2::text) $$;
+CREATE OPERATOR own.< (FUNCTION = lt, LEFTARG = varchar, RIGHTARG = varchar, COMMUTATOR = OPERATOR(own.>), NEGATOR = OPERATOR(own.>=));
+CREATE OPERATOR own.<= (FUNCTION = le, LEFTARG = varchar, RIGHTARG = varchar, COMMUTATOR = OPERATOR(own.>=), NEGATOR = OPERATOR(own.>));
+CREATE OPERATOR own.= (FUNCTION = eq, LEFTARG = varchar, RIGHTARG = varchar, COMMUTATOR = OPERATOR(own.=));
+CREATE OPERATOR own.>= (FUNCTION = ge, LEFTARG = varchar, RIGHTARG = varchar, COMMUTATOR = OPERATOR(own.<=), NEGATOR = OPERATOR(own.<));
+CREATE OPERATOR own.> (FUNCTION = gt, LEFTARG = varchar, RIGHTARG = varchar, COMMUTATOR = OPERATOR(own.<), NEGATOR = OPERATOR(own.<=));
+CREATE OPERATOR CLASS own.folded DEFAULT FOR TYPE varchar USING btree AS OPERATOR 1 own.<, OPERATOR 2 own.<=, OPERATOR 3 own.=, OPERATOR 4 own.>=, OPERATOR 5 own.>, FUNCTION 1 cmp(varchar, varchar);
+CREATE TABLE folds (id int, v varchar); INSERT INTO folds SELECT i, CASE WHEN i % 2 = 0 THEN chr(65 + i % 26) ELSE chr(97 + i % 26) END FROM generate_series(1, 200) i; SELECT settle('folds');
+SELECT count(*) FILTER (WHERE v = 'A'), count(*) FILTER (WHERE v < 'c') FROM folds; SELECT count(*) FROM folds WHERE v = 'a'; SELECT count(*) FROM folds WHERE v = 'B'; SELECT count(*) FROM folds WHERE v < 'C'::varchar; SELECT count(*) FROM folds WHERE v >= 'x' OR v = 'D'; SELECT count(*) FROM folds WHERE v = ANY ('{a,B}'::varchar[]);
+RESET search_path;
+SET max_parallel_workers_per_gather = 0;
+-- What a condition compares with is not asked for where there is no row.
+CREATE TABLE none (id int, v int); CREATE FUNCTION loud(i int) RETURNS int STABLE LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'asked'; END$$;
+SELECT * FROM none WHERE v = (SELECT 1 / count(*) FROM none); SELECT count(*) FROM none WHERE v > loud(1); INSERT INTO none SELECT i, i FROM generate_series(1, 30) i; SELECT settle('none'); DELETE FROM none; VACUUM none; SELECT count(*) FROM none WHERE v > loud(id + 1 - id);

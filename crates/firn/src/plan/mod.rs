@@ -8,7 +8,7 @@ mod scan;
 
 pub use conditions::{Bound, Condition, Operand, Test};
 pub use count::count_stripe_rows;
-pub use scan::{Counters, FirnScan};
+pub use scan::{sees_stripes, Counters, FirnScan};
 
 /// Offer our paths. Called once at library load.
 pub fn init() {

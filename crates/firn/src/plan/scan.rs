@@ -12,8 +12,9 @@ use crate::stripe::{
 };
 use crate::write::PendingRef;
 use firn_format::{
-    Column, ColumnKind, DeleteVector, DirectoryEntry, Filter, Selection, Tid, ZoneMap,
+    Column, ColumnKind, DeleteVector, DirectoryEntry, Filter, Selection, Tid, ZoneMap, VIRTUAL_BASE,
 };
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 /// Batches that a process of a parallel scan claims at a time.
@@ -103,6 +104,18 @@ pub struct FirnScan {
     pending_buffer: RowBuffer,
     pending_deleted: Option<DeleteVector>,
     pub counters: Counters,
+}
+
+/// Whether `snap` sees a stripe of the table.
+pub fn sees_stripes(table: Rel, snap: Snap) -> bool {
+    let mut seen = false;
+    if let Some(directory) = Directory::open(table, LockMode::AccessShare) {
+        directory.each(snap, 0..VIRTUAL_BASE, |_| {
+            seen = true;
+            ControlFlow::Break(())
+        });
+    }
+    seen
 }
 
 impl FirnScan {

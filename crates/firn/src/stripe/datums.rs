@@ -157,6 +157,12 @@ fn int64(conversion: Conversion, v: i64) -> Datum {
     }
 }
 
+/// As PostgreSQL makes the datum, with its sign: there are those who compare all of it.
+#[inline]
+fn float4(v: f32) -> Datum {
+    v.to_bits() as i32 as i64 as Datum
+}
+
 fn numeric_scale(conversion: Conversion) -> Option<u8> {
     match conversion {
         Conversion::Numeric { scale } => Some(scale),
@@ -243,7 +249,7 @@ pub fn column_datums(
             arena = a;
             d
         }
-        Values::F32(v) => rows.map(all, |r| v[r].to_bits() as Datum),
+        Values::F32(v) => rows.map(all, |r| float4(v[r])),
         Values::F64(v) => rows.map(all, |r| v[r].to_bits() as Datum),
         Values::Bytes(v) => {
             let (d, a) = bytes_datums(v, conversion, column.nulls.as_ref(), rows, all);
@@ -280,7 +286,7 @@ pub(super) fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion)
                 v.iter().for_each(|x| arena.numeric(*x, scale))
             })
         }
-        Dictionary::F32(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
+        Dictionary::F32(v) => (v.iter().map(|x| float4(*x)).collect(), Arena::default()),
         Dictionary::F64(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
         Dictionary::Bytes(v) => bytes_datums(v, conversion, None, Rows::All, v.len()),
     };
@@ -308,7 +314,7 @@ pub(super) fn one_value(value: &Value<'_>, conversion: Conversion, out: &mut Vec
         Value::Null => One::Null,
         Value::Bool(b) => One::Direct(Datum::from(*b)),
         Value::I32(v) => One::Direct(int32(conversion, *v)),
-        Value::F32(v) => One::Direct(v.to_bits() as Datum),
+        Value::F32(v) => One::Direct(float4(*v)),
         Value::F64(v) => One::Direct(v.to_bits() as Datum),
         Value::I64(v) => match numeric_scale(conversion) {
             Some(scale) => {

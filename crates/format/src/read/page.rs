@@ -9,8 +9,8 @@ use crate::column::{ByteColumn, Column, Dictionary, Values};
 use crate::error::{Error, Result};
 use crate::schema::{ColumnKind, Physical};
 
-/// Most bytes of an uncompressed page.
-const MAX_PAGE_BYTES: usize = 1 << 30;
+/// Most bytes of an uncompressed page: Parquet's headers have 32 bits with a sign. (A value alone can have a gigabyte.)
+const MAX_PAGE_BYTES: usize = i32::MAX as usize;
 /// LZ4 makes no more of one byte: it is a part of a match length.
 const MAX_LZ4: usize = 255;
 /// Zstandard makes no more of one byte: blocks of 128 kB take at least 4 bytes.

@@ -307,6 +307,41 @@ fn page_zones_hold_their_values() {
     }
 }
 
+/// Values that no maximum can be rounded up for are not kept whole among the metadata, and are read back.
+#[test]
+fn metadata_is_small_beside_values_without_bound() {
+    for (kind, greatest) in [(ColumnKind::Bytes, "\u{ff}"), (ColumnKind::Text, "\u{10FFFF}")] {
+        let unit = if kind == ColumnKind::Bytes { vec![0xFF] } else { greatest.into() };
+        let spec = |field_id, name: &str, kind| ColumnSpec {
+            field_id,
+            name: name.to_owned(),
+            kind,
+            type_name: "some".to_owned(),
+        };
+        let specs = vec![spec(1, "id", ColumnKind::Int32), spec(2, "v", kind)];
+        let mut w = StripeWriter::new(specs, WriteOptions::default());
+        for row in 0..500 {
+            w.column_mut(0).push_i32(row);
+            w.column_mut(1).push_bytes(&[unit.repeat(5_000), row.to_string().into()].concat());
+            w.end_row();
+        }
+        let stripe = w.encode().unwrap();
+        let tail = stripe.bytes.len() - stripe.meta_offset as usize;
+        assert!(tail < 40_000, "{kind:?}: {tail} bytes of metadata");
+        let (meta, mut decoder, mut row) = (meta_of(&stripe), Decoder::new(), 0);
+        assert!(meta.page_zone(0, 0).is_some());
+        for (p, page) in meta.pages(1).iter().enumerate() {
+            let bytes = part(&stripe, page.offset, page.len);
+            let decoded = decoder.decode_page(&meta, 1, p, bytes, None).unwrap();
+            for i in 0..decoded.rows {
+                assert!(same(decoded.value(i), w.value(1, row)), "{kind:?} {row}");
+                row += 1;
+            }
+        }
+        assert_eq!(row, 500);
+    }
+}
+
 /// Read everything that can be reached; only panics matter.
 fn read_all(bytes: &[u8], meta_offset: u64) {
     let Some(tail) = bytes.get(meta_offset as usize..) else { return };

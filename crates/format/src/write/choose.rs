@@ -96,9 +96,10 @@ pub(super) fn choose(builder: &ColumnBuilder) -> Choice {
         Data::F64(v) => by_repetition(rows, distinct(v.iter().map(|x| x.to_bits())), 64),
         Data::Bytes(v) => {
             let average = v.data.len() / rows.max(1);
-            let count = distinct_bytes(v, rows);
-            match count {
-                Some(d) if d * 3 < rows && d * (average + 4) < 1 << 20 => Choice::Dictionary,
+            match distinct_bytes(v, rows) {
+                Some((count, bytes)) if count * 3 < rows && bytes + count * 4 < 1 << 20 => {
+                    Choice::Dictionary
+                }
                 _ if average > WIDE_BYTES => Choice::Wide,
                 _ => Choice::Plain,
             }
@@ -106,21 +107,46 @@ pub(super) fn choose(builder: &ColumnBuilder) -> Choice {
     }
 }
 
-/// Distinct strings, giving up early when nearly all differ.
-fn distinct_bytes(v: &crate::column::ByteColumn, rows: usize) -> Option<usize> {
+/// Distinct strings and the bytes that they have together, giving up early when nearly all differ.
+fn distinct_bytes(v: &crate::column::ByteColumn, rows: usize) -> Option<(usize, usize)> {
     let mut set: Set<&[u8]> = Set::default();
+    let mut bytes = 0;
     for i in 0..v.len() {
-        set.insert(v.get(i));
+        if set.insert(v.get(i)) {
+            bytes += v.get(i).len();
+        }
         if set.len() > DISTINCT_CAP || (i == 4_096 && set.len() > 3_500 && rows > 8_192) {
             return None;
         }
     }
-    Some(set.len())
+    Some((set.len(), bytes))
 }
 
 fn by_repetition(rows: usize, distinct: Option<usize>, bits: usize) -> Choice {
     match distinct {
         Some(d) if dictionary_bits(rows, d, bits) < rows * bits * 7 / 8 => Choice::Dictionary,
         _ => Choice::Plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{choose, Choice};
+    use crate::schema::ColumnKind;
+    use crate::write::builder::ColumnBuilder;
+
+    /// What a dictionary takes is what its values take, not what values take on average.
+    #[test]
+    fn a_few_large_values_are_no_dictionary() {
+        let column = |large: usize| {
+            let mut all = ColumnBuilder::new(ColumnKind::Text);
+            let large = vec![b'x'; large];
+            for row in 0..4_000 {
+                all.push_bytes(if row == 1_000 { &large } else { b"" });
+            }
+            all
+        };
+        assert_eq!(choose(&column(2 << 20)), Choice::Wide);
+        assert_eq!(choose(&column(1 << 19)), Choice::Dictionary);
     }
 }

@@ -47,6 +47,9 @@ pub struct Stripe {
 /// Largest stripe file, bytes: offsets within it are stored in 32 bits in several places.
 const MAX_BYTES: usize = 2_000_000_000;
 
+/// Bytes of a value that Parquet's statistics keep, if they can round a maximum of so many up.
+const STATISTICS_BYTES: usize = 64;
+
 fn failed(e: parquet::errors::ParquetError) -> Error {
     Error::too_large(format!("the Parquet writer refused a stripe: {e}"))
 }
@@ -94,9 +97,21 @@ fn parquet_type(spec: &ColumnSpec) -> Result<Type> {
     builder.build().map_err(failed)
 }
 
+/// Some value begins with nothing but the greatest byte, or character.
+fn has_unbounded(values: &ColumnBuilder) -> bool {
+    let Data::Bytes(values) = &values.data else { return false };
+    let greatest = [[0xFF; 4], [0xF4, 0x8F, 0xBF, 0xBF]];
+    let is_unbounded = |value: &[u8]| {
+        let Some(first) = value.get(..STATISTICS_BYTES) else { return false };
+        greatest.iter().any(|g| first.starts_with(g) && first.chunks(4).all(|part| part == g))
+    };
+    (0..values.len()).any(|row| is_unbounded(values.get(row)))
+}
+
 fn properties(
     columns: &[ColumnSpec],
     choices: &[Choice],
+    builders: &[ColumnBuilder],
     options: &WriteOptions,
     rows: u32,
 ) -> Result<WriterProperties> {
@@ -132,8 +147,13 @@ fn properties(
         .set_max_row_group_row_count(None)
         .set_max_row_group_bytes(None)
         .set_statistics_enabled(EnabledStatistics::Page);
-    for (c, choice) in columns.iter().zip(choices) {
+    for ((c, choice), values) in columns.iter().zip(choices).zip(builders) {
         let path = ColumnPath::new(vec![c.name.clone()]);
+        if has_unbounded(values) {
+            // Parquet would keep the values whole where it cannot round a maximum up.
+            let none = EnabledStatistics::None;
+            builder = builder.set_column_statistics_enabled(path.clone(), none);
+        }
         builder = match choice {
             Choice::Dictionary => builder.set_column_dictionary_enabled(path, true),
             Choice::Delta => builder
@@ -174,7 +194,7 @@ pub(super) fn encode(
     let choices: Vec<Choice> = builders.iter().map(choose).collect();
     let fields = named.iter().map(|c| parquet_type(c).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     let schema = Type::group_type_builder("firn").with_fields(fields).build().map_err(failed)?;
-    let properties = properties(&named, &choices, options, rows)?;
+    let properties = properties(&named, &choices, builders, options, rows)?;
     let mut sink: Vec<u8> = Vec::with_capacity(raw_bytes / 4 + 4_096);
     let mut file = SerializedFileWriter::new(&mut sink, Arc::new(schema), Arc::new(properties))
         .map_err(failed)?;

@@ -97,7 +97,9 @@ unsafe fn comparison(
         return None;
     }
     let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);
-    if class == pg_sys::InvalidOid {
+    // Stripes compare as PostgreSQL's own operators do: somebody else's class, or operator in a class, may mean something else.
+    let is_own = |oid: pg_sys::Oid| oid.to_u32() < pg_sys::FirstNormalObjectId;
+    if class == pg_sys::InvalidOid || !is_own(class) || !is_own(opno) {
         return None;
     }
     let family = pg_sys::get_opclass_family(class);

@@ -454,8 +454,11 @@ unsafe fn next_unwritten(node: *mut pg_sys::CustomScanState, run: &mut Run) -> b
 unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap: Snap) {
     let econtext = (*node).ss.ps.ps_ExprContext;
     let per_tuple = (*econtext).ecxt_per_tuple_memory;
+    let rel = Rel::of((*node).ss.ss_currentRelation);
     let mut conditions = Vec::new();
-    for (condition, state) in &run.conditions {
+    // What a condition compares with is a sub-select or a function perhaps, which costs, or raises, and is not asked for nothing.
+    let needed = !run.conditions.is_empty() && crate::plan::sees_stripes(rel, snap);
+    for (condition, state) in run.conditions.iter().filter(|_| needed) {
         let mut null = false;
         let is_null = &raw mut null;
         let Some(f) = (**state).evalfunc else { continue };
@@ -467,7 +470,6 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
         });
         pg_sys::MemoryContextReset(per_tuple);
     }
-    let rel = Rel::of((*node).ss.ss_currentRelation);
     let shared = run.parallel;
     let claims: Option<Box<dyn FnMut() -> u32>> = (!shared.is_null()).then(|| {
         let scan = Parallel::scan(shared) as usize;
