@@ -3,7 +3,7 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import cancel, damage, full, ids, privileges, progress, stores, vanish, waits
+from trouble import cancel, damage, extensions, full, ids, privileges, progress, stores, vanish, waits
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
 CASES = {
@@ -41,6 +41,8 @@ CASES = {
     "keys beside replacements": waits.beside_replacements,
     "deferred triggers of moved rows": waits.deferred,
     "samples of stripes": waits.samples,
+    "scans by keys": extensions.keys,
+    "builds of some blocks": extensions.ranges,
     "few ids left": lambda _: ids.few_left(),
     "ids come round": lambda _: ids.around(),
     "single user": lambda _: ids.single_user(),

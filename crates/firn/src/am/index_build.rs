@@ -5,7 +5,7 @@ use super::rows::StripeRows;
 use crate::directory::{tombstones, Directory};
 use crate::pg::index::Builder;
 use crate::pg::{error, xact, Kind, LockMode, Snap};
-use firn_format::{Slot, TombstoneState};
+use firn_format::{Slot, Tid, TombstoneState, VIRTUAL_BASE};
 use std::collections::HashMap;
 
 /// Build an index. Returns the number of rows.
@@ -28,8 +28,8 @@ pub fn build(builder: &mut Builder) -> f64 {
     };
     builder.end_scan();
     // PostgreSQL sets the table's count, too. Of a parallel build no process knows all of it, nor
-    // could write it: estimates are less good until the next VACUUM or ANALYZE then.
-    if !builder.is_of_given_scan() {
+    // could write it: estimates are less good until the next VACUUM or ANALYZE then. Who asks for some blocks builds nothing of them.
+    if !builder.is_of_given_scan() && builder.blocks().is_none() {
         counts::note_build(builder.table(), rows + stripes, stripes);
     }
     rows + stripes
@@ -37,7 +37,7 @@ pub fn build(builder: &mut Builder) -> f64 {
 
 /// Offer the stripe rows that `snap` sees.
 pub fn visible_stripes(builder: &mut Builder, snap: Snap) -> f64 {
-    let mut rows = StripeRows::new(builder.table(), snap, builder.wanted(), claim(builder));
+    let Some(mut rows) = stripe_rows(builder, snap) else { return 0.0 };
     let mut count = 0.0;
     while let Some((tid, xmin)) = rows.step(true) {
         let (values, nulls) = rows.row();
@@ -47,6 +47,15 @@ pub fn visible_stripes(builder: &mut Builder, snap: Snap) -> f64 {
     count
 }
 
+/// The rows of stripes that are asked for; None when none are.
+fn stripe_rows(builder: &Builder, snap: Snap) -> Option<StripeRows> {
+    let rows = || StripeRows::new(builder.table(), snap, builder.wanted(), claim(builder));
+    let Some(asked) = builder.blocks() else { return Some(rows()) };
+    let low = Tid { block: asked.start, offset: 0 };
+    let high = Tid { block: asked.end, offset: 0 };
+    (asked.end > VIRTUAL_BASE).then(|| rows().between(low, high))
+}
+
 fn claim(builder: &Builder) -> Option<super::rows::Claim> {
     builder.shared().map(|(address, f)| Box::new(move || f(address)) as super::rows::Claim)
 }
@@ -54,12 +63,20 @@ fn claim(builder: &Builder) -> Option<super::rows::Claim> {
 /// Offer all rows that any snapshot may see: deleted ones too, unless they are dead to all.
 fn all_stripes(builder: &mut Builder) -> f64 {
     let table = builder.table();
+    let asked = builder.blocks().unwrap_or(0..u32::MAX);
+    if asked.end <= VIRTUAL_BASE {
+        return 0.0;
+    }
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return 0.0 };
     let snap = Snap::self_snap();
     let oldest = xact::oldest_visible(table);
     // Row number to "dead to all", per stripe.
     let mut deleted: HashMap<u32, HashMap<u32, bool>> = HashMap::new();
     for found in directory.list(snap) {
+        let block = |row| Tid::of(found.slot, row).block;
+        if block(0) >= asked.end || block(found.entry.rows.max(1) - 1) < asked.start {
+            continue;
+        }
         let mut of_stripe = HashMap::new();
         tombstones::each(&directory.toast, found.slot, found.entry.rows, snap, |row, stone| {
             if stone.tombstone.state == TombstoneState::Deleted {
@@ -70,7 +87,8 @@ fn all_stripes(builder: &mut Builder) -> f64 {
             deleted.insert(found.slot.0, of_stripe);
         }
     }
-    let mut rows = StripeRows::new(table, snap, builder.wanted(), claim(builder)).with_deleted();
+    let Some(rows) = stripe_rows(builder, snap) else { return 0.0 };
+    let mut rows = rows.with_deleted();
     let mut count = 0.0;
     while let Some((tid, xmin)) = rows.step(true) {
         let slot: Option<Slot> = rows.slot();

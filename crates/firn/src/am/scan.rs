@@ -2,7 +2,7 @@
 
 use super::fetch::Fetcher;
 use super::rows::{Claim, StripeRows};
-use crate::pg::scandesc::Shared;
+use crate::pg::scandesc::{Keys, Shared};
 use crate::pg::{Rel, Snap, TupleSlot};
 use firn_format::{Tid, ROWS_PER_BLOCK};
 
@@ -85,9 +85,9 @@ impl Scan {
         }
     }
 
-    /// Next row of the stripes; false when there is none (then a backward scan goes on in the row
+    /// Next row of the stripes that has the keys; false when there is none (then a backward scan goes on in the row
     /// store).
-    pub fn next_in_stripes(&mut self, forward: bool, slot: TupleSlot) -> bool {
+    pub fn next_in_stripes(&mut self, forward: bool, keys: Keys, slot: TupleSlot) -> bool {
         self.in_stripes = true;
         // It is large, so it stays where it is.
         if self.rows.is_none() {
@@ -97,9 +97,11 @@ impl Scan {
         if !forward && rows.is_before_first() && rows.never_stepped() {
             rows.go_to_end();
         }
-        if rows.next_into(forward, slot) {
-            self.table.count_reads(1);
-            return true;
+        while rows.next_into(forward, slot) {
+            if keys.hold(slot) {
+                self.table.count_reads(1);
+                return true;
+            }
         }
         if !forward {
             self.in_stripes = false;

@@ -9,6 +9,7 @@ use super::toast::{raw_tid, tid_of};
 use super::Rel;
 use firn_format::Tid;
 use pgrx::pg_sys;
+use std::ops::Range;
 
 /// PostgreSQL's request to build an index.
 pub struct Build {
@@ -17,6 +18,8 @@ pub struct Build {
     pub(super) info: *mut pg_sys::IndexInfo,
     pub(super) allow_sync: bool,
     pub(super) anyvisible: bool,
+    /// These blocks only.
+    pub(super) blocks: Option<Range<u32>>,
     pub(super) call: pg_sys::IndexBuildCallback,
     pub(super) state: *mut core::ffi::c_void,
     pub(super) scan: pg_sys::TableScanDesc,
@@ -58,6 +61,10 @@ impl Builder {
     /// nothing, and may do so on a standby.
     pub fn is_of_given_scan(&self) -> bool {
         self.is_given
+    }
+    /// The blocks that are asked for, of the row store and of stripes; None: all are.
+    pub fn blocks(&self) -> Option<Range<u32>> {
+        self.request.blocks.clone()
     }
     pub fn is_brin(&self) -> bool {
         // SAFETY: the index is open.
@@ -169,6 +176,13 @@ impl Builder {
         // SAFETY: scan, page and tuple handling as in heapam_index_build_range_scan.
         unsafe {
             let (scan, own) = self.begin_row_store();
+            if let Some(asked) = &self.request.blocks {
+                // heap_setscanlimits() believes what it is told.
+                let end = asked.end.min((*(scan as pg_sys::HeapScanDesc)).rs_nblocks);
+                let start = asked.start.min(end);
+                let first = if start < end { start } else { 0 };
+                pg_sys::heap_setscanlimits(scan, first, end - start);
+            }
             // PostgreSQL takes a relation made by this transaction for one that nobody else reads. The TOAST
             // relation that VACUUM FULL fills is one, and takes the old one's place: with rows that are
             // dead to us alone.
@@ -280,7 +294,7 @@ impl Builder {
         }
         let snapshot = self.snapshot.as_ref().map_or(Snap::any(), Registered::snap).0;
         let mut flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
-        if self.request.allow_sync {
+        if self.request.allow_sync && self.request.blocks.is_none() {
             flags |= pg_sys::ScanOptions::SO_ALLOW_SYNC;
         }
         let scan = pg_sys::heap_beginscan(
@@ -360,6 +374,7 @@ pub(super) unsafe fn validate(
         info,
         allow_sync: false,
         anyvisible: false,
+        blocks: None,
         call: Some(insert_missing),
         state: (&raw mut missing).cast(),
         scan: std::ptr::null_mut(),

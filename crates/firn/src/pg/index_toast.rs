@@ -35,6 +35,7 @@ pub(super) unsafe fn validate(
         info,
         allow_sync: false,
         anyvisible: false,
+        blocks: None,
         call: Some(insert_missing),
         state: (&raw mut missing).cast(),
         scan,

@@ -1,6 +1,7 @@
 //! Memory layouts that PostgreSQL and heapam see: our descriptors begin with theirs.
 
 use super::memory;
+use super::slot::Slot;
 use crate::am::scan::Scan;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,6 +29,13 @@ impl ScanDesc {
             _ => super::error(super::Kind::Internal, "a firn scan was used after its end").raise(),
         }
     }
+    /// The keys that rows are asked to have.
+    ///
+    /// # Safety
+    /// As [`ScanDesc::scan`].
+    pub(super) unsafe fn keys(scan: pg_sys::TableScanDesc) -> Keys {
+        Keys { first: (*scan).rs_key, count: (*scan).rs_nkeys }
+    }
     /// Drop what the scan holds.
     pub(super) unsafe fn finish(scan: pg_sys::TableScanDesc) {
         let desc = scan as *mut ScanDesc;
@@ -40,6 +48,36 @@ impl ScanDesc {
             sampler.finish();
         }
     }
+}
+
+/// Keys of a scan: no plan has any, but extensions that read tables as PostgreSQL reads its catalogs.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    first: *mut pg_sys::ScanKeyData,
+    count: i32,
+}
+
+impl Keys {
+    /// The row in the slot, a heap tuple with all its values, has them: heapam's HeapKeyTest().
+    pub fn hold(self, slot: Slot) -> bool {
+        // SAFETY: a scan has that many keys; what their functions leave behind goes with each row.
+        let all = || (0..self.count as usize).all(|i| unsafe { holds(self.first.add(i), slot) });
+        self.count == 0 || memory::scratch(all)
+    }
+}
+
+unsafe fn holds(key: *mut pg_sys::ScanKeyData, slot: Slot) -> bool {
+    if (*key).sk_flags as u32 & pg_sys::SK_ISNULL != 0 {
+        return false;
+    }
+    let Some((value, null)) = slot.attribute((*key).sk_attno) else { return false };
+    if null {
+        return false;
+    }
+    let (value, argument) = (pg_sys::Datum::from(value), (*key).sk_argument);
+    let truth =
+        pg_sys::FunctionCall2Coll(&mut (*key).sk_func, (*key).sk_collation, value, argument);
+    truth.value() as u8 != 0
 }
 
 /// Index fetch descriptor: heapam's, then ours.

@@ -111,6 +111,22 @@ impl Slot {
         }
     }
 
+    /// The value of a column, or of a system column, of the stored heap tuple; None for other slots.
+    pub(super) fn attribute(self, number: i16) -> Option<(Datum, bool)> {
+        if let Ok(column) = usize::try_from(i32::from(number) - 1) {
+            let (values, nulls) = self.values();
+            return Some((*values.get(column)?, *nulls.get(column)?));
+        }
+        self.heap_tuple()?;
+        // SAFETY: a buffer heap slot with a tuple.
+        unsafe {
+            let tuple = (*(self.0 as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+            let (descriptor, mut null) = ((*self.0).tts_tupleDescriptor, false);
+            let value = pg_sys::heap_getsysattr(tuple, i32::from(number), descriptor, &mut null);
+            Some((value.value(), null))
+        }
+    }
+
     /// The TID of the row in the slot, where a copy has lost it: ExecCopySlot() of a row that is in no buffer leaves the
     /// slot's own invalid, and the tuple's right.
     pub(super) fn restore_tid(self) {

@@ -18,15 +18,17 @@ pub(super) unsafe extern "C-unwind" fn index_build_range_scan(
     allow_sync: bool,
     anyvisible: bool,
     _progress: bool,
-    // Ranges of blocks: only BRIN asks for them, and it is refused.
-    _start: pg_sys::BlockNumber,
-    _count: pg_sys::BlockNumber,
+    // Ranges of blocks: BRIN asks for them, which is refused, and builds that look at a sample first.
+    start: pg_sys::BlockNumber,
+    count: pg_sys::BlockNumber,
     call: pg_sys::IndexBuildCallback,
     state: *mut core::ffi::c_void,
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
     callback(|| {
-        let build = Build { table, index, info, allow_sync, anyvisible, call, state, scan };
+        let is_all = start == 0 && count == pg_sys::InvalidBlockNumber;
+        let blocks = (!is_all).then(|| start..start.saturating_add(count));
+        let build = Build { table, index, info, allow_sync, anyvisible, blocks, call, state, scan };
         let mut builder = Builder::new(build);
         let rows = index_build::build(&mut builder);
         builder.finish();

@@ -62,6 +62,14 @@ pub(super) unsafe extern "C-unwind" fn rescan(
     heap!(scan_rescan(scan, key, set_params, allow_strat, allow_sync, allow_pagemode))
 }
 
+unsafe fn stripe_row(
+    scan: pg_sys::TableScanDesc,
+    forward: bool,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    ScanDesc::scan(scan).next_in_stripes(forward, ScanDesc::keys(scan), Slot::of(slot))
+}
+
 unsafe fn next(
     scan: pg_sys::TableScanDesc,
     direction: pg_sys::ScanDirection::Type,
@@ -86,12 +94,12 @@ unsafe fn next(
         if !in_stripes && heap_next(scan, direction, slot) {
             return true;
         }
-        return in_scan(scan, || ScanDesc::scan(scan).next_in_stripes(true, Slot::of(slot)));
+        return in_scan(scan, || stripe_row(scan, true, slot));
     }
     if !in_stripes && (*desc).heap.rs_inited {
         return heap_next(scan, direction, slot);
     }
-    if in_scan(scan, || ScanDesc::scan(scan).next_in_stripes(false, Slot::of(slot))) {
+    if in_scan(scan, || stripe_row(scan, false, slot)) {
         return true;
     }
     heap_next(scan, direction, slot)

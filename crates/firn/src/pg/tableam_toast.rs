@@ -64,7 +64,8 @@ unsafe extern "C-unwind" fn index_build_range_scan(
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
     callback(|| {
-        let build = Build { table, index, info, allow_sync, anyvisible, call, state, scan };
+        let blocks = None;
+        let build = Build { table, index, info, allow_sync, anyvisible, blocks, call, state, scan };
         let mut builder = Builder::new(build);
         // A concurrent build leaves the pinned rows to its validation.
         let rows = match builder.mvcc_snapshot().is_some() {
