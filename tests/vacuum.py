@@ -550,10 +550,34 @@ def snapshots_beside_tidying(cluster):
         c.execute("DROP TABLE tidied, spent")
 
 
+def horizons_that_go_back(cluster):
+    """A transaction of another database does not keep VACUUM from removing rows, and counts for snapshots that are taken afterwards: for
+    who builds or checks an index then, the rows are as gone as their entries are."""
+    with cluster.connect() as c, cluster.connect("template1") as elsewhere:
+        elsewhere.execute("BEGIN; SELECT pg_current_xact_id()")
+        c.execute("SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500")
+        for am in ("heap", "firn"):
+            c.execute(f"CREATE TABLE gone (id int, n int) USING {am}")
+            c.execute("INSERT INTO gone SELECT i, i FROM generate_series(1, 2000) i")
+            c.execute("CREATE INDEX gone_id ON gone (id)")
+            c.execute("DELETE FROM gone WHERE id % 2 = 0")
+            c.execute("VACUUM (INDEX_CLEANUP ON) gone")
+            c.execute("DELETE FROM gone WHERE id % 5 = 0")
+            c.execute("SELECT bt_index_parent_check('gone_id', true)")
+            c.execute("CREATE INDEX gone_n ON gone (n)")
+            entries = [c.execute(f"SELECT sum(live_items - (btpo_next <> 0)::int) FROM generate_series(1, pg_relation_size('{i}') / 8192 - 1) b, bt_page_stats('{i}', b::int) WHERE type = 'l'").fetchone()[0]
+                       for i in ("gone_id", "gone_n")]
+            assert entries[1] <= 1000, f"{am}: a new index has {entries[1]} entries, of rows that are gone, too; the old one {entries[0]}"
+            c.execute("SELECT bt_index_parent_check('gone_id', true), bt_index_parent_check('gone_n', true)")
+            c.execute("SET enable_seqscan = off")
+            assert c.execute("SELECT count(*) FROM gone WHERE n > 0").fetchone() == (800,)
+            c.execute("RESET enable_seqscan; DROP TABLE gone")
+
+
 CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
          forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on,
          held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults, snapshots_beside_tidying, databases_owner,
-         others_temporary_tables]
+         others_temporary_tables, horizons_that_go_back]
 
 
 def run(tally, pattern):

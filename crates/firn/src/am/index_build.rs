@@ -2,7 +2,8 @@
 
 use super::counts;
 use super::rows::StripeRows;
-use crate::directory::{tombstones, Directory};
+use crate::directory::tombstones::Stone;
+use crate::directory::{cleaned, tombstones, Directory};
 use crate::pg::index::Builder;
 use crate::pg::{error, xact, Kind, LockMode, Snap};
 use firn_format::{Slot, Tid, TombstoneState, VIRTUAL_BASE};
@@ -70,6 +71,10 @@ fn all_stripes(builder: &mut Builder) -> f64 {
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return 0.0 };
     let snap = Snap::self_snap();
     let oldest = xact::oldest_visible(table);
+    // That may go back, behind what VACUUM has gone by: a row whose entries it has removed is as gone as one that it has removed.
+    let cleaned = cleaned::read(&directory.toast).before;
+    let is_gone =
+        |stone: &Stone| xact::precedes(stone.xmin, oldest) || xact::full(stone.raw_xmin) < cleaned;
     // Row number to "dead to all", per stripe.
     let mut deleted: HashMap<u32, HashMap<u32, bool>> = HashMap::new();
     for found in directory.list(snap) {
@@ -80,7 +85,7 @@ fn all_stripes(builder: &mut Builder) -> f64 {
         let mut of_stripe = HashMap::new();
         tombstones::each(&directory.toast, found.slot, found.entry.rows, snap, |row, stone| {
             if stone.tombstone.state == TombstoneState::Deleted {
-                of_stripe.insert(row, xact::precedes(stone.xmin, oldest));
+                of_stripe.insert(row, is_gone(&stone));
             }
         });
         if !of_stripe.is_empty() {
