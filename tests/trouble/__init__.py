@@ -18,6 +18,7 @@ CASES = {
     "row-level security": privileges.policies,
     "stores in folders": privileges.folders,
     "row store without blocks": full.no_blocks,
+    "rows that no memory takes": full.no_memory,
     "intents of dead offloads": damage.intents,
     "check of every stripe": damage.every_stripe,
     "repair": damage.repairs,

@@ -364,3 +364,37 @@ def no_blocks(cluster):
         c.execute("UPDATE f SET v = 0 WHERE id IN (500, 1001)")
         assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
         c.execute("DROP TABLE f")
+
+
+def no_memory(cluster):
+    """Rows that no tuple holds as a whole, as it would have to be in memory at once: refused as by heap, and left where they are if they
+    have grown value by value. Whoever reads other rows, or other columns, does so."""
+    with open("/proc/meminfo") as f:
+        free = next(int(line.split()[1]) for line in f if line.startswith("MemAvailable"))
+    if free < 6 << 20:
+        print("    not run: needs 6 GB of memory", flush=True)
+        return
+    half, refusals = 540, []
+    for am in ("heap", "firn"):
+        with cluster.connect() as c:
+            c.execute(f"DROP TABLE IF EXISTS huge; CREATE TABLE huge (id int, v text, w text) USING {am} WITH (autovacuum_enabled = off)")
+            c.execute("SET firn.bulk_threshold = 0")
+            rows = "SELECT i, CASE i WHEN 3 THEN repeat(repeat('v', 1000000), %s) END, CASE i WHEN 3 THEN repeat(repeat('w', 1000000), %s) END FROM generate_series(1, {}) i"
+            refusals.append(str(expect(c, "INSERT INTO huge " + rows.format(3) % (half, half), "XX000", "54000")))
+            # INSERT and COPY make tuples themselves.
+            refusals.append(str(expect(c, f"CREATE TABLE copied (id, v, w) USING {am} AS " + rows.format(3) % (half, half), "XX000", "54000")))
+            if am == "heap":
+                continue
+            c.execute("INSERT INTO huge " + rows.format(2) % (half, half))
+            c.execute("SET firn.bulk_threshold = 1000000")
+            c.execute("INSERT INTO huge " + rows.format(5) % (half, 0))
+            c.execute("UPDATE huge SET w = repeat(repeat('w', 1000000), %s) WHERE id = 3" % half)
+            [(moved,)] = c.execute("SELECT firn.compact('huge')").fetchall()
+            assert moved == 4, f"{moved} rows moved, of 5 of which one can never be read whole"
+            c.execute("UPDATE huge SET v = 'other' WHERE id = 5 AND w IS NULL")
+            assert c.execute("SELECT octet_length(v), octet_length(w) FROM huge WHERE id = 3").fetchone() == (half * 1000000, half * 1000000)
+            assert c.execute("SELECT count(*), count(v), sum(id) FROM huge").fetchone() == (7, 2, 18)
+            # As heap has it, a new version is one more tuple, with what is out of line as it is.
+            assert c.execute("UPDATE huge SET id = 33 WHERE id = 3 RETURNING id").fetchone() == (33,)
+            c.execute("DROP TABLE huge")
+    assert refusals[:2] == refusals[2:], refusals

@@ -16,6 +16,7 @@ use crate::pg::mark_moved::Marker;
 use crate::pg::rel::Decoder;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
+use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
     error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
     TupleSlot,
@@ -51,6 +52,7 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
     }
     let mut scan = RowStoreScan::of_blocks(table, snapshot.snap(), blocks);
     let slot = OwnedSlot::for_table(table);
+    let size = TupleSize::of(table);
     let cid = xact::command_id(true);
     let mut moving = Moving {
         directory: &directory,
@@ -81,8 +83,9 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
             }
         }
         // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
-        // and nobody gets an error that heap would not give.
-        if row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest)) {
+        // and nobody gets an error that heap would not give. Nor what could not be read as a whole.
+        let is_settled = row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest));
+        if is_settled && size.suits_stored(row) {
             offsets.push(tid.offset);
         }
     }

@@ -60,6 +60,7 @@ pub mod thread;
 pub mod toast;
 mod toast_read;
 mod toast_row;
+pub mod tuple_size;
 pub mod utility;
 pub mod wal;
 pub mod wanted;

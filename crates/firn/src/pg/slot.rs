@@ -97,6 +97,14 @@ impl Slot {
         }
     }
 
+    /// Values of the stored heap tuple lie out of line.
+    pub(super) fn has_external(self) -> bool {
+        // SAFETY: a live tuple.
+        self.heap_tuple().is_some_and(|header| unsafe {
+            u32::from((*header).t_infomask) & pg_sys::HEAP_HASEXTERNAL != 0
+        })
+    }
+
     /// The transaction that inserted the stored heap tuple (2 when frozen); None for other slots.
     pub fn xmin(self) -> Option<u32> {
         let header = self.heap_tuple()?;

@@ -6,6 +6,7 @@ use crate::directory::{allocation, Directory};
 use crate::pg::datum::{form_numeric, push, Conversion, Datum};
 use crate::pg::json::jsonb_from_text;
 use crate::pg::slot::Slot as TupleSlot;
+use crate::pg::tuple_size::TupleSize;
 use crate::pg::{guc, lock, xact, LockMode, Rel};
 use crate::stripe::{layout, timestamp, Layout};
 use firn_format::{
@@ -52,9 +53,9 @@ struct Command {
     owner: Owner,
     /// Rows so far.
     rows: u64,
-    /// Something decodes the table's changes; None when it was not looked for yet. Whoever begins to decode
-    /// later does so when the transactions that run now are over.
-    decoded: Option<bool>,
+    /// How large rows may be that go to stripes, or that none may; None when it was not looked for yet. Whoever begins to decode
+    /// the table's changes later does so when the transactions that run now are over.
+    stripes: Option<Option<Rc<TupleSize>>>,
     /// The stripe that takes the next rows.
     open: Option<Box<Pending>>,
     /// The stripe before that, while it is encoded.
@@ -65,7 +66,7 @@ struct Command {
 
 impl Command {
     fn new(owner: Owner) -> Command {
-        Command { owner, rows: 0, decoded: None, open: None, encoding: None, bytes: 0 }
+        Command { owner, rows: 0, stripes: None, open: None, encoding: None, bytes: 0 }
     }
     fn pending(&self) -> impl Iterator<Item = &Pending> {
         [&self.encoding, &self.open].into_iter().flatten().map(|p| &**p)
@@ -128,28 +129,30 @@ fn current(cid: u32) -> Owner {
     Owner { sub: xact::subtransaction(), cid }
 }
 
-/// Count `rows` more rows of the running command; true when it is past the threshold and the table can
+/// Count `rows` more rows of the running command; how large they may be when it is past the threshold and the table can
 /// take stripes.
-fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> bool {
+fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> Option<Rc<TupleSize>> {
     let owner = current(cid);
-    let (total, decoded) = STATE.with_borrow_mut(|state| {
+    let (total, stripes) = STATE.with_borrow_mut(|state| {
         let c = state.command(table.oid(), owner);
         c.rows += rows;
-        (c.rows, c.decoded)
+        (c.rows, c.stripes.clone())
     });
     if total <= guc::bulk_threshold() || table.toast_oid().is_none() {
-        return false;
+        return None;
     }
     // Who decodes is told of rows in the row store only. A rollback may forget a first stripe. And who checks a constraint again by a
     // row's values, before he waits for who is inserting it, finds none while the row is only collected.
-    let decoded = decoded.unwrap_or_else(|| {
-        let found = table.decoded_by().is_some()
+    stripes.unwrap_or_else(|| {
+        let none = table.decoded_by().is_some()
             || table.has_lossy_exclusion()
             || is_forgotten_by_rollback(table);
-        STATE.with_borrow_mut(|state| state.command(table.oid(), owner).decoded = Some(found));
+        let found = (!none).then(|| Rc::new(TupleSize::of(table)));
+        STATE.with_borrow_mut(|state| {
+            state.command(table.oid(), owner).stripes = Some(found.clone())
+        });
         found
-    });
-    !decoded
+    })
 }
 
 fn is_forgotten_by_rollback(table: Rel) -> bool {
@@ -158,7 +161,7 @@ fn is_forgotten_by_rollback(table: Rel) -> bool {
 }
 
 /// Insert one row: true when it went to a stripe and its slot has a TID; false when the caller is to
-/// put it into the row store.
+/// put it into the row store, or to refuse it.
 ///
 /// `frozen`: every snapshot is to see it, PostgreSQL having made sure that nobody else can look at the table before this
 /// transaction commits (REFRESH MATERIALIZED VIEW, COPY FREEZE).
@@ -168,7 +171,8 @@ pub fn insert(table: Rel, slot: TupleSlot, cid: u32, frozen: bool) -> bool {
 
 /// Insert many rows, as [`insert`].
 pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32, frozen: bool) -> bool {
-    let bulk = counts_as_bulk(table, cid, slots.len() as u64);
+    let size = counts_as_bulk(table, cid, slots.len() as u64);
+    let bulk = size.is_some_and(|size| slots.iter().all(|slot| size.suits(*slot)));
     if bulk {
         append(table, slots, cid, frozen);
     }
