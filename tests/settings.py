@@ -15,6 +15,8 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from harness.cluster import compiles
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Parts at a time.
 AT_ONCE = 2
@@ -25,13 +27,15 @@ LONGEST = int(os.environ.get("FIRN_SETTINGS_SECONDS", "7200"))
 class Setting:
     """`part` is what runs in `make test`: suites with their patterns."""
 
-    def __init__(self, conf, part, standby=False, asserts=False, without=None):
+    def __init__(self, conf, part, standby=False, asserts=False, compiles=False, without=None):
         self.conf = conf
         self.part = part
         # With a standby that replays everything and compares pages.
         self.standby = standby
         # Only a server with assertions has it.
         self.asserts = asserts
+        # Only a server built with LLVM compiles anything.
+        self.compiles = compiles
         # Suites that cannot be run under it, with the reason.
         self.without = without or {}
 
@@ -49,7 +53,7 @@ SETTINGS = {
     "tiny-memory": Setting("work_mem=64kB; maintenance_work_mem=1MB; temp_buffers=100; shared_buffers=8MB; "
                            "hash_mem_multiplier=1; logical_decoding_work_mem=64kB", [WALK, ("sql", "dml")]),
     "jit": Setting("jit=on; jit_above_cost=0; jit_inline_above_cost=0; jit_optimize_above_cost=0",
-                   [("sql", "dml"), ("sql", "lookups"), ("reading", "lookups beside changes")]),
+                   [("sql", "dml"), ("sql", "lookups"), ("reading", "lookups beside changes")], compiles=True),
     "generic-plans": Setting("plan_cache_mode=force_generic_plan", [WALK, ("sql", "programs")]),
     "serializable": Setting("default_transaction_isolation=serializable", [WALK, ("sql", "triggers")]),
     "repeatable-read": Setting("default_transaction_isolation='repeatable read'", [WALK, ("sql", "triggers")]),
@@ -118,6 +122,9 @@ def run(tally, pattern):
         setting = SETTINGS[name]
         if setting.asserts and not assertions_server():
             print(f"{name}: not run, there is no server with assertions (`make assert-server` makes one)", flush=True)
+            continue
+        if setting.compiles and not compiles():
+            print(f"{name}: not run, the server was built without LLVM", flush=True)
             continue
         for suite, part in [(s, "") for s in suites] or setting.part:
             if suite in setting.without:

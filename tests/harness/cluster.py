@@ -28,6 +28,11 @@ def foreign_settings():
     return [line.strip() for line in re.split(r"[;\n]", os.environ.get("FIRN_CONF", "")) if line.strip()]
 
 
+def compiles():
+    """Whether the server that is tested was built to compile expressions (JIT)."""
+    return "--with-llvm" in subprocess.check_output([os.environ["PG_CONFIG"], "--configure"], text=True)
+
+
 class Cluster:
     """One server. `conf` are lines of postgresql.conf; those of FIRN_CONF come after them, and win. `bindir` has the
     programs of another PostgreSQL than PG_CONFIG's; `preload` is what the server loads. FIRN_POSTGRES is started instead of

@@ -1,5 +1,6 @@
 -- Compiled code takes NOT NULL for granted and does not look at the nulls of a row: columns that nobody asked for must be there, too.
 SET jit = on; SET jit_above_cost = 0; SET jit_inline_above_cost = -1; SET jit_optimize_above_cost = -1;
+DO $$BEGIN ASSERT pg_jit_available(), 'nothing is compiled'; END$$;
 CREATE TABLE strict (id int PRIMARY KEY, tiny "char" NOT NULL, a int NOT NULL, flag bool NOT NULL, b bigint NOT NULL, u uuid NOT NULL, n name NOT NULL, i interval NOT NULL,
   v text NOT NULL, m numeric NOT NULL, free text, p point NOT NULL, arr int[] NOT NULL, j jsonb NOT NULL, t timestamptz NOT NULL, w text NOT NULL, last text);
 CREATE INDEX ON strict USING hash (a); CREATE INDEX ON strict (v, a); CREATE INDEX ON strict USING gist (p); CREATE INDEX ON strict USING gin (arr);
