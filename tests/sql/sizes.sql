@@ -13,14 +13,14 @@ SELECT count(*) FROM fixed1018 f WHERE f.c5 = 6 AND f IS NOT NULL;
 -- Values out of line take 18 bytes each, those that can be compressed well less, and short ones what they are.
 SELECT format('CREATE TABLE wide%s (%s)', n, string_agg('c' || g || ' text', ', ' ORDER BY g)) FROM (VALUES (300), (445), (460), (1000)) t(n), generate_series(1, n) g GROUP BY n ORDER BY n \gexec
 CREATE FUNCTION filled(r text, n int, v text) RETURNS void LANGUAGE plpgsql AS
-$$BEGIN EXECUTE format('INSERT INTO %s SELECT %s FROM generate_series(1, 22) i, LATERAL (SELECT CASE WHEN i > 10 THEN %s END AS v OFFSET 0) x', r, (SELECT string_agg('v', ', ') FROM generate_series(1, n)), v); END$$;
+$$BEGIN EXECUTE format('INSERT INTO %s SELECT %s FROM generate_series(1, 12) i, LATERAL (SELECT CASE WHEN i > 8 THEN %s END AS v OFFSET 0) x', r, (SELECT string_agg('v', ', ') FROM generate_series(1, n)), v); END$$;
 CREATE VIEW noise AS SELECT string_agg(md5(i::text), '') AS long FROM generate_series(1, 70) i;
 SELECT filled('wide300', 300, '(SELECT long FROM noise)'); SELECT filled('wide445', 445, '(SELECT long FROM noise)');
 SELECT filled('wide460', 460, '(SELECT long FROM noise)'); SELECT filled('wide1000', 300, '(SELECT long FROM noise)');
 SELECT filled('wide460', 460, 'repeat(''a'', 60)'); SELECT filled('wide460', 460, '''short'''); SELECT filled('wide460', 460, 'repeat(''a'', 21)'); SELECT filled('wide460', 460, 'left(md5(''1''), 30)');
 SELECT filled('wide1000', 1000, '''sevenby'''); SELECT filled('wide1000', 1000, '''eight by'''); SELECT filled('wide1000', 1000, 'i::text'); SELECT filled('wide1000', 990, '''sevenby''');
 SELECT 'wide300', count(*), sum(length(c1)), sum(length(c300)) FROM wide300 UNION ALL SELECT 'wide445', count(*), sum(length(c1)), sum(length(c445)) FROM wide445
-  UNION ALL SELECT 'wide460', count(*), sum(length(c1)), sum(length(c460)) FROM wide460 UNION ALL SELECT 'wide1000', count(*), sum(length(c1)), sum(length(c990)) FROM wide1000;
+  UNION ALL SELECT 'wide460', count(*), sum(length(c1)), sum(length(c460)) FROM wide460 UNION ALL SELECT 'wide1000', count(*), sum(length(c1)), sum(length(c990)) FROM wide1000 ORDER BY 1;
 SELECT settle('wide445'); SELECT settle('wide460');
 UPDATE wide445 SET c1 = 'other'; UPDATE wide460 SET c1 = 'other' WHERE c2 = 'short'; SELECT count(*), sum(length(c1)), sum(length(c440)) FROM wide445; SELECT count(*), sum(length(c1)) FROM wide460;
 -- COPY gives many rows at a time.
