@@ -106,7 +106,7 @@ pub fn maintenance_memory() -> usize {
 }
 
 /// Live rows of a table as the cumulative statistics have it; None when these have counted nothing of it. (Not by PostgreSQL's function for it:
-/// what that has read stays what the transaction sees until its end.)
+/// what that has read stays what the transaction sees until its end. A table that has no entry there gets one, as by any change of it.)
 pub fn live_rows(table: Rel) -> Option<f64> {
     // SAFETY: the entry stays locked between the two calls, which raise nothing in between.
     unsafe {
