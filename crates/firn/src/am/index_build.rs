@@ -72,12 +72,14 @@ fn all_stripes(builder: &mut Builder) -> f64 {
     let snap = Snap::self_snap();
     let oldest = xact::oldest_visible(table);
     // That may go back, behind what VACUUM has gone by: a row whose entries it has removed is as gone as one that it has removed.
-    let cleaned = cleaned::read(&directory.toast).before;
+    // (A table that is being emptied has no note that could be read: its TOAST relation's index comes later.)
+    let list = directory.list(snap);
+    let cleaned = if list.is_empty() { 0 } else { cleaned::read(&directory.toast).before };
     let is_gone =
         |stone: &Stone| xact::precedes(stone.xmin, oldest) || xact::full(stone.raw_xmin) < cleaned;
     // Row number to "dead to all", per stripe.
     let mut deleted: HashMap<u32, HashMap<u32, bool>> = HashMap::new();
-    for found in directory.list(snap) {
+    for found in list {
         let block = |row| Tid::of(found.slot, row).block;
         if block(0) >= asked.end || block(found.entry.rows.max(1) - 1) < asked.start {
             continue;
