@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from backup import (basis, compare, damage, encrypted, encrypted_beside, encrypted_keys, expire, faulty, firn_tables, incremental, meanwhile, stores, trips,
+from backup import (basis, compare, damage, encrypted, encrypted_beside, encrypted_keys, expire, faulty, firn_tables, incremental, meanwhile, sealing, stores, trips,
                     trouble)
 from harness.cluster import Cluster
 from harness.program import ROOT
@@ -66,7 +66,7 @@ def without_store(tally, pattern):
 
 def with_store(tally, pattern):
     locked = {**encrypted.STORE_CASES, **encrypted_beside.STORE_CASES, **encrypted_keys.STORE_CASES}
-    wanted = {**stores.CASES, **faulty.CASES, **locked, **expire.STORE_CASES}
+    wanted = {**stores.CASES, **faulty.CASES, **locked, **expire.STORE_CASES, **sealing.STORE_CASES}
     cases(tally, pattern, wanted, "backup store", stores.Store)
 
 

@@ -65,7 +65,7 @@ pub struct Report {
     pub settle: Duration,
 }
 
-/// Makes a backup. `stop` set to true ends it as soon as can be, without a manifest.
+/// Makes a backup. `stop` set to true ends it as soon as can be, without a manifest; while that is written it is waited for instead.
 pub fn run(
     options: &Options,
     progress: Arc<dyn Progress>,
@@ -74,6 +74,12 @@ pub fn run(
     let halt = Halt::new(stop);
     let result = Backup::begin(options, progress, halt.clone()).and_then(Backup::finish);
     match result {
+        // What is left in doubt is told, whatever the reason.
+        Err(Error { detail: Some(detail), .. })
+            if halt.is_set() && detail == destination::DOUBT =>
+        {
+            Err(halt.reason().detail(detail))
+        }
         // What the user asked for goes before what followed from it.
         Err(_) if halt.is_set() => Err(halt.reason()),
         other => other,

@@ -110,6 +110,13 @@ fn usurped() -> Error {
         .hint("Another run with --overwrite-incomplete, or \"firn backup expire\", may have removed files of this one. Start again.")
 }
 
+/// What is said where the manifest may be there, or may not.
+pub const DOUBT: &str = "Its manifest may be there all the same, so whether the backup is complete is not known: \"firn backup verify\" tells.";
+
+fn in_doubt(e: Error) -> Error {
+    e.detail(DOUBT)
+}
+
 /// What lies there by its names. `marker` reads the marker; it is asked only if there is a key beside it.
 fn judge<'a>(
     names: impl Iterator<Item = &'a str>,

@@ -4,7 +4,9 @@
 //! larger one becomes an upload in parts as soon as it is too large for that. At most one part per thread waits for
 //! its turn, so memory is bounded whatever the store's speed.
 
-use super::{judge, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling};
+use super::{
+    in_doubt, judge, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling,
+};
 use crate::backup::halt::Halt;
 use crate::backup::manifest;
 use crate::backup::place::Place;
@@ -29,8 +31,8 @@ const ABANDON: Duration = Duration::from_secs(10);
 
 /// After so long uploads are given up a second time.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a run that is to end waits for the name of an upload that it has begun.
-const NAMED: Duration = Duration::from_secs(5);
+/// How long a run that is to end waits for what it has begun and would leave in doubt: the name of an upload, the manifest.
+const BEGUN: Duration = Duration::from_secs(5);
 
 /// Objects below a prefix.
 pub struct RemoteDestination {
@@ -149,21 +151,36 @@ impl RemoteDestination {
     }
 
     /// Whether the marker is still this run's, and nobody removes the backup.
-    fn is_ours(&self, store: &Store) -> Result<bool> {
-        let stopped = || self.shared.halt.is_set();
-        if is_there(store, manifest::DOOMED, &stopped)? {
-            return Ok(false);
-        }
-        let length = self.marker.len() as u64;
-        let found = store.head(manifest::MARKER, &stopped).and_then(|found| match found {
-            found if found == length => store.get_range(manifest::MARKER, 0..length, &stopped),
-            _ => Ok(Bytes::new()),
+    fn is_ours(&self, store: &Store, stopped: &dyn Fn() -> bool) -> Result<bool> {
+        Ok(!is_there(store, manifest::DOOMED, stopped)?
+            && holds(store, manifest::MARKER, &self.marker, stopped)?)
+    }
+
+    /// After an error the manifest may be there or not. It goes, if it is this run's: what nobody has looked at is no backup.
+    fn take_back(&self, store: &Store, text: &Bytes, e: Error) -> Error {
+        let late = self.shared.late();
+        let gone = holds(store, manifest::FILE, text, &late).and_then(|found| match found {
+            true => store.delete(manifest::FILE, &late).map_err(store_error),
+            false => Ok(()),
         });
-        match found {
-            Ok(text) => Ok(text == self.marker),
-            Err(e) if e.kind == firn_lake::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(store_error(e)),
+        match gone {
+            Ok(()) => e,
+            Err(_) => in_doubt(e),
         }
+    }
+}
+
+/// Whether there is an object of just this text.
+fn holds(store: &Store, key: &str, text: &Bytes, stopped: &dyn Fn() -> bool) -> Result<bool> {
+    let length = text.len() as u64;
+    let found = store.head(key, stopped).and_then(|found| match found {
+        found if found == length => store.get_range(key, 0..length, stopped),
+        _ => Ok(Bytes::new()),
+    });
+    match found {
+        Ok(found) => Ok(found == text),
+        Err(e) if e.kind == firn_lake::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(store_error(e)),
     }
 }
 
@@ -181,6 +198,12 @@ fn gone() -> Error {
 }
 
 impl Shared {
+    /// Whether it is time to give up what has been begun: a while after the run is to end.
+    fn late(&self) -> impl Fn() -> bool + '_ {
+        let since = OnceLock::new();
+        move || self.halt.is_set() && since.get_or_init(Instant::now).elapsed() > BEGUN
+    }
+
     /// What each thread does until there is no more work.
     fn serve(&self, queue: &Mutex<Receiver<Work>>) {
         let store = Store::open(&self.options, || {});
@@ -292,20 +315,25 @@ impl Destination for RemoteDestination {
 
     fn seal(&self, text: Vec<u8>) -> Result<()> {
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
-        let stopped = || self.shared.halt.is_set();
-        if !self.is_ours(&store)? {
+        if !self.is_ours(&store, &|| self.shared.halt.is_set())? {
             return Err(usurped());
         }
-        store.put(manifest::FILE, text.into(), &stopped).map_err(store_error)?;
+        self.shared.halt.check()?;
+        // From here on the manifest may be there. Nothing ends the run until that is known and looked at, but its patience.
+        let (text, late) = (Bytes::from(text), self.shared.late());
+        let named = store.put(manifest::FILE, text.clone(), &late).map_err(store_error);
         // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
         // If neither is there now, he will find it.
-        if !self.is_ours(&store)? {
-            store.delete(manifest::FILE, &stopped).map_err(store_error)?;
-            return Err(usurped());
-        }
-        // Who may not remove it (objects may be protected from that) leaves it: the manifest tells enough.
-        let _ = store.delete(manifest::MARKER, &stopped);
-        Ok(())
+        let e = match named.and_then(|()| self.is_ours(&store, &late)) {
+            Ok(true) => {
+                // Who may not remove it (objects may be protected from that) leaves it: the manifest tells enough.
+                let _ = store.delete(manifest::MARKER, &late);
+                return Ok(());
+            }
+            Ok(false) => usurped(),
+            Err(e) => e,
+        };
+        Err(self.take_back(&store, &text, e))
     }
 
     fn abandon(&self) {
@@ -357,10 +385,7 @@ impl ObjectOutput {
         }
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
         // What is begun and has no name yet cannot be given up.
-        let since = OnceLock::new();
-        let stopped =
-            || self.shared.halt.is_set() && since.get_or_init(Instant::now).elapsed() > NAMED;
-        let upload = store.upload_begin(&self.key, &stopped).map_err(store_error)?;
+        let upload = store.upload_begin(&self.key, &self.shared.late()).map_err(store_error)?;
         lock(&self.shared.open).insert(self.key.clone(), upload.clone());
         self.shared.halt.check()?;
         let (key, state) = (self.key.clone(), Mutex::default());
