@@ -239,6 +239,25 @@ def overwritten_asleep(cluster):
         assert states(cluster, path) == {".": "complete"}
 
 
+def overwritten_twice(cluster):
+    """Two --overwrite-incomplete, of which the first sleeps before it removes what it has listed, and finds the second one's files."""
+    source(cluster)
+    path = place(cluster, "overwritten-twice")
+    hold = Hold(cluster, f"unlink:{cut(cluster, path)}")
+    first = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=hold.env)
+    hold.reached(first)
+    later = Hold(cluster, "create:toc.dat")
+    second = start(cluster, "backup", "small", path, "--overwrite-incomplete", env=later.env)
+    later.reached(second)
+    hold.go()
+    assert "is not this backup's any more" in ended(first, 1)
+    later.go()
+    assert "is not there any more" in ended(second, 1)
+    assert states(cluster, path) == {".": "incomplete"}
+    firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+    sound(cluster, path)
+
+
 def named(cluster):
     """The moment in which a manifest gets its name: two at once there, and a server whose answer is lost."""
     source(cluster)
@@ -316,4 +335,4 @@ def unreadable(cluster):
 
 CASES = {"expire finished meanwhile": finished_meanwhile, "expire taken for dead": taken_for_dead, "expire overwritten alive": overwritten_alive,
          "expire overwritten and expired": overwritten_and_expired, "expire overwritten asleep": overwritten_asleep,
-         "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire unreadable": unreadable}
+         "expire overwritten twice": overwritten_twice, "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire unreadable": unreadable}

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+from backup.encrypted import age
 from backup.expire import source
 from backup.faulty import through
 from harness.faults import Faults
@@ -44,7 +45,7 @@ def made_again(cluster, store, url, folder):
     firn(cluster, "backup", "verify", "-q", url, env=store.env)
 
 
-def backup(cluster, store, rule, interrupt=None):
+def backup(cluster, store, rule, interrupt=None, *flags):
     """A backup to a store of that rule. `interrupt`: a request at which it gets a SIGINT. Where, its folder, exit code, what it said."""
     url, folder = store.new()
     running = []
@@ -56,7 +57,7 @@ def backup(cluster, store, rule, interrupt=None):
         return rule(request)
 
     with Ruled(store.gateway.port, ruled) as proxy:
-        running.append(start(cluster, "backup", "small", url, "-j", "2", env=through(proxy, 2)))
+        running.append(start(cluster, "backup", "small", url, "-j", "2", *flags, env=through(proxy, 2)))
         process = running[0]
         _, err = process.communicate(timeout=120)
     return url, folder, process.returncode, err
@@ -120,4 +121,39 @@ def interrupted(cluster, store):
     made_again(cluster, store, url, folder)
 
 
-STORE_CASES = {"sealing in doubt": in_doubt, "sealing taken back": taken_back, "sealing interrupted": interrupted}
+class Late(Ruled):
+    """The first request to remove an object of that name is answered by "busy", and done when such an object is written again."""
+
+    def __init__(self, port, name):
+        self.name, self.held, self.done = name, None, False
+        super().__init__(port, self.hold)
+
+    def hold(self, request):
+        if self.held or request.method not in (b"DELETE", b"POST") or not is_about(request, self.name):
+            return None
+        self.held = request
+        return "busy"
+
+    def _ask(self, request):
+        answer = super()._ask(request)
+        if request.method == b"PUT" and is_about(request, self.name) and not self.done:
+            self.done = True
+            super()._ask(self.held)
+        return answer
+
+
+def removed_late(cluster, store):
+    """A request of --overwrite-incomplete to remove a file comes when the new one of its name is there: that is no backup."""
+    source(cluster)
+    for flags in ((), ("-r", age(cluster).key("one")[1])):
+        url, folder, code, said = backup(cluster, store, lambda r: "busy" if puts_manifest(r) else None, None, *flags)
+        assert code == 1 and "is not known" not in said, (code, said)
+        for name in (next(n for n in sorted(os.listdir(folder)) if ".dat" in n), "toc.dat" + (".age" if flags else "")):
+            with Late(store.gateway.port, name.encode()) as proxy:
+                r = firn(cluster, "backup", "small", url, *flags, "--overwrite-incomplete", env=through(proxy), code=1)
+                assert proxy.done and f'file "{name}" of the backup' in r.stderr, r.stderr
+        made_again(cluster, store, url, folder)
+
+
+STORE_CASES = {"sealing in doubt": in_doubt, "sealing taken back": taken_back, "sealing interrupted": interrupted,
+               "sealing removed late": removed_late}

@@ -29,7 +29,7 @@ pub fn write_toc(work: &Work, toc: Scratch) -> Result<()> {
 /// Makes a backup of what was written.
 pub fn seal(work: &Work, sealer: Option<&Sealer>, own: &Manifest) -> Result<Option<Encryption>> {
     let Some(sealer) = sealer else {
-        work.destination.seal(own.to_text()?)?;
+        work.destination.seal(own)?;
         return Ok(None);
     };
     sealed::write_key(&*work.destination, sealer)?;
@@ -38,7 +38,7 @@ pub fn seal(work: &Work, sealer: Option<&Sealer>, own: &Manifest) -> Result<Opti
     output.finish()?;
     work.destination.settle()?;
     let public = sealer.public(own);
-    work.destination.seal(public.to_text()?)?;
+    work.destination.seal(&public)?;
     Ok(public.head.encryption)
 }
 

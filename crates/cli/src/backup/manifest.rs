@@ -7,6 +7,7 @@ use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -351,6 +352,12 @@ impl Manifest {
     /// All bytes stored in files.
     pub fn stored(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// The files that are not among these, by name and size.
+    pub fn lacking(&self, found: &HashMap<&str, u64>) -> Vec<&FileRecord> {
+        let lacks = |file: &&FileRecord| found.get(&file.name[..]) != Some(&file.size);
+        self.files.iter().filter(lacks).collect()
     }
 
     /// The files with tables' data.

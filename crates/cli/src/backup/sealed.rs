@@ -76,7 +76,7 @@ impl Destination for SealedDestination {
         self.inner.settle()
     }
 
-    fn seal(&self, manifest: Vec<u8>) -> Result<()> {
+    fn seal(&self, manifest: &Manifest) -> Result<()> {
         self.inner.seal(manifest)
     }
 

@@ -161,9 +161,8 @@ fn sealed(text: &[u8], files: &[Found]) -> Standing {
         Err(e) => return Standing::Damaged(e),
     };
     let sizes: HashMap<&str, u64> = files.iter().map(|file| (own_name(file), file.size)).collect();
-    let lacks = manifest.files.iter().find(|file| sizes.get(&file.name[..]) != Some(&file.size));
     Standing::Sealed {
-        lacks: lacks.map(|file| file.name.clone()),
+        lacks: manifest.lacking(&sizes).first().map(|file| file.name.clone()),
         has_key: manifest.files.iter().any(|file| file.name == KEY_FILE),
         head: Box::new(manifest.head),
         sum: sum(text),

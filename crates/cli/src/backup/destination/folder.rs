@@ -1,7 +1,9 @@
 //! A backup in a local folder.
 
-use super::{judge, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling};
-use crate::backup::manifest;
+use super::{
+    judge, lost, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling,
+};
+use crate::backup::manifest::{self, Manifest};
 use crate::backup::place::{failed, Place};
 use crate::error::{Error, Result};
 use rustix::fs::{renameat_with, RenameFlags, CWD};
@@ -230,7 +232,7 @@ impl Destination for FolderDestination {
         Ok(())
     }
 
-    fn seal(&self, manifest: Vec<u8>) -> Result<()> {
+    fn seal(&self, manifest: &Manifest) -> Result<()> {
         let marker = self.path.join(manifest::MARKER);
         let note = self.path.join(manifest::DOOMED);
         let usurpers = || {
@@ -240,6 +242,12 @@ impl Destination for FolderDestination {
         if usurpers() {
             return Err(usurped());
         }
+        let (found, _) = Place::Folder(self.path.clone()).list(0)?;
+        let found = found.iter().map(|file| (&file.name[..], file.size)).collect();
+        if let Some(file) = manifest.lacking(&found).first() {
+            return Err(lost(file));
+        }
+        let manifest = manifest.to_text()?;
         let temporary = self.path.join(manifest::temporary(manifest::FILE));
         let target = self.path.join(manifest::FILE);
         let mut file = self.open_new(&temporary)?;

@@ -7,7 +7,7 @@ pub use folder::FolderDestination;
 pub use remote::RemoteDestination;
 
 use super::halt::Halt;
-use super::manifest::{self, Marker};
+use super::manifest::{self, FileRecord, Manifest, Marker};
 use super::place::Place;
 use super::survey;
 use crate::crypt::KEY_FILE;
@@ -34,8 +34,9 @@ pub trait Destination: Send + Sync {
     /// Waits until all files that were finished are written and durable. More may follow.
     fn settle(&self) -> Result<()>;
     /// Writes the manifest, which makes the files a backup, and removes the marker. To be called after all else is
-    /// settled. An error if the marker is not this run's any more: then another run has removed our files.
-    fn seal(&self, manifest: Vec<u8>) -> Result<()>;
+    /// settled. An error if the marker is not this run's any more, as then another run has removed our files; or if one of
+    /// them is not there.
+    fn seal(&self, manifest: &Manifest) -> Result<()>;
     /// Gives up what cannot be completed after a failure.
     fn abandon(&self);
 }
@@ -108,6 +109,14 @@ fn usurped() -> Error {
             manifest::DOOMED
         ))
         .hint("Another run with --overwrite-incomplete, or \"firn backup expire\", may have removed files of this one. Start again.")
+}
+
+/// What is said of a file that was written and is not there as it was.
+fn lost(file: &FileRecord) -> Error {
+    let (name, size) = (&file.name, file.size);
+    Error::new(ErrorKind::Storage, format!("file \"{name}\" of the backup, of {size} bytes, is not there any more"))
+        .detail("Another run has removed it, or a store has carried out a request to remove a file of that name later than it was given up.")
+        .hint("Start again with --overwrite-incomplete, or give another destination.")
 }
 
 /// What is said where the manifest may be there, or may not.

@@ -5,10 +5,11 @@
 //! its turn, so memory is bounded whatever the store's speed.
 
 use super::{
-    in_doubt, judge, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling,
+    in_doubt, judge, lost, must_clear, take_over, usurped, Destination, Output, Preparation,
+    Sibling,
 };
 use crate::backup::halt::Halt;
-use crate::backup::manifest;
+use crate::backup::manifest::{self, Manifest};
 use crate::backup::place::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{store_error, StoreSettings};
@@ -193,6 +194,22 @@ fn is_there(store: &Store, key: &str, stopped: &dyn Fn() -> bool) -> Result<bool
     }
 }
 
+/// An error if an object is not there that was written: a request to remove one of the same name, of the backup that was here before,
+/// may be carried out after it was given up, sent again, and answered.
+fn all_there(store: &Store, manifest: &Manifest, stopped: &dyn Fn() -> bool) -> Result<()> {
+    let found = store.list("", stopped).map_err(store_error)?;
+    let found = found.iter().map(|(name, size)| (&name[..], *size)).collect();
+    for file in manifest.lacking(&found) {
+        // In some stores a list is behind the objects.
+        match store.head(&file.name, stopped) {
+            Ok(size) if size == file.size => {}
+            Err(e) if e.kind != firn_lake::ErrorKind::NotFound => return Err(store_error(e)),
+            _ => return Err(lost(file)),
+        }
+    }
+    Ok(())
+}
+
 fn gone() -> Error {
     Error::new(ErrorKind::Internal, "no thread is left to upload")
 }
@@ -313,14 +330,17 @@ impl Destination for RemoteDestination {
         self.shared.halt.check()
     }
 
-    fn seal(&self, text: Vec<u8>) -> Result<()> {
+    fn seal(&self, manifest: &Manifest) -> Result<()> {
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
-        if !self.is_ours(&store, &|| self.shared.halt.is_set())? {
+        let stopped = || self.shared.halt.is_set();
+        if !self.is_ours(&store, &stopped)? {
             return Err(usurped());
         }
+        all_there(&store, manifest, &stopped)?;
         self.shared.halt.check()?;
+        let text = Bytes::from(manifest.to_text()?);
         // From here on the manifest may be there. Nothing ends the run until that is known and looked at, but its patience.
-        let (text, late) = (Bytes::from(text), self.shared.late());
+        let late = self.shared.late();
         let named = store.put(manifest::FILE, text.clone(), &late).map_err(store_error);
         // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
         // If neither is there now, he will find it.
