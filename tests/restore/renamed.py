@@ -231,6 +231,32 @@ def crossed(world, version):
             assert c.execute("SELECT to_regclass('public.v') IS NOT NULL").fetchone() == (True,), run.out
 
 
+def crossed_before(world, version):
+    """What needed the old schema before does, whatever the encoding of the database and of names, and whatever it is called at the end."""
+    server = world.server(version)
+    for old in ("sales", "süd"):
+        db = server.fresh("renamed_needed")
+        with server.connect(db) as c:
+            c.execute(f"CREATE SCHEMA {old}; CREATE TABLE {old}.t (id int); CREATE TABLE {old}.u (id int); INSERT INTO {old}.u VALUES (1)")
+        path = world.archive(f"renamed-needed-{old}-{version}", lambda p: server.archive(db, p, "c"))
+        for args in ([], ["-1"], ["--transaction-size=1"]):
+            server.fresh("target", "template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+            with server.connect("target") as c:
+                c.execute(f"CREATE SCHEMA {old}; CREATE TABLE {old}.t (id int); CREATE SCHEMA other; CREATE TABLE other.t (id int); CREATE TABLE other.u (id int);"
+                          f'CREATE VIEW other."ü" AS SELECT * FROM {old}.t')
+            if args:
+                run = firn(server, "target", path, "-a", *flag(old, "other"), *args).ok()
+            else:
+                with server.connect("target") as c:
+                    c.execute("ALTER TABLE other.u ADD CONSTRAINT none CHECK (id > 1)")
+                firn(server, "target", path, "-a", *flag(old, "other")).fails("none")
+                with server.connect("target") as c:
+                    c.execute('ALTER TABLE other.u DROP CONSTRAINT none; ALTER VIEW other."ü" RENAME TO "ö"')
+                run = firn(server, "target", path, "-a", *flag(old, "other"), "--resume").ok()
+            with server.connect("target") as c:
+                assert c.execute("SELECT id FROM other.u").fetchall() == [(1,)], run.out
+
+
 def some(world, version):
     """With -t, --with-dependencies and a list the archive's names choose."""
     server = world.server(version)
@@ -506,6 +532,7 @@ def cases(world):
         yield f"renamed {version} texts", lambda v=version: texts(world, v)
         yield f"renamed {version} in one transaction", lambda v=version: one_transaction(world, v)
         yield f"renamed {version} crossed", lambda v=version: crossed(world, v)
+        yield f"renamed {version} crossed before", lambda v=version: crossed_before(world, v)
         yield f"renamed {version} some", lambda v=version: some(world, v)
         yield f"renamed {version} there", lambda v=version: there(world, v)
         yield f"renamed {version} public", lambda v=version: public(world, v)

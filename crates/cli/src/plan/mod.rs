@@ -45,7 +45,7 @@ pub struct Facts {
     /// Tables that are emptied first.
     #[serde(default)]
     pub reloads: Vec<Reload>,
-    /// What needed something of schemas whose objects are redirected, before.
+    /// What needed something of schemas whose objects are redirected, before: as oids.
     #[serde(default)]
     pub crossing: BTreeSet<String>,
 }

@@ -56,8 +56,8 @@ fn quoted_word(defn: &[u8]) -> Option<&[u8]> {
     (!word.is_empty() && word.iter().all(plain)).then_some(word)
 }
 
-/// What the archive was written with.
-fn of_archive(toc: &Toc) -> Result<Vec<u8>> {
+/// What the archive was written with, as settings: its names are read by these.
+pub fn of_archive(toc: &Toc) -> Result<Vec<u8>> {
     let mut sql = Vec::new();
     for entry in toc.entries() {
         let setting: &[u8] = match entry.desc {

@@ -14,7 +14,7 @@ use crate::restore::data::{copy_rows, Flow};
 use crate::restore::database::connection_string;
 use crate::restore::journal;
 use crate::restore::proof::schemas;
-use crate::restore::session::Target;
+use crate::restore::session::{self, Target};
 use crate::restore::work::Stop;
 use crate::restore::{check, facts, finish, tell, Options, Report};
 use crate::store::StoreSettings;
@@ -183,7 +183,10 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     }
     let crossing = match options.create {
         true => BTreeSet::new(),
-        false => schemas::crossing(&connection, &options.redirects)?,
+        false => {
+            connection.run(&session::of_archive(archive.toc())?)?;
+            schemas::crossing(&connection, &options.redirects)?
+        }
     };
     let selection = select(archive.toc(), &terms.filter);
     watch.event(&Event::Phase("restoring"));

@@ -54,6 +54,8 @@ const LOOSE: [(&str, &[u8]); 9] = [
 
 /// What needs something of an old schema.
 struct Dependent {
+    /// What it is and what it needs, as oids: words depend on the session's language and encoding, and names change.
+    key: String,
     words: String,
     class: String,
     schema: Option<Vec<u8>>,
@@ -91,7 +93,8 @@ fn dependents(connection: &Connection, redirects: &Redirects) -> Result<Vec<Depe
             members.as_bytes(),
             b"), o(old) AS (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = ",
             &quote_literal(old.as_bytes()),
-            b") SELECT DISTINCT pg_catalog.pg_describe_object(d.classid, d.objid, 0), \
+            b") SELECT DISTINCT d.classid || ' ' || d.objid || ' ' || d.refclassid || ' ' || d.refobjid, \
+              pg_catalog.pg_describe_object(d.classid, d.objid, 0), \
               pg_catalog.pg_describe_object(d.refclassid, d.refobjid, 0), \
               (SELECT relname FROM pg_catalog.pg_class WHERE oid = d.classid), \
               (SELECT nspname FROM pg_catalog.pg_namespace WHERE oid = own.schema), \
@@ -105,19 +108,20 @@ fn dependents(connection: &Connection, redirects: &Redirects) -> Result<Vec<Depe
         ];
         let found = connection.query(&sql.concat())?;
         all.extend((0..found.len()).map(|row| Dependent {
-            words: format!("{} needs {}", found.text(row, 0), found.text(row, 1)),
-            class: found.text(row, 2),
-            schema: found.get(row, 3).map(<[u8]>::to_vec),
-            relation: found.get(row, 4).map(<[u8]>::to_vec),
+            key: found.text(row, 0),
+            words: format!("{} needs {}", found.text(row, 1), found.text(row, 2)),
+            class: found.text(row, 3),
+            schema: found.get(row, 4).map(<[u8]>::to_vec),
+            relation: found.get(row, 5).map(<[u8]>::to_vec),
         }));
     }
     Ok(all)
 }
 
-/// What outside of the old schemas needs something in them, in words. Whatever of that was not there before the restore, and is the
-/// restore's, is wrong.
+/// What outside of the old schemas needs something in them. Whatever of that was not there before the restore, and is the restore's,
+/// is wrong. The session reads names as the archive has them.
 pub fn crossing(connection: &Connection, redirects: &Redirects) -> Result<BTreeSet<String>> {
-    Ok(dependents(connection, redirects)?.into_iter().map(|found| found.words).collect())
+    Ok(dependents(connection, redirects)?.into_iter().map(|found| found.key).collect())
 }
 
 /// What a restore makes, as far as dependents can be told from those that others make meanwhile in a database that is in use.
@@ -167,7 +171,7 @@ pub fn differences(
     (toc, selection): (&Toc, &Selection),
 ) -> Result<Vec<String>> {
     let mut found = dependents(connection, redirects)?;
-    found.retain(|found| !before.contains(&found.words));
+    found.retain(|found| !before.contains(&found.key));
     if found.is_empty() {
         return Ok(Vec::new());
     }
