@@ -7,7 +7,7 @@ import time
 from backup import expire
 from backup.expire import DAY, dated, names, some, source, states
 from backup.zoo import place
-from harness.hold import Hold, links, refusing
+from harness.hold import Hold, keeping, links, refusing
 from harness.program import firn, start
 
 
@@ -228,7 +228,7 @@ def overwritten_asleep(cluster):
     """A run that was stopped long ago comes to its end when another has made the whole backup in its place: that stays whole."""
     source(cluster)
     moments = ("create:toc.dat", "create:manifest.json.*.tmp", "rename:manifest.json")
-    for number, (moment, which) in enumerate((moment, which) for moment in moments for which in ("", "no")):
+    for number, (moment, which) in enumerate((moment, which) for moment in moments for which in ("", "no", "none", "error")):
         path = place(cluster, f"asleep-{number}")
         backup, making = slow(cluster, path, moment, LINKS=which)
         firn(cluster, "backup", "small", path, "--overwrite-incomplete", env=links(cluster, which))
@@ -261,23 +261,30 @@ def overwritten_twice(cluster):
 def named(cluster):
     """The moment in which a manifest gets its name: two at once there, and a server whose answer is lost."""
     source(cluster)
-    for number, which in enumerate(("", "no")):
+    for number, which in enumerate(("", "no", "none", "error")):
         path = place(cluster, f"named-{number}")
         first, making = slow(cluster, path, "rename:manifest.json", LINKS=which)
         second = Hold(cluster, "rename:manifest.json")
         other = start(cluster, "backup", "small", path, "--overwrite-incomplete", env={**second.env, "LINKS": which})
         second.reached(other)
         first.go()
-        assert "is not this backup's any more" in ended(making, 1)
+        told = ended(making, 1)
+        assert "is not this backup's any more" in told, (which, told)
         assert states(cluster, path) == {".": "incomplete"}
         second.go()
         ended(other, 0)
         sound(cluster, path)
         assert not [name for name in names(path) if name.endswith("tmp")], names(path)
-    path = place(cluster, "lost")
-    firn(cluster, "backup", "small", path, env=links(cluster, "lost"))
+    for which in ("lost", "none", "error"):
+        path = place(cluster, which)
+        firn(cluster, "backup", "small", path, env=links(cluster, which))
+        sound(cluster, path)
+        assert not [name for name in names(path) if name.endswith("tmp")], names(path)
+    # The manifest tells enough: who cannot remove the marker has a backup all the same.
+    path = place(cluster, "kept")
+    firn(cluster, "backup", "small", path, env=keeping(cluster, "unfinished.json"))
     sound(cluster, path)
-    assert not [name for name in names(path) if name.endswith("tmp")], names(path)
+    assert "unfinished.json" in names(path) and states(cluster, path) == {".": "complete"}
 
 
 def overwriter_killed(cluster):

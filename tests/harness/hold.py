@@ -10,10 +10,14 @@ SOURCE = r"""
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,23 +36,46 @@ static void hold(const char *what, const char *path) {
   while (access(file, F_OK)) usleep(5000);
 }
 
-/* REFUSE=end: a path with that end is not to be opened. */
-static int refused(const char *path) {
-  const char *end = getenv("REFUSE");
+/* REFUSE=end: a path with that end is not to be opened. KEEP=end: nor to be removed. */
+static int has_end(const char *path, const char *variable) {
+  const char *end = getenv(variable);
   size_t n = end ? strlen(end) : 0, length = strlen(path);
   return n && n <= length && !strcmp(path + length - n, end);
 }
+static int refused(const char *path) { return has_end(path, "REFUSE"); }
 
-int unlink(const char *path) { hold("unlink", path); return syscall(SYS_unlinkat, AT_FDCWD, path, 0); }
+int unlink(const char *path) {
+  hold("unlink", path);
+  if (has_end(path, "KEEP")) { errno = EPERM; return -1; }
+  return syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
 int rename(const char *from, const char *to) { hold("rename", to); return syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0); }
+
+static int with_links(const char *which) { const char *links = getenv("LINKS"); return links && !strcmp(links, which); }
+/* LINKS=none, LINKS=error: nor is a file renamed on condition. That is asked of the kernel without the C library. */
+__attribute__((constructor)) static void unconditional(void) {
+  struct sock_filter filter[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_renameat2, 0, 3),
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[4])),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+  if (!with_links("none") && !with_links("error")) return;
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+    perror("seccomp");
+    _exit(99);
+  }
+}
 /* A file gets its name by a link where it is to be new. */
 int linkat(int dir, const char *from, int other, const char *to, int flags) {
-  const char *links = getenv("LINKS");
   hold("rename", to);
-  /* LINKS=no: a file system without links. LINKS=lost: one that made the link and says that the name is taken. */
-  if (links && !strcmp(links, "no")) { errno = EPERM; return -1; }
+  /* LINKS=no, LINKS=none: a file system without links. LINKS=lost, LINKS=error: one that made the link, and says that the name is taken, or an error. */
+  if (with_links("no") || with_links("none")) { errno = EPERM; return -1; }
   int r = syscall(SYS_linkat, dir, from, other, to, flags);
-  if (links && !strcmp(links, "lost") && !r) { errno = EEXIST; return -1; }
+  if (with_links("lost") && !r) { errno = EEXIST; return -1; }
+  if (with_links("error") && !r) { errno = EIO; return -1; }
   return r;
 }
 static int opened(const char *path, int flags, int mode) {
@@ -87,8 +114,13 @@ def refusing(cluster, end):
     return {"LD_PRELOAD": library(cluster), "REFUSE": end}
 
 
+def keeping(cluster, end):
+    """Environment in which paths with this end cannot be removed."""
+    return {"LD_PRELOAD": library(cluster), "KEEP": end}
+
+
 def links(cluster, which):
-    """Environment with other links than a file system has: `no` or `lost`."""
+    """Environment with other links than a file system has: `no`, `none`, `lost` or `error`."""
     return {"LD_PRELOAD": library(cluster), "LINKS": which}
 
 

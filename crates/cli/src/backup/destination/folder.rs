@@ -1,7 +1,8 @@
 //! A backup in a local folder.
 
 use super::{
-    judge, lost, must_clear, take_over, usurped, Destination, Output, Preparation, Sibling,
+    in_doubt, judge, lost, must_clear, take_over, usurped, Destination, Output, Preparation,
+    Sibling,
 };
 use crate::backup::manifest::{self, Manifest};
 use crate::backup::place::{failed, Place};
@@ -112,6 +113,15 @@ fn copy(source: &Path, mut output: Box<dyn Output>, from: &Sibling) -> bool {
     size == from.size && manifest::hex(&hash.finalize()) == from.sha256 && output.finish().is_ok()
 }
 
+/// Whether there is a file of just this text.
+fn holds(path: &Path, text: &[u8]) -> io::Result<bool> {
+    match fs::read(path) {
+        Ok(found) => Ok(found == text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Gives a file another name; false if there is a file of that name, or somebody has removed this one.
 fn name_new(from: &Path, to: &Path) -> Result<bool> {
     let named = match fs::hard_link(from, to) {
@@ -134,7 +144,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 fn rename_new(from: &Path, to: &Path) -> Result<bool> {
     let two_steps = || match to.try_exists() {
-        Ok(false) => fs::rename(from, to).map(|()| true),
+        Ok(false) => match fs::rename(from, to) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            renamed => renamed.map(|()| true),
+        },
         found => found.map(|_| false),
     };
     let named = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -255,24 +268,38 @@ impl Destination for FolderDestination {
         if self.sync {
             file.sync_all().map_err(|e| failed("synchronize file", &temporary, &e))?;
         }
-        if !name_new(&temporary, &target)? {
-            // Another run has long been where this one is: this one was stopped, or its disk did not answer.
-            return Err(usurped());
+        // An answer may be wrong, or be about another try (NFS): what is there tells.
+        let named = name_new(&temporary, &target);
+        if !matches!(named, Ok(true)) {
+            match holds(&target, &manifest) {
+                Ok(true) => {}
+                // Another run has long been where this one is: this one was stopped, or its disk did not answer.
+                Ok(false) => return Err(named.err().unwrap_or_else(usurped)),
+                Err(e) => {
+                    let e = failed("read file", &target, &e);
+                    return Err(in_doubt(named.err().unwrap_or(e)));
+                }
+            }
         }
         // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
         // If neither is there now, he will find it.
         if usurpers() {
-            if fs::read(&target).is_ok_and(|text| text == manifest) {
-                Place::Folder(self.path.clone()).remove(manifest::FILE)?;
+            match holds(&target, &manifest) {
+                Ok(true) => Place::Folder(self.path.clone())
+                    .remove(manifest::FILE)
+                    .map_err(|_| in_doubt(usurped()))?,
+                Ok(false) => {}
+                Err(_) => return Err(in_doubt(usurped())),
             }
             return Err(usurped());
         }
         // Only now: an error must not keep us from looking.
         if self.sync {
-            sync_folder(&self.path)?;
+            sync_folder(&self.path).map_err(in_doubt)?;
         }
-        // The manifest is there: should the marker come back after a crash, nobody minds.
-        Place::Folder(self.path.clone()).remove(manifest::MARKER)
+        // The manifest is there and tells enough: should the marker stay, or come back after a crash, nobody minds.
+        let _ = Place::Folder(self.path.clone()).remove(manifest::MARKER);
+        Ok(())
     }
 
     fn abandon(&self) {}
