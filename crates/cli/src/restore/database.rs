@@ -117,6 +117,14 @@ fn owner(connection: &Connection) -> Result<Vec<u8>> {
     Ok(found.get(0, 0).unwrap_or_default().to_vec())
 }
 
+/// The role that a database belongs to, as it was made for it without its owner.
+pub fn maker(connection: &Connection) -> Result<Option<u32>> {
+    let found = connection.query(
+        b"SELECT datdba FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()",
+    )?;
+    Ok(found.number(0, 0))
+}
+
 /// An unfinished restore has noted that it made the database without its owner: give it to him, once, as somebody may give it to others
 /// later. Answers what failed and was passed over.
 pub fn give(
@@ -127,9 +135,15 @@ pub fn give(
     watch: &dyn Watch,
 ) -> Result<Option<String>> {
     let entry = entry_of(archive)?;
-    let alter =
-        [b"ALTER DATABASE ", &quote_ident(entry.tag)[..], b" OWNER TO ", &quote_ident(entry.owner)];
-    match journal::change_terms(connection, &alter.concat(), terms) {
+    let given = Terms { made_for: None, ..terms.clone() };
+    if maker(connection)? != terms.made_for {
+        journal::change_terms(connection, b"", &given)?;
+        tell_owner(connection, archive, options, watch)?;
+        return Ok(None);
+    }
+    let (database, owner) = (quote_ident(entry.tag), quote_ident(entry.owner));
+    let alter = [b"ALTER DATABASE ", &database[..], b" OWNER TO ", &owner, b";"];
+    match journal::change_terms(connection, &alter.concat(), &given) {
         Ok(()) => {
             let owner = String::from_utf8_lossy(entry.owner);
             watch.event(&Event::Note(&format!("the database belongs to \"{owner}\" now")));
@@ -138,6 +152,9 @@ pub fn give(
         Err(error) if options.go_on_after_errors && is_of_owner(&error) => {
             Ok(Some(format!("{}: {}", describe(&entry), error.message)))
         }
+        Err(error) if is_of_owner(&error) => Err(error.hint(
+            "Give the database to a role that is there, by ALTER DATABASE, or use --on-error=continue.",
+        )),
         Err(error) => Err(error),
     }
 }

@@ -186,7 +186,7 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
 
 /// Do something that changes what holds for the restore.
 pub fn change_terms(connection: &Connection, sql: &[u8], terms: &Terms) -> Result<()> {
-    let update = format!("; UPDATE {SCHEMA}.run SET terms = ").into_bytes();
+    let update = format!(" UPDATE {SCHEMA}.run SET terms = ").into_bytes();
     let sql = [sql, &update, &text(serde_json::to_string(terms))?, b";"].concat();
     transaction(connection, &sql)
 }

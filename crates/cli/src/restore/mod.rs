@@ -72,9 +72,9 @@ pub struct Terms {
     /// The database had objects before.
     #[serde(default)]
     pub had_objects: bool,
-    /// The database was made without its owner.
+    /// The role that the database was made for, without its owner.
     #[serde(default)]
-    pub ownerless: bool,
+    pub made_for: Option<u32>,
     #[serde(skip)]
     chosen: OnceLock<Vec<bool>>,
 }
@@ -167,7 +167,7 @@ impl Terms {
             let mut all = value.as_object().cloned().unwrap_or_default();
             all.remove("facts");
             all.remove("had_objects");
-            all.remove("ownerless");
+            all.remove("made_for");
             let mut flat = Vec::new();
             for (name, value) in all {
                 match value.as_object() {
@@ -197,7 +197,7 @@ impl Options {
             truncate: self.truncate,
             redirects: self.redirects.clone(),
             had_objects: false,
-            ownerless: false,
+            made_for: None,
             chosen: OnceLock::new(),
         }
     }
@@ -285,7 +285,11 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
             options.add_reloads(&connection, archive.toc(), &mut facts)?;
             let had_objects = check::has_objects(&connection)?;
-            Terms { had_objects, ownerless: ownerless.is_some(), ..now(facts) }
+            let made_for = match &ownerless {
+                Some(_) => database::maker(&connection)?,
+                None => None,
+            };
+            Terms { had_objects, made_for, ..now(facts) }
         }
     };
     if let Some(reason) = terms.facts.no_staging.as_ref().filter(|_| terms.rules.staged_partitions)
@@ -350,9 +354,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             report.ignored.extend(failed.into_iter().map(|what| format!("could not drop {what}")));
         }
         journal::begin(&connection, &identity, &terms)?;
-    } else if terms.ownerless {
-        let given = Terms { ownerless: false, ..terms.clone() };
-        report.ignored.extend(database::give(&connection, &archive, options, &given, watch)?);
+    } else if terms.made_for.is_some() {
+        report.ignored.extend(database::give(&connection, &archive, options, &terms, watch)?);
     }
     let job = Job { archive: &archive, options, dbname, terms, selection, plan, watch, stop };
     let mut connection = connection;
