@@ -57,6 +57,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         // Who goes on after errors learns of all of them by the exit code, as from pg_restore.
         if options.go_on_after_errors {
             ignored = report.ignored.len() + report.ended.failures.len();
+            reporter.event(&Event::Ignored(report.ignored.len()));
         }
     }
     let complete = reporter.finish(result.as_ref().err());

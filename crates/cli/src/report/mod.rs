@@ -193,6 +193,8 @@ pub enum Event<'a> {
     Unchanged,
     /// Something worth knowing.
     Note(&'a str),
+    /// So many errors were passed over, of which each has been told, and that count.
+    Ignored(usize),
     /// All is over and complete.
     Finished,
 }

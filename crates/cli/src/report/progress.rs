@@ -110,6 +110,8 @@ pub struct Progress {
     pub batches: u64,
     pub setbacks: [u64; Setback::ALL.len()],
     pub notes: u64,
+    /// Errors that were passed over, of those that count.
+    pub ignored: usize,
     /// Lines for the summary, by name.
     pub facts: Vec<(&'static str, String)>,
     pub slowest: Vec<Slow>,
@@ -148,6 +150,7 @@ impl Progress {
             batches: 0,
             setbacks: Default::default(),
             notes: 0,
+            ignored: 0,
             facts: Vec::new(),
             slowest: Vec::new(),
             failed: Vec::new(),
@@ -226,6 +229,7 @@ impl Progress {
             Event::Setback { setback, .. } => self.setbacks[*setback as usize] += 1,
             Event::Fact { name, value } => self.facts.push((name, value.to_string())),
             Event::Note(_) => self.notes += 1,
+            Event::Ignored(errors) => self.ignored += *errors,
             Event::Unchanged => self.unchanged = true,
             Event::Finished => {
                 self.complete = true;

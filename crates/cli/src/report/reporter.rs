@@ -59,7 +59,8 @@ pub struct Verdict {
 /// Of what is known after the end; `error`: what ended it before its time.
 pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Verdict {
     let (failed, skipped) = (progress.failed.len() as u64, progress.skipped.len() as u64);
-    if progress.complete && error.is_none() && failed + skipped == 0 {
+    let ignored = progress.ignored as u64;
+    if progress.complete && error.is_none() && failed + skipped + ignored == 0 {
         return Verdict { complete: true, text: format!("{command} complete"), hint: None };
     }
     let mut parts = Vec::new();
@@ -74,6 +75,9 @@ pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Ver
         let all = count(progress.steps as u64);
         parts.push(format!("{} of {all} steps not done", count(left)));
     }
+    if ignored > 0 {
+        parts.push(format!("{} ignored", counted(ignored, "error", "errors")));
+    }
     if let (Some(error), true) = (error, failed == 0) {
         parts.insert(0, super::words::one_line(&error.message));
     }
@@ -82,7 +86,10 @@ pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Ver
         false => parts.join(", "),
     };
     // What differs after the end does not come by going on.
-    let resumable = error.is_none_or(|e| e.kind != ErrorKind::Verify);
+    let resumable = match error {
+        Some(error) => error.kind != ErrorKind::Verify,
+        None => !progress.complete || failed + skipped > 0,
+    };
     let hint = (progress.begun && command == "restore" && resumable).then(|| {
         let hint = match progress.unchanged {
             true => "Nothing was changed: when the cause is gone, run the same command again.",
@@ -365,6 +372,12 @@ mod tests {
             verdict(&p, "restore", None),
             Verdict { complete: true, text: "restore complete".into(), hint: None }
         );
+        p.event(Duration::ZERO, &Event::Ignored(1));
+        let found = verdict(&p, "restore", None);
+        assert_eq!(found.text, "restore NOT complete: 1 error ignored");
+        assert!(found.hint.is_none());
+        let mut p = Progress::new(1);
+        p.event(Duration::ZERO, &Event::Finished);
         let error = Error::new(ErrorKind::Cancelled, "canceled by user");
         let found = verdict(&p, "restore", Some(&error));
         assert_eq!(found.text, "restore NOT complete: canceled by user");
