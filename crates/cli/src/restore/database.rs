@@ -12,8 +12,8 @@ use crate::plan::select::Selection;
 use crate::report::{Event, Watch};
 use std::time::Duration;
 
-/// Between looks whether a database is still being made.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Between looks whether a database is still being made. A look at all locks stops all who take one for a moment.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A database that was made, or that was there.
 pub struct Made {
@@ -126,7 +126,7 @@ pub fn maker(connection: &Connection) -> Result<Option<u32>> {
 }
 
 /// An unfinished restore has noted that it made the database without its owner: give it to him, once, as somebody may give it to others
-/// later. Answers what failed and was passed over.
+/// later; not if that has been done already. Answers what failed and was passed over.
 pub fn give(
     connection: &Connection,
     archive: &Archive,
