@@ -142,6 +142,9 @@ def moment(world):
         server.fresh("target")
         run = firn(server, "target", path, *flags, env=env).ok()
         assert "backup of" in run.out and taken in run.out, run.out
+    for flags in (["-f", os.devnull], ["--dry-run"], ["--dry-run", "-d", "target"]):
+        run = firn(server, "target", path, *flags, env=env, where=False if "-d" not in flags else True).ok()
+        assert f"backup of {taken}" in run.out, run.out
     # Of one that is not, nobody could say so for certain.
     server.fresh("target")
     assert "backup of" not in firn(server, "target", plain).ok().out

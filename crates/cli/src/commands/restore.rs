@@ -68,9 +68,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if complete && ignored == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// See [`Options::moment`].
+fn tell_moment(options: &Options, archive: &Archive) -> Result<()> {
+    if let Some(moment) = options.moment(archive)? {
+        eprintln!("firn: backup of {moment}");
+    }
+    Ok(())
+}
+
 /// The archive as a script for psql.
 fn script(args: &Args, options: &Options, file: &str) -> Result<ExitCode> {
     let mut archive = options.open(&StoreSettings::default())?;
+    tell_moment(options, &archive)?;
     let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
     let options = &Options { filter: filter.clone(), ..options.clone() };
     options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;
@@ -151,6 +160,7 @@ fn sanitized(name: &[u8]) -> String {
 /// The plan, and what numbers of connections would bring.
 fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     let mut archive = options.open(&StoreSettings::default())?;
+    tell_moment(options, &archive)?;
     let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
     let options = &Options { filter, ..options.clone() };
     options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;

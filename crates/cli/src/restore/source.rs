@@ -25,14 +25,18 @@ impl Options {
         }
     }
 
-    /// Tells what moment an encrypted backup is of: who can write where it lies could have put an older one in its place.
-    pub fn tell_moment(&self, archive: &Archive, watch: &dyn Watch) -> Result<()> {
+    /// What moment an encrypted backup is of. It is told: who can write where it lies could have put an older one in its place.
+    pub fn moment(&self, archive: &Archive) -> Result<Option<String>> {
         let manifest = match archive.is_encrypted() {
             true => archive.manifest()?,
             false => None,
         };
-        if let Some(manifest) = manifest {
-            watch.event(&Event::Fact { name: "backup of", value: &manifest.head.snapshot_time });
+        Ok(manifest.map(|manifest| manifest.head.snapshot_time))
+    }
+
+    pub fn tell_moment(&self, archive: &Archive, watch: &dyn Watch) -> Result<()> {
+        if let Some(moment) = self.moment(archive)? {
+            watch.event(&Event::Fact { name: "backup of", value: &moment });
         }
         Ok(())
     }
