@@ -6,12 +6,13 @@ import os
 import random
 import re
 import shutil
+import signal
 import threading
 import time
 
 from backup.zoo import create, place
 from restore.common import pg18
-from harness.faults import Faults
+from harness.faults import Faults, Ruled, is_about
 from harness.program import firn, start
 
 SMALL = "CREATE TABLE t (i int, t text); INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 50) i; CREATE TABLE u (i int)"
@@ -334,6 +335,42 @@ def gone(cluster, store):
         assert list(states(cluster, base, env=store.env)) == ["4"]
 
 
+    # What is kept is not said to have been removed, or not.
+    folder = os.path.join(store.folder, "bucket", base.rsplit("/", 1)[1], "4")
+    dated(folder, 2)
+    with open(os.path.join(folder, "expired.json"), "w"):
+        pass
+    for n in range(2):
+        with Ruled(store.gateway.port, lambda r: "hung up" if r.method in (b"DELETE", b"POST") or n and r.method == b"HEAD" and is_about(r, b"expired.json") else None) as proxy:
+            r = run(proxy, code=n)
+            assert "keep 4" in r.stdout and "remove backup" not in r.stderr and ("could not go on after" in r.stderr) == bool(n), (n, r.stdout, r.stderr)
+
+
+def interrupted(cluster, store):
+    """Ctrl-C while it is asked whether a store that failed is still there is Ctrl-C."""
+    source(cluster)
+    base = f"s3://bucket/interrupted-{random.randrange(10**6)}"
+    for n in range(2):
+        firn(cluster, "backup", "small", f"{base}/{n}", "-j", "1", env=store.env)
+    removals, running = [], []
+
+    def rule(request):
+        if request.method in (b"DELETE", b"POST"):
+            removals.append(request)
+            return "busy"
+        if removals and running and request.method == b"HEAD" and is_about(request, b"expired.json"):
+            running.pop().send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        return None
+
+    with Ruled(store.gateway.port, rule) as proxy:
+        env = {**store.env, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}", "FIRN_STORE_OPTIONS": "max_retries=1"}
+        running.append(start(cluster, "backup", "expire", base, "--keep=1", env=env))
+        process = running[0]
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and not running, (process.returncode, out, err)
+
+
 def in_store(cluster, store):
     """In an object store: rules, incremental backups, and a store that fails in between."""
     source(cluster)
@@ -399,4 +436,4 @@ def in_store(cluster, store):
 CASES = {"expire rules": rules, "expire left alone": left_alone, "expire kills": kills, "expire halfway": halfway,
          "expire two at once": two_at_once, "expire selections": selections,
          "expire filters": filters}
-STORE_CASES = {"expire": in_store, "expire gone": gone}
+STORE_CASES = {"expire": in_store, "expire gone": gone, "expire interrupted": interrupted}

@@ -7,28 +7,12 @@ import time
 from backup.encrypted import age
 from backup.expire import source
 from backup.faulty import through
-from harness.faults import Faults
+from harness.faults import Ruled, is_about
 from harness.program import firn, start
-
-
-class Ruled(Faults):
-    """`rule` is asked about each request, and answers what goes wrong with it, if anything."""
-
-    def __init__(self, port, rule):
-        self.rule = rule
-        super().__init__(port, 0, 0.0)
-
-    def _choose(self, request):
-        return self.rule(request)
 
 
 def puts_manifest(request):
     return request.method == b"PUT" and request.path.endswith(b"/manifest.json")
-
-
-def is_about(request, name):
-    """Also where objects are removed by lists of their names."""
-    return request.path.endswith(b"/" + name) or b"delete" in request.query and b"/" + name + b"<" in request.body
 
 
 def state(cluster, store, url):
@@ -116,7 +100,10 @@ def interrupted(cluster, store):
     url, folder, code, said = backup(cluster, store, after_manifest("lost answer", gone), puts_manifest)
     assert code == 130 and "is not known" in said and "at the user's request" in said, (code, said)
     # Before it Ctrl-C is Ctrl-C.
-    url, folder, code, said = backup(cluster, store, lambda _: None, lambda r: r.method == b"PUT" and r.path.endswith(b"/toc.dat"))
+
+    def puts_contents(request):
+        return request.method == b"PUT" and request.path.endswith(b"/toc.dat")
+    url, folder, code, said = backup(cluster, store, lambda r: "hung up" if puts_contents(r) else None, puts_contents)
     assert code == 130 and "is not known" not in said, (code, said)
     made_again(cluster, store, url, folder)
 

@@ -192,3 +192,19 @@ class Faults:
     def _send(client, request, status, body):
         head = f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/xml\r\ncontent-length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + (b"" if request.method == b"HEAD" else body))
+
+
+class Ruled(Faults):
+    """`rule` is asked about each request, and answers what goes wrong with it, if anything."""
+
+    def __init__(self, port, rule):
+        self.rule = rule
+        super().__init__(port, 0, 0.0)
+
+    def _choose(self, request):
+        return self.rule(request)
+
+
+def is_about(request, name):
+    """Also where objects are removed by lists of their names."""
+    return request.path.endswith(b"/" + name) or b"delete" in request.query and b"/" + name + b"<" in request.body

@@ -2,8 +2,12 @@
 import os
 import random
 import re
+import shutil
+import signal
 import time
 
+from harness import proxy as px
+from harness.proxy import Proxy
 from restore import alone, kills, old, regression, twins
 from restore.common import NEW, OLD, PANIC, firn, same_blocks
 
@@ -255,6 +259,36 @@ def crossed_before(world, version):
                 run = firn(server, "target", path, "-a", *flag(old, "other"), "--resume").ok()
             with server.connect("target") as c:
                 assert c.execute("SELECT id FROM other.u").fetchall() == [(1,)], run.out
+
+
+def crossed_stopped(world, version):
+    """Ctrl-C ends the question what needs the old schema, which waits for a lock here."""
+    server = world.server(version)
+    db = server.fresh("renamed_stopped")
+    with server.connect(db) as c:
+        c.execute("CREATE SCHEMA sales; CREATE TABLE sales.t AS SELECT 1 AS i")
+    path = world.archive(f"renamed-stopped-{version}", lambda p: server.archive(db, p, "c"))
+    for args, left in ((["-1"], 0), (["--transaction-size=1"], 1)):
+        server.fresh("target")
+        other = server.connect("target", autocommit=False)
+        folder = os.path.join(server.root, "stopped")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"COPY other.t", px.call(lambda _: other.execute("LOCK TABLE pg_catalog.pg_ts_parser IN ACCESS EXCLUSIVE MODE"))))
+            child = firn(server, "target", path, *proxy.where("target"), *flag("sales", "other"), *args, where=False, wait=False)
+            try:
+                with server.connect() as c:
+                    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock' AND query LIKE '%pg_ts_parser%'"
+                    while child.poll() is None and not c.execute(waiting).fetchone():
+                        time.sleep(0.01)
+                child.process.send_signal(signal.SIGINT)
+                run = child.wait(px.PATIENCE)
+            finally:
+                other.rollback()
+                other.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert run.code == 130, f"exit code {run.code}:\n{run.out}"
+        with server.connect("target") as c:
+            assert c.execute("SELECT to_regclass('other.t') IS NOT NULL").fetchone() == (bool(left),), run.out
 
 
 def some(world, version):
@@ -533,6 +567,7 @@ def cases(world):
         yield f"renamed {version} in one transaction", lambda v=version: one_transaction(world, v)
         yield f"renamed {version} crossed", lambda v=version: crossed(world, v)
         yield f"renamed {version} crossed before", lambda v=version: crossed_before(world, v)
+        yield f"renamed {version} crossed stopped", lambda v=version: crossed_stopped(world, v)
         yield f"renamed {version} some", lambda v=version: some(world, v)
         yield f"renamed {version} there", lambda v=version: there(world, v)
         yield f"renamed {version} public", lambda v=version: public(world, v)

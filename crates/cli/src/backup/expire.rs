@@ -103,12 +103,15 @@ pub fn run(
             Err(e) if e.kind == ErrorKind::Cancelled => return Err(e),
             Err(e) => {
                 // A store that is gone would be waited for again with each of them.
-                answers = place.has(manifest::DOOMED).map(|_| ());
+                answers = match place.has(manifest::DOOMED) {
+                    Err(e) if e.kind == ErrorKind::Cancelled => return Err(e),
+                    answer => answer.map(|_| ()),
+                };
                 // What is kept stays, with a note that says nothing as long as the manifest is there.
                 if fate != Fate::Kept {
                     (fate, why) = (Fate::Failed, e.message.clone());
                     failures += 1;
-                    failed.get_or_insert((&lot.name, e));
+                    failed.get_or_insert((format!("could not remove backup \"{}\"", lot.name), e));
                 }
             }
         }
@@ -134,18 +137,18 @@ pub fn run(
             files: lot.files,
         })?;
         if let Err(e) = answers {
-            failed.get_or_insert((&lot.name, e));
+            failed.get_or_insert((format!("could not go on after \"{}\"", lot.name), e));
             break;
         }
     }
     match failed {
         None => Ok(unread),
-        Some((name, e)) => {
+        Some((what, e)) => {
             let more = match failures {
                 0 | 1 => String::new(),
                 n => format!(" (and {} others)", n - 1),
             };
-            let message = format!("could not remove backup \"{name}\"{more}: {}", e.message);
+            let message = format!("{what}{more}: {}", e.message);
             Err(Error { message, ..e }.hint("Run the command again to remove what is left."))
         }
     }

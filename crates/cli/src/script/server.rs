@@ -76,7 +76,11 @@ impl Server<'_> {
     /// What was restored needs nothing of the schemas whose objects went elsewhere.
     fn crosses_nothing(&self) -> Result<()> {
         let (connection, redirects) = (&self.connection, self.redirects);
-        let found = schemas::differences(connection, redirects, &self.crossing, self.chosen)?;
+        let found = schemas::differences(connection, redirects, &self.crossing, self.chosen);
+        let found = found.map_err(|e| match self.stop.is_set() {
+            true => Error::new(ErrorKind::Cancelled, "canceled by user"),
+            false => e,
+        })?;
         found.iter().for_each(|what| self.watch.event(&Event::Note(what)));
         if found.is_empty() {
             return Ok(());
@@ -208,7 +212,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         made: None,
     };
     let over = AtomicBool::new(false);
-    let walked = std::thread::scope(|scope| {
+    let (walked, crossed) = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 if stop.is_set() {
@@ -218,8 +222,13 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
             }
         });
         let walked = walk::walk(&archive, &wishes, &mut server);
+        // Of several transactions none can take back what the others have done.
+        let crossed = match &walked {
+            Ok(()) if !wishes.single_transaction => server.crosses_nothing(),
+            _ => Ok(()),
+        };
         over.store(true, Ordering::Relaxed);
-        walked
+        (walked, crossed)
     });
     if let Err(error) = walked {
         if server.committing && error.kind == ErrorKind::Connection {
@@ -236,10 +245,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
         return Ok(Report::default());
     }
-    // Of several transactions none can take back what the others have done.
-    if !wishes.single_transaction {
-        server.crosses_nothing()?;
-    }
+    crossed?;
     let made = server.made.take();
     drop(server);
     if options.analyze && terms.filter.wants_data() {
