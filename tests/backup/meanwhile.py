@@ -316,6 +316,27 @@ def overwriter_killed(cluster):
         assert names(parent) == ["d001"]
 
 
+def half_marker(cluster):
+    """A crash while the marker was written left half of it: the file's time counts. What earlier builds have left beside it goes, too."""
+    source(cluster)
+    parent = some(cluster, "ages", [1])
+    for name, text, days in (("empty", "", 2), ("half", '{"database":', 2), ("new", "", 0)):
+        path = os.path.join(parent, name)
+        os.mkdir(path)
+        for file in ("manifest.json.tmp", "unfinished.json"):
+            with open(os.path.join(path, file), "w") as f:
+                f.write(text)
+            os.utime(os.path.join(path, file), (time.time() - days * DAY,) * 2)
+    expire.expire(cluster, parent, "--keep=1")
+    assert names(parent) == ["d001", "empty", "half", "new"]
+    expire.expire(cluster, parent, "--keep=1", "--incomplete-hours=24")
+    assert names(parent) == ["d001", "new"]
+    path = os.path.join(parent, "new")
+    firn(cluster, "backup", "small", path, "--overwrite-incomplete")
+    sound(cluster, path)
+    assert "manifest.json.tmp" not in names(path)
+
+
 def unreadable(cluster):
     """Folders and manifests that cannot be read, and backups that cannot be removed, are told of and keep nothing else from its turn."""
     source(cluster)
@@ -342,4 +363,4 @@ def unreadable(cluster):
 
 CASES = {"expire finished meanwhile": finished_meanwhile, "expire taken for dead": taken_for_dead, "expire overwritten alive": overwritten_alive,
          "expire overwritten and expired": overwritten_and_expired, "expire overwritten asleep": overwritten_asleep,
-         "expire overwritten twice": overwritten_twice, "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire unreadable": unreadable}
+         "expire overwritten twice": overwritten_twice, "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire half marker": half_marker, "expire unreadable": unreadable}

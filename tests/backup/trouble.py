@@ -257,6 +257,8 @@ def full_disk(cluster):
             r = firn(cluster, "backup", "sized", path, "--overwrite-incomplete", code=1)
             assert "No space left on device" in r.stderr and "Make room" in r.stderr, r.stderr
         assert "expired.json" not in os.listdir(path)
+        firn(cluster, "backup", "sized", path + "-new", code=1)
+        assert not os.listdir(path + "-new")
         shutil.copytree(path, path + "-copy", copy_function=os.link)
         subprocess.run(["mount", "-o", "remount,size=200m", folder], check=True)
         firn(cluster, "backup", "sized", path, "--overwrite-incomplete")

@@ -11,7 +11,7 @@ pub use rules::Rules;
 
 use super::halt::Halt;
 use super::list::DEPTH;
-use super::manifest::{self, Head, Marker};
+use super::manifest::{self, Head};
 use super::place::Place;
 use super::survey::{survey, Lot, Standing};
 use crate::error::{Error, ErrorKind, Result};
@@ -172,11 +172,12 @@ fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fa
     if lot.doomed && matches!(lot.standing, Standing::Bare) {
         return (Fate::Removed, "its removal was begun before".to_string());
     }
-    let Standing::Unfinished { marker, .. } = &lot.standing else {
+    let Standing::Unfinished { marker, written, .. } = &lot.standing else {
         return left("it has no manifest: pg_dump made it".to_string());
     };
+    let begun = marker.as_ref().map_or(*written, |marker| rules::seconds(&marker.started));
     match incomplete_hours {
-        Some(hours) if marker.as_ref().is_some_and(|m| is_old(m, hours)) => {
+        Some(hours) if begun.is_some_and(|begun| is_old(begun, hours)) => {
             (Fate::Removed, format!("it was begun more than {hours} hours ago and never finished"))
         }
         _ => left("it is not finished, and may be being made".to_string()),
@@ -184,9 +185,8 @@ fn other(lot: &Lot, foreign: Option<&str>, incomplete_hours: Option<u32>) -> (Fa
 }
 
 /// A run was begun so long ago that it is taken for dead.
-fn is_old(marker: &Marker, hours: u32) -> bool {
-    rules::seconds(&marker.started)
-        .is_some_and(|begun| begun.saturating_add(u64::from(hours) * 3600) < now())
+fn is_old(begun: u64, hours: u32) -> bool {
+    begun.saturating_add(u64::from(hours) * 3600) < now()
 }
 
 fn now() -> u64 {

@@ -45,6 +45,10 @@ pub fn temporary(name: &str) -> String {
 /// Whether [`temporary`] may have given the name. Nobody needs such a file when a crash has left it.
 pub fn is_temporary(name: &str) -> bool {
     let Some(name) = name.strip_suffix(".tmp") else { return false };
+    // The manifest's in builds before it had a number.
+    if name == FILE {
+        return true;
+    }
     [FILE, MARKER]
         .iter()
         .filter_map(|own| name.strip_prefix(own)?.strip_prefix('.'))
@@ -506,6 +510,7 @@ mod tests {
             assert!(is_backup_file(&format!("{good}.age")), "{good}");
         }
         assert!(is_backup_file("key.age") && !is_backup_file("key"));
+        assert!(is_backup_file("manifest.json.tmp") && !is_backup_file("toc.dat.tmp"));
         for bad in
             ["", ".dat", "x.dat", "1.dat.bz2", "blob_.dat", "blobs_x.toc", "toc.dat.gz", "a/1.dat"]
         {

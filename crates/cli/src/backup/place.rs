@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 /// A place to read from. Each thread opens one of its own.
 pub enum Place {
@@ -116,6 +117,13 @@ impl Place {
                 Ok(at)
             }
         }
+    }
+
+    /// When a file of a folder was written, in seconds since 1970.
+    pub fn written(&self, name: &str) -> Option<u64> {
+        let Place::Folder(path) = self else { return None };
+        let written = fs::metadata(path.join(name)).and_then(|file| file.modified()).ok()?;
+        written.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
     }
 
     /// Whether there is such a file.

@@ -44,7 +44,12 @@ pub enum Standing {
     /// There is a manifest that cannot be used.
     Damaged(Error),
     /// There is a marker, whose text this is, and no manifest.
-    Unfinished { text: Vec<u8>, marker: Option<Marker> },
+    Unfinished {
+        text: Vec<u8>,
+        marker: Option<Marker>,
+        /// When a marker was written that tells nothing: a crash has left half of it. Of a file, in seconds since 1970.
+        written: Option<u64>,
+    },
     /// There is neither.
     Bare,
 }
@@ -124,12 +129,13 @@ fn standing(place: &Place, files: &[Found]) -> Result<Standing> {
     Ok(match read(place, &file.name) {
         Ok(Some(text)) => {
             let marker = Marker::from_text(&text);
-            Standing::Unfinished { text, marker }
+            let written = if marker.is_none() { place.written(&file.name) } else { None };
+            Standing::Unfinished { text, marker, written }
         }
         // It may just be finished now: then the next look will find it so.
-        Ok(None) => Standing::Unfinished { text: Vec::new(), marker: None },
+        Ok(None) => Standing::Unfinished { text: Vec::new(), marker: None, written: None },
         Err(e) if is_about(place, &file.name, &e) => {
-            Standing::Unfinished { text: Vec::new(), marker: None }
+            Standing::Unfinished { text: Vec::new(), marker: None, written: None }
         }
         Err(e) => return Err(e),
     })

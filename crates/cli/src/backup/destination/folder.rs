@@ -71,9 +71,15 @@ impl FolderDestination {
         }
         // Of two backups to the same folder only one gets past this.
         let mut file = destination.open_new(&marker)?;
-        file.write_all(&destination.marker).map_err(|e| failed("write file", &marker, &e))?;
+        let written = file.write_all(&destination.marker);
+        written.and_then(|()| if destination.sync { file.sync_all() } else { Ok(()) }).map_err(
+            |e| {
+                // Half a marker tells nothing.
+                let _ = fs::remove_file(&marker);
+                failed("write file", &marker, &e)
+            },
+        )?;
         if destination.sync {
-            file.sync_all().map_err(|e| failed("synchronize file", &marker, &e))?;
             sync_folder(&destination.path)?;
             if let Ok(Some(parent)) =
                 destination.path.canonicalize().map(|p| p.parent().map(Path::to_path_buf))
