@@ -124,3 +124,9 @@ SET max_parallel_workers_per_gather = 0;
 -- What a condition compares with is not asked for where there is no row.
 CREATE TABLE none (id int, v int); CREATE FUNCTION loud(i int) RETURNS int STABLE LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'asked'; END$$;
 SELECT * FROM none WHERE v = (SELECT 1 / count(*) FROM none); SELECT count(*) FROM none WHERE v > loud(1); INSERT INTO none SELECT i, i FROM generate_series(1, 30) i; SELECT settle('none'); DELETE FROM none; VACUUM none; SELECT count(*) FROM none WHERE v > loud(id + 1 - id);
+-- The last microsecond but 19 years is not infinity.
+SET timezone = 'UTC'; CREATE TABLE ends (i int, v timestamptz, w timestamp); INSERT INTO ends SELECT i, 'infinity', 'infinity' FROM generate_series(1, 20) i; INSERT INTO ends VALUES (100, '2000-01-01', '-infinity'); SELECT settle('ends');
+INSERT INTO ends SELECT i + 200, '294247-01-10 04:00:54.775807+00', '294247-01-10 04:00:54.775807' FROM generate_series(1, 20) i;
+SELECT val, (SELECT count(*) FROM ends WHERE v = val::timestamptz), (SELECT count(*) FROM ends WHERE w > val::timestamp) FROM unnest(ARRAY['294247-01-10 04:00:54.775806', '294247-01-10 04:00:54.775807', '294247-01-10 04:00:54.775808', 'infinity']) val;
+SELECT count(*) FROM ends WHERE v = '294247-01-10 04:00:54.775807'; SELECT count(*) FROM ends WHERE v > '294247-01-10 04:00:54.775807'; SELECT count(*) FROM ends WHERE v <> '294247-01-10 04:00:54.775807'; SELECT count(*) FROM ends WHERE v <= '294247-01-10 04:00:54.775807';
+SELECT count(*) FROM ends WHERE w = '294247-01-10 04:00:54.775807'; SELECT count(*) FROM ends WHERE w >= '294247-01-10 04:00:54.775807'; SELECT count(*) FROM ends WHERE w IN ('294247-01-10 04:00:54.775807', '-infinity'); SELECT count(*) FROM ends WHERE w BETWEEN '2000-01-01' AND '294247-01-10 04:00:54.775807';

@@ -188,6 +188,7 @@ fn constant(value: &Value, kind: ColumnKind) -> Option<Constant> {
 fn point_in_time(value: i64) -> Option<Constant> {
     Some(Constant::I64(match value {
         t @ (i64::MIN | i64::MAX) => t,
-        t => t.checked_add(EPOCH_MICROS)?,
+        // The microsecond that infinity's number is of: no stripe has it as a number.
+        t => t.checked_add(EPOCH_MICROS).filter(|t| *t != i64::MAX)?,
     }))
 }
