@@ -310,8 +310,11 @@ fn page_zones_hold_their_values() {
 /// Values that no maximum can be rounded up for are not kept whole among the metadata, and are read back.
 #[test]
 fn metadata_is_small_beside_values_without_bound() {
-    for (kind, greatest) in [(ColumnKind::Bytes, "\u{ff}"), (ColumnKind::Text, "\u{10FFFF}")] {
-        let unit = if kind == ColumnKind::Bytes { vec![0xFF] } else { greatest.into() };
+    let text = |t: &str| (ColumnKind::Text, t.as_bytes().to_vec());
+    let texts = ["\u{7f}", "\u{7ff}", "\u{d7ff}", "\u{ffff}", "\u{10ffff}", "\u{7f}\u{ffff}"];
+    let mut units = vec![(ColumnKind::Bytes, vec![0xFF]), (ColumnKind::Json, vec![0xFF])];
+    units.extend(texts.map(text));
+    for (kind, unit) in units {
         let spec = |field_id, name: &str, kind| ColumnSpec {
             field_id,
             name: name.to_owned(),

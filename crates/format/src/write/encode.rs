@@ -97,13 +97,17 @@ fn parquet_type(spec: &ColumnSpec) -> Result<Type> {
     builder.build().map_err(failed)
 }
 
-/// Some value begins with nothing but the greatest byte, or character.
+/// Some value begins with nothing but what has no successor of its length: bytes of 0xFF, or such characters.
 fn has_unbounded(values: &ColumnBuilder) -> bool {
     let Data::Bytes(values) = &values.data else { return false };
-    let greatest = [[0xFF; 4], [0xF4, 0x8F, 0xBF, 0xBF]];
+    let is_last = |c| matches!(c, '\u{7f}' | '\u{7ff}' | '\u{d7ff}' | '\u{ffff}' | '\u{10ffff}');
     let is_unbounded = |value: &[u8]| {
         let Some(first) = value.get(..STATISTICS_BYTES) else { return false };
-        greatest.iter().any(|g| first.starts_with(g) && first.chunks(4).all(|part| part == g))
+        let is_text =
+            |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|t| t.chars().all(is_last));
+        // Parquet cuts text between characters.
+        first.iter().all(|b| *b == 0xFF)
+            || (STATISTICS_BYTES - 3..=STATISTICS_BYTES).any(|end| is_text(&first[..end]))
     };
     (0..values.len()).any(|row| is_unbounded(values.get(row)))
 }
