@@ -15,16 +15,13 @@ import argparse
 import math
 import os
 import random
-import shutil
 import sys
-import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import run as bench  # noqa: E402
 from restore import common  # noqa: E402
-from restore.common import Server  # noqa: E402
 
 COLUMNS = "(id bigint NOT NULL, d integer NOT NULL, v text, n integer"
 WAYS = ("partition of", "backwards", "attach", "scattered", "levels", "moved", "staged")
@@ -85,10 +82,7 @@ def main():
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--folder", default="/tmp", help="where the server's files are")
     args = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="firn-bench-descriptor-", dir=args.folder)
-    server = Server(common.OLD, conf=(*bench.SERVER, "max_locks_per_transaction=512"), name="descriptor", base=args.folder)
-    try:
-        server.create()
+    with bench.ground("descriptor", args.folder, "max_locks_per_transaction=512") as (server, folder):
         print(f"{args.partitions} partitions\n{'':16}{'seconds':>9}{'CPU s':>9}", flush=True)
         before = None
         for way in args.ways.split(","):
@@ -102,9 +96,6 @@ def main():
                 seconds, cpu = by_hand(server, way, args)
             before = way
             print(f"{way:16}{seconds:9.2f}{cpu:9.2f}", flush=True)
-    finally:
-        server.destroy()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

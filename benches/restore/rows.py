@@ -6,16 +6,13 @@ dumps of the schema and the numbers of rows of all tables must be those of the s
 """
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import run as bench  # noqa: E402
 from restore import common  # noqa: E402
-from restore.common import Server  # noqa: E402
 
 # Bytes of a row of each table on disk, as measured; they decide how many rows a share of the total is.
 EVENT, DOCUMENT, LINE, MEASURE, FILE, SMALL = 225, 1330, 61, 70, 20_800, 141
@@ -119,10 +116,7 @@ def main():
     parser.add_argument("--compress", default="1", help="gzip level of the archive")
     parser.add_argument("--analyze", action="store_true", help="also run ANALYZE, which pg_restore leaves to the user, after both")
     args = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="firn-bench-rows-", dir=args.folder)
-    server = Server(common.OLD, conf=(*bench.SERVER, "maintenance_work_mem=256MB"), name="bench", base=args.folder)
-    try:
-        server.create()
+    with bench.ground("rows", args.folder, "maintenance_work_mem=256MB") as (server, folder):
         fill(server, "source", args.case, args.gigabytes * 1e9)
         expected = content(server, "source")
         archive = server.archive("source", os.path.join(folder, "archive"), "d", args.compress, extra=("-j", str(os.cpu_count())))
@@ -132,9 +126,6 @@ def main():
         print(f"{args.case}: {expected[2] / 1e9:.2f} GB in {len(expected[1])} tables with {sum(expected[1].values())} rows, archive {stored / 1e9:.2f} GB\n")
         print(f"{'':26}{'seconds':>9}{'server CPU s':>14}{'program MiB':>13}  result", flush=True)
         measure(server, archive, expected, args)
-    finally:
-        server.destroy()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(server, archive, expected, args):

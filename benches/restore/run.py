@@ -4,6 +4,7 @@ Run through `make bench-restore TABLES=10000`. The server is an ordinary one (fs
 enough for pg_restore --single-transaction; --folder puts it elsewhere than /tmp, --archive restores an archive that is there.
 """
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -93,6 +94,19 @@ def flags(args):
     return ["-s"] if args.compare == "schema" else []
 
 
+@contextlib.contextmanager
+def ground(name, below, *conf):
+    """A server for a benchmark, and a folder for its files, both below a folder and gone at the end."""
+    folder = tempfile.mkdtemp(prefix=f"firn-bench-{name}-", dir=below)
+    server = Server(common.OLD, conf=(*SERVER, *conf), name=name, base=below)
+    try:
+        server.create()
+        yield server, folder
+    finally:
+        server.destroy()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=10_000)
@@ -110,11 +124,7 @@ def main():
     parser.add_argument("--folder", default="/tmp", help="where the server's files are")
     parser.add_argument("--keep", action="store_true", help="leave the archive of the generated schema and print its path")
     args = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="firn-bench-restore-", dir=args.folder)
-    conf = (*SERVER, f"max_locks_per_transaction={args.locks}")
-    server = Server(common.OLD, conf=conf, name="bench", base=args.folder)
-    try:
-        server.create()
+    with ground("restore", args.folder, f"max_locks_per_transaction={args.locks}") as (server, folder):
         with server.connect() as c:
             for role in schema.roles():
                 c.execute(role)
@@ -127,9 +137,6 @@ def main():
             kept = os.path.join(tempfile.gettempdir(), f"firn-bench-{args.tables}.{'dump' if args.format == 'c' else 'dir'}")
             shutil.move(archive, kept)
             print(f"archive kept as {kept}")
-    finally:
-        server.destroy()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def report(server, args, archive, expected):

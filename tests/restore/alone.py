@@ -101,9 +101,7 @@ def source(world, version):
     server = world.server(version)
 
     def make():
-        with server.connect() as c:
-            for role in ("zoo_owner", "zoo_reader", "zoo_super SUPERUSER"):
-                c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+        server.roles("zoo_owner", "zoo_reader", "zoo_super SUPERUSER")
         db = server.fresh("zoo_alone")
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "zoo.sql"), encoding="utf-8") as f, server.connect(db) as c:
             c.execute(f.read())

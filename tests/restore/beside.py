@@ -189,9 +189,7 @@ def canceled(world):
         proxy.arm(px.matching(rb"count\(\*\) FROM ONLY", px.call(lock)))
         child = firn(server, "target", path, *proxy.where("target"), "-j", "1", where=False, wait=False)
         with server.connect() as c:
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock'"
-            while c.execute(waiting).fetchone() == (0,):
-                assert child.poll() is None, child.read()
+            child.until(c, "SELECT 1 FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock'")
         child.process.send_signal(signal.SIGINT)
         try:
             run = child.wait(px.PATIENCE)

@@ -86,6 +86,12 @@ class Child:
             time.sleep(0.005)
         return Run(self.process.returncode, self.read(), time.time() - self.begin, self.peak)
 
+    def until(self, c, sql):
+        """Waits until a query finds something, which it does while the program runs."""
+        while not c.execute(sql).fetchone():
+            assert self.poll() is None, self.read()
+            time.sleep(0.01)
+
     def read(self):
         # Not by seeking: the program writes where this file is.
         return os.pread(self.output.fileno(), os.fstat(self.output.fileno()).st_size, 0).decode(errors="replace")
@@ -122,6 +128,12 @@ class Server(Cluster):
         if check and r.returncode != 0:
             raise RuntimeError(f"{name} {' '.join(args)}: {r.stderr.decode(errors='replace')[-3000:]}")
         return r
+
+    def roles(self, *roles):
+        """Roles of these names, with their options, unless they are there: other cases may need them, too."""
+        with self.connect() as c:
+            for role in roles:
+                c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
 
     def fresh(self, db, template="template0"):
         """An empty database of this name."""

@@ -20,9 +20,7 @@ def narrow(world):
         server = Server(OLD, ("max_connections=6", "superuser_reserved_connections=0", "max_wal_senders=0"), "crowded")
         world.servers["crowded"] = server
         server.create()
-        for role in ("zoo_owner", "zoo_reader", "zoo_super"):
-            with server.connect() as c:
-                c.execute(f"CREATE ROLE {role}")
+        server.roles("zoo_owner", "zoo_reader", "zoo_super")
         return server
     return world.once("crowded", make)
 

@@ -185,10 +185,9 @@ def no_owner_of_database(world):
     """The owner of the archive's database is not there: with --on-error=continue it is made all the same, as by pg_restore. And who restores
     is who --role says."""
     server = world.server()
+    server.roles("gone_owner", "makes_databases CREATEDB", "may_be_him LOGIN", "lets_in")
     with server.connect() as c:
         c.execute("DROP DATABASE IF EXISTS no_owner WITH (FORCE)")
-        for role in ("gone_owner", "makes_databases CREATEDB", "may_be_him LOGIN", "lets_in"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
         c.execute("GRANT makes_databases TO may_be_him; ALTER ROLE may_be_him NOINHERIT")
         c.execute("CREATE DATABASE no_owner OWNER gone_owner")
     with server.connect("no_owner") as c:
@@ -315,8 +314,7 @@ def limited(world):
                 child = firn(server, "postgres", path, "-C", wait=False)
                 waiting = ("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'CREATE DATABASE%' "
                            "AND clock_timestamp() - query_start > '1 s'")
-                while child.poll() is None and not c.execute(waiting).fetchone():
-                    time.sleep(0.01)
+                child.until(c, waiting)
                 other.rollback()
                 child.wait().ok()
         finally:

@@ -72,9 +72,7 @@ def source(world):
     """The zoo: (database, its dump)."""
     def make():
         server = world.server()
-        with server.connect() as c:
-            for role in ("zoo_owner", "zoo_reader", "zoo_super SUPERUSER"):
-                c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+        server.roles("zoo_owner", "zoo_reader", "zoo_super SUPERUSER")
         db = server.fresh("zoo")
         with open(os.path.join(HERE, "zoo.sql"), encoding="utf-8") as f, server.connect(db) as c:
             c.execute(f.read())

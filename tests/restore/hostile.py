@@ -146,10 +146,7 @@ COMMENT ON TABLE h.t IS 'a comment';
 def source(world):
     def make():
         server = world.server()
-        with server.connect() as c:
-            # Other cases on the server have roles of these names, too.
-            for role in ("tenant", "modest"):
-                c.execute(f"DO $$BEGIN CREATE ROLE {role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+        server.roles("tenant LOGIN", "modest LOGIN")
         db = server.fresh("hostile")
         with server.connect(db) as c:
             c.execute(SOURCE)

@@ -39,9 +39,7 @@ def one(world, more, before, form):
 def newest(world):
     """Into 18, against pg_restore 18 with the same flags."""
     server = world.server(NEW)
-    with server.connect() as c:
-        for role in ("zoo_owner", "zoo_reader", "zoo_super"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+    server.roles("zoo_owner", "zoo_reader", "zoo_super")
     for form in "cd":
         path = flags.archive(world, form)
         for more in (["-1"], ["--transaction-size=5"], ["--transaction-size=5", "-O"]):
@@ -131,9 +129,7 @@ def stopped(world):
         c.execute("BEGIN; LOCK TABLE public.b IN ACCESS EXCLUSIVE MODE")
         child = firn(server, "target", path, "-1", "-a", wait=False)
         with server.connect() as other:
-            while not other.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'COPY%'").fetchall():
-                assert child.poll() is None, child.read()
-                time.sleep(0.05)
+            child.until(other, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'COPY%'")
         child.process.send_signal(signal.SIGINT)
         run = child.wait()
         assert run.code == 130, run.out
@@ -151,10 +147,7 @@ def lost(world):
         c.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN NULL; END $$")
         c.execute("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()")
         child = firn(server, "target", path, "-1", "-a", "--log-format=json", wait=False)
-        sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COMMIT%' AND wait_event = 'PgSleep'"
-        while not c.execute(sql).fetchall():
-            assert child.poll() is None, child.read()
-            time.sleep(0.05)
+        child.until(c, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COMMIT%' AND wait_event = 'PgSleep'")
         run = child.wait()
         assert run.code == 1 and "not known" in run.out and '"unchanged"' not in run.out, run.out
 

@@ -248,8 +248,7 @@ def names(world):
     with server.connect() as c:
         c.execute('DROP DATABASE IF EXISTS "Odd \'Data""base\\"')
         c.execute('CREATE DATABASE "Odd \'Data""base\\" TEMPLATE template0')
-        for role in ('"select"', '"Ro\'le\\"', "json_table", "plain"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+    server.roles('"select"', '"Ro\'le\\"', "json_table", "plain")
     with server.connect(odd) as c:
         c.execute("ALTER DATABASE \"Odd 'Data\"\"base\\\" SET standard_conforming_strings = off")
         for number, owner in enumerate(('"select"', '"Ro\'le\\"', "json_table", "plain")):
@@ -387,9 +386,7 @@ def restored(server, db, path):
 def new_flags(world):
     """Flags of 18 that choose, restored: as pg_restore."""
     new = world.server(NEW)
-    with new.connect() as c:
-        for role in ("zoo_owner", "zoo_reader", "zoo_super"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+    new.roles("zoo_owner", "zoo_reader", "zoo_super")
     db = world.once("like18", lambda: restored(new, "like18", flags.archive(world)))
     path = world.archive("zoo-18-statistics", lambda p: new.archive(db, p, "c", extra=("--statistics",)))
     for chosen, before in ((["--no-data"], False), (["--no-policies"], False), (["--no-schema"], True), (["--statistics-only"], True),

@@ -277,9 +277,7 @@ def crossed_stopped(world, version):
             child = firn(server, "target", path, *proxy.where("target"), *flag("sales", "other"), *args, where=False, wait=False)
             try:
                 with server.connect() as c:
-                    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock' AND query LIKE '%pg_ts_parser%'"
-                    while child.poll() is None and not c.execute(waiting).fetchone():
-                        time.sleep(0.01)
+                    child.until(c, "SELECT 1 FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock' AND query LIKE '%pg_ts_parser%'")
                 child.process.send_signal(signal.SIGINT)
                 run = child.wait(px.PATIENCE)
             finally:

@@ -13,9 +13,8 @@ SECRET = "geheimnis"
 def archive(world):
     """Objects that hold passwords, and whose restore fails."""
     server = world.server()
+    server.roles("confidant", "stranger")
     with server.connect(server.fresh("confided")) as c:
-        for role in ("confidant", "stranger"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
         c.execute("CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER far FOREIGN DATA WRAPPER nowhere")
         c.execute(f"CREATE USER MAPPING FOR confidant SERVER far OPTIONS (\"user\" 'me', password '{SECRET}')")
         c.execute(f"CREATE SUBSCRIPTION heard CONNECTION 'host=nowhere password={SECRET}' PUBLICATION p WITH (connect = false)")

@@ -84,9 +84,7 @@ def across(world):
     """An archive of another version: objects by kind, name and owner."""
     path = archive(world)
     server = world.server(NEW)
-    with server.connect() as c:
-        for role in ("zoo_owner", "zoo_reader", "zoo_super SUPERUSER"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+    server.roles("zoo_owner", "zoo_reader", "zoo_super SUPERUSER")
     server.fresh("target")
     run = firn(server, "target", path, "--verify=checksums", "--pg-dump", os.path.join(server.bin, "pg_dump"),
                env=server.env).ok()

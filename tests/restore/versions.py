@@ -47,9 +47,7 @@ def into(world, path, version, jobs=3):
 def zoo(world, source, target, by_newer):
     """The same for an object of each kind."""
     flags.source(world)
-    with world.server(NEW).connect() as c:
-        for role in ("zoo_owner", "zoo_reader", "zoo_super"):
-            c.execute(f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN END $$")
+    world.server(NEW).roles("zoo_owner", "zoo_reader", "zoo_super")
     if source == NEW:
         server = world.server(NEW)
 
