@@ -32,8 +32,10 @@ const ABANDON: Duration = Duration::from_secs(10);
 
 /// After so long uploads are given up a second time.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a run that is to end waits for what it has begun and would leave in doubt: the name of an upload, the manifest.
-const BEGUN: Duration = Duration::from_secs(5);
+/// How long a run that is to end waits for the name of an upload that it has begun.
+const NAMED: Duration = Duration::from_secs(5);
+/// How long it waits for its manifest, and then for its removal.
+const SEALED: Duration = Duration::from_secs(10);
 
 /// Objects below a prefix.
 pub struct RemoteDestination {
@@ -159,7 +161,7 @@ impl RemoteDestination {
 
     /// After an error the manifest may be there or not. It goes, if it is this run's: what nobody has looked at is no backup.
     fn take_back(&self, store: &Store, text: &Bytes, e: Error) -> Error {
-        let late = self.shared.late();
+        let late = self.shared.late(SEALED);
         let gone = holds(store, manifest::FILE, text, &late).and_then(|found| match found {
             true => store.delete(manifest::FILE, &late).map_err(store_error),
             false => Ok(()),
@@ -215,10 +217,10 @@ fn gone() -> Error {
 }
 
 impl Shared {
-    /// Whether it is time to give up what has been begun: a while after the run is to end.
-    fn late(&self) -> impl Fn() -> bool + '_ {
+    /// Whether it is time to give up what has been begun: so long after the run is to end.
+    fn late(&self, patience: Duration) -> impl Fn() -> bool + '_ {
         let since = OnceLock::new();
-        move || self.halt.is_set() && since.get_or_init(Instant::now).elapsed() > BEGUN
+        move || self.halt.is_set() && since.get_or_init(Instant::now).elapsed() > patience
     }
 
     /// What each thread does until there is no more work.
@@ -340,7 +342,7 @@ impl Destination for RemoteDestination {
         self.shared.halt.check()?;
         let text = Bytes::from(manifest.to_text()?);
         // From here on the manifest may be there. Nothing ends the run until that is known and looked at, but its patience.
-        let late = self.shared.late();
+        let late = self.shared.late(SEALED);
         let named = store.put(manifest::FILE, text.clone(), &late).map_err(store_error);
         // Whoever takes the place exchanges the marker, and whoever removes the backup writes his note, and then looks for the manifest.
         // If neither is there now, he will find it.
@@ -405,7 +407,8 @@ impl ObjectOutput {
         }
         let store = Store::open(&self.shared.options, || {}).map_err(store_error)?;
         // What is begun and has no name yet cannot be given up.
-        let upload = store.upload_begin(&self.key, &self.shared.late()).map_err(store_error)?;
+        let upload =
+            store.upload_begin(&self.key, &self.shared.late(NAMED)).map_err(store_error)?;
         lock(&self.shared.open).insert(self.key.clone(), upload.clone());
         self.shared.halt.check()?;
         let (key, state) = (self.key.clone(), Mutex::default());
