@@ -337,6 +337,24 @@ def half_marker(cluster):
     assert "manifest.json.tmp" not in names(path)
 
 
+def last_of_all(cluster):
+    """A backup that was taken for dead is killed when all was removed but what it just writes: that keeps nobody away, and goes."""
+    source(cluster)
+    parent = some(cluster, "ages", [1])
+    for path in (os.path.join(parent, name) for name in ("slow", "other")):
+        _, making = slow(cluster, path, "rename:manifest.json")
+        making.kill()
+        making.communicate()
+        for name in names(path):
+            if not name.endswith(".tmp"):
+                os.remove(os.path.join(path, name))
+        assert len(names(path)) == 1 and states(cluster, parent)[os.path.basename(path)] == "expired", names(path)
+    firn(cluster, "backup", "small", path)
+    sound(cluster, path)
+    told = expire.expire(cluster, parent, "--keep=2").stdout
+    assert names(parent) == ["d001", "other"], told
+
+
 def unreadable(cluster):
     """Folders and manifests that cannot be read, and backups that cannot be removed, are told of and keep nothing else from its turn."""
     source(cluster)
@@ -363,4 +381,4 @@ def unreadable(cluster):
 
 CASES = {"expire finished meanwhile": finished_meanwhile, "expire taken for dead": taken_for_dead, "expire overwritten alive": overwritten_alive,
          "expire overwritten and expired": overwritten_and_expired, "expire overwritten asleep": overwritten_asleep,
-         "expire overwritten twice": overwritten_twice, "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire half marker": half_marker, "expire unreadable": unreadable}
+         "expire overwritten twice": overwritten_twice, "expire manifest named": named, "expire overwriter killed": overwriter_killed, "expire half marker": half_marker, "expire last of all": last_of_all, "expire unreadable": unreadable}

@@ -95,7 +95,9 @@ pub fn survey(place: &Place, depth: usize, halt: &Halt) -> Result<(Vec<Lot>, Vec
         let ours = || files.iter().filter(|file| standing.owns(own_name(file)));
         let foreign = files.iter().find(|file| !standing.owns(own_name(file)));
         // A manifest that was there and is not goes first of all.
-        let going = has(manifest::FILE) && matches!(standing, Standing::Bare);
+        let mut going = has(manifest::FILE) && matches!(standing, Standing::Bare);
+        // Nor is what one that was taken for dead has left, and a kill, when all else was removed.
+        going |= files.iter().all(|file| manifest::is_temporary(own_name(file)));
         lots.push(Lot {
             name,
             size: ours().map(|file| file.size).sum(),

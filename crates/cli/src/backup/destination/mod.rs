@@ -137,6 +137,10 @@ fn judge<'a>(
             key = true;
             continue;
         }
+        // It says nothing, and is in nobody's way.
+        if manifest::is_temporary(name) {
+            continue;
+        }
         if !manifest::is_backup_file(name) {
             return Ok(Found::Foreign(name.to_string()));
         }
@@ -242,6 +246,8 @@ mod tests {
         assert_eq!(judged(&["expired.json", "manifest.json"]), Found::Complete);
         let temporary = manifest::temporary(manifest::MARKER);
         assert_eq!(judged(&["unfinished.json", &temporary]), Found::Incomplete);
+        assert_eq!(judged(&[&temporary]), Found::Nothing);
+        assert_eq!(judged(&[&temporary, "toc.dat"]), Found::Archive);
         assert_eq!(judged(&["toc.dat.tmp"]), Found::Foreign("toc.dat.tmp".into()));
         assert_eq!(judged(&["toc.dat", "manifest.json", "12.dat"]), Found::Complete);
         assert_eq!(judged(&["toc.dat", "letter.odt"]), Found::Foreign("letter.odt".into()));

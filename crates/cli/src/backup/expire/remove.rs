@@ -81,8 +81,16 @@ fn look(place: &Place, lot: &Lot) -> Result<Seen> {
         (Standing::Unfinished { text, .. }, Some(found)) if found == *text => Seen::Same,
         (_, Some(_)) => Seen::Other,
         (_, None) if doomed => Seen::Going,
-        (_, None) if place.list(0)?.0.iter().all(|file| file.name.ends_with('/')) => Seen::Gone,
-        (_, None) => Seen::Other,
+        (_, None) => {
+            let mut left = place.list(0)?.0;
+            left.retain(|file| !file.name.ends_with('/'));
+            match left.iter().all(|file| manifest::is_temporary(&file.name)) {
+                true if left.is_empty() => Seen::Gone,
+                // All else was removed before.
+                true => Seen::Going,
+                false => Seen::Other,
+            }
+        }
     })
 }
 
