@@ -2,6 +2,7 @@
 forwarding lists, stripes without a living row; and that they take nothing else."""
 import os
 import random
+import signal
 import threading
 import time
 
@@ -574,10 +575,56 @@ def horizons_that_go_back(cluster):
             c.execute("RESET enable_seqscan; DROP TABLE gone")
 
 
+def places_given_out_again(cluster):
+    """A scan of tombstones that VACUUM overtakes: the places of those that it is on its way to have other rows then, some of which every
+    snapshot sees."""
+    folder = os.path.join(cluster.root, "places")
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o777)
+    with cluster.connect() as c, cluster.connect() as reader:
+        c.execute("DROP SERVER IF EXISTS places CASCADE; SET firn.bulk_threshold = 0")
+        c.execute(f"CREATE SERVER places FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{folder}')")
+        c.execute("CREATE TABLE placed (id int) USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("SET firn.stripe_rows = 2000; INSERT INTO placed SELECT generate_series(1, 2000)")
+        c.execute("SET firn.stripe_rows = 10; INSERT INTO placed SELECT generate_series(2001, 8000)")
+        c.execute("DELETE FROM placed WHERE id = 1")
+        c.execute("BEGIN; DELETE FROM placed WHERE id BETWEEN 2 AND 2000; ROLLBACK")
+        pid = reader.info.backend_pid
+        reader.execute("SET max_parallel_workers_per_gather = 0; SET firn.crash_point = 'tombstone-seen+stop'")
+        result = []
+
+        def read():
+            try:
+                result.append(reader.execute("SELECT count(id), sum(id) FROM placed").fetchone())
+            except psycopg.Error as e:
+                result.append(e)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            deadline = time.time() + 60
+            while stat_of(pid) != "T":
+                assert time.time() < deadline and thread.is_alive(), result
+                time.sleep(0.01)
+            c.execute("VACUUM (INDEX_CLEANUP on) placed")
+            assert c.execute("SELECT firn.offload('placed', 'places')").fetchone() == (601,)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        thread.join(60)
+        assert result == [(7999, 8000 * 8001 // 2 - 1)], result
+        assert c.execute("SELECT count(id), sum(id) FROM placed").fetchone() == result[0]
+        c.execute("DROP TABLE placed; DROP SERVER places")
+
+
+def stat_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
 CASES = [deleted_rows_lose_their_entries, rolled_back_loads_lose_their_entries, dead_stripes_go, anchors_go,
          forwarding_lists_go, autovacuum_does_it_too, lockers_and_vacuum, many_tables, loads_go_on,
          held_tombstones_are_left, frozen_anchors, note_is_made, other_defaults, snapshots_beside_tidying, databases_owner,
-         others_temporary_tables, horizons_that_go_back]
+         others_temporary_tables, horizons_that_go_back, places_given_out_again]
 
 
 def run(tally, pattern):

@@ -4,7 +4,7 @@
 use super::keys;
 use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::{seq_of, unsigned_of, RowView};
-use crate::pg::{error, ChunkKey, Kind, Snap, SnapKind, Toast};
+use crate::pg::{error, guc, ChunkKey, Kind, Snap, SnapKind, Toast};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -171,6 +171,7 @@ fn within(
     for (from, low, high) in spans(slot, rows) {
         let ended = toast.scan(low.id, low.seq, high.seq, snap, false, |key, row| {
             let linear = (from >> 32 << 32) | u64::from(unsigned_of(key.seq));
+            guc::crash_point("tombstone-seen");
             visit(key, row, (linear - base) as u32)
         });
         if ended.is_some() {

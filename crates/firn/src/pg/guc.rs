@@ -147,7 +147,7 @@ fn text(raw: *mut core::ffi::c_char) -> String {
 /// Developer setting for crash tests: when `firn.crash_point` names this point, the backend kills
 /// itself as `kill -9` would, and PostgreSQL restarts from its log. With `+wal` behind the name all that
 /// was logged so far reaches the disk before; without, what was logged last is lost. With `#3` behind that, the third
-/// time that it comes there.
+/// time that it comes there. With `+stop` behind the name it is not killed, but stops until it is told to go on.
 pub fn crash_point(name: &str) {
     // SAFETY: as above; kill on ourselves.
     unsafe {
@@ -156,23 +156,23 @@ pub fn crash_point(name: &str) {
         }
         let wanted = text(CRASH_POINT);
         let (wanted, times) = wanted.split_once('#').unwrap_or((&wanted, "1"));
-        let (wanted, flush) = match wanted.strip_suffix("+wal") {
-            Some(wanted) => (wanted, true),
-            None => (wanted, false),
-        };
+        let (wanted, how) = wanted.split_once('+').unwrap_or((wanted, ""));
         if wanted == name {
             static mut REACHED: u32 = 0;
             REACHED += 1;
             if times.parse() != Ok(REACHED) {
                 return;
             }
-            if flush {
+            if how == "wal" {
                 super::wal::flush_all();
             }
-            libc_kill(std::process::id() as i32, 9);
+            libc_kill(std::process::id() as i32, if how == "stop" { SIGSTOP } else { SIGKILL });
         }
     }
 }
+
+const SIGKILL: i32 = 9;
+const SIGSTOP: i32 = 19;
 
 unsafe extern "C" {
     static autovacuum_work_mem: i32;

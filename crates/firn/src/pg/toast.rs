@@ -198,7 +198,12 @@ impl Toast {
                 let copy = copies.then(|| self.copy(&*tuple, (*filled).buffer));
                 let mut copied = copy.as_ref().map(|(_, tuple)| *tuple);
                 let view = RowView { tuple: copied.as_mut().map_or(tuple, |t| &raw mut *t) };
+                // A scan by an MVCC snapshot lets go of the index's page and trusts that it sees no row that is put at a place which
+                // VACUUM has freed since. Pinned rows everybody sees, at once.
                 let key = view.key();
+                if key.id != id || !(low..=high).contains(&key.seq) {
+                    continue;
+                }
                 if let ControlFlow::Break(b) = visit(key, &view) {
                     found = Some(b);
                     break;
