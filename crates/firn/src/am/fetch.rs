@@ -3,7 +3,7 @@
 use super::known::KnownStripes;
 use crate::directory::{tombstones, Directory};
 use crate::pg::datum::Datum;
-use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
     handle_for, layout, pending_row, stripe_row, Held, Layout, RowBuffer, StripeHandle,
 };
@@ -189,6 +189,8 @@ impl Fetcher {
         matches!(at.place, Place::Reserved)
             && snap.kind() == SnapKind::Dirty
             && !lock::holds_light()
+            && !xact::is_ours(at.xmin)
+            && xact::is_in_progress(at.xmin)
             && self.table.has_unique_expressions()
     }
 

@@ -104,6 +104,10 @@ pub fn hides(table: Rel, origin: Tid, deleter: u32, snap: Snap) -> bool {
     if !xact::reports_reads() && !may_have_changed(table) {
         return false;
     }
+    // Nobody has followed a move that has not been committed.
+    if !xact::reports_reads() && xact::is_in_progress(deleter) {
+        return false;
+    }
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return false };
     if directory.toast.is_empty() {
         return false;

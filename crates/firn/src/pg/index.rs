@@ -379,6 +379,7 @@ pub(super) unsafe fn validate(
         state: (&raw mut missing).cast(),
         scan: std::ptr::null_mut(),
     };
+    super::Toast::lock(Rel::of(table));
     // The row store under this very snapshot, then the stripes.
     let scan = super::ext::guarded(|| {
         super::tableam_scan::begin(

@@ -1,7 +1,7 @@
 //! jsonb as its text, which is how stripes have it, so that any reader of Parquet understands it. A value that its text could
 //! not surely be read from again keeps PostgreSQL's own form.
 
-use super::datum::Datum;
+use super::datum::{with_varlena, Datum};
 use super::{error, memory, Kind};
 use pgrx::pg_sys;
 
@@ -9,27 +9,75 @@ use pgrx::pg_sys;
 /// level, some 150 bytes of stack, and who reads may have less of that left than who wrote: jsonb itself is read without.
 const MOST_LEVELS: usize = 64;
 
-/// Bytes of a value up to which it is kept as text, which may have six times as many: of a gigabyte there could be no string.
+/// Bytes of a value, and of its text, up to which it is kept as text: of a gigabyte there could be no string.
 const MOST_BYTES: usize = 64 << 20;
+
+/// Bytes of a value up to which its text, whatever is in it, is no gigabyte: a number of twelve can have 131,072 digits.
+const NOT_LOOKED_THROUGH: usize = 64 << 10;
+
+/// How much longer than the value its text may be.
+const MOST_GROWTH: usize = 16;
 
 /// Call `f` with the text of a jsonb; false, without doing so, when it is not to be kept as text.
 pub fn with_text(value: Datum, f: impl FnOnce(&[u8])) -> bool {
     // SAFETY: a jsonb datum; jsonb_out returns a palloc'ed C string.
     memory::scratch(|| unsafe {
-        if pg_sys::toast_raw_datum_size(pg_sys::Datum::from(value)) > MOST_BYTES {
+        let size = pg_sys::toast_raw_datum_size(pg_sys::Datum::from(value));
+        if size > MOST_BYTES {
+            return false;
+        }
+        let plain = pg_sys::pg_detoast_datum(value as *mut pg_sys::varlena);
+        if size > NOT_LOOKED_THROUGH && most_text(plain) > MOST_BYTES {
             return false;
         }
         let text = pg_sys::OidOutputFunctionCall(
             pg_sys::Oid::from(pg_sys::F_JSONB_OUT),
-            pg_sys::Datum::from(value),
+            pg_sys::Datum::from(plain),
         );
         let text = std::ffi::CStr::from_ptr(text).to_bytes();
-        let fits = !is_nested_deeper(text, MOST_LEVELS);
+        let fits = text.len() <= 1_024 + MOST_GROWTH * size && !is_nested_deeper(text, MOST_LEVELS);
         if fits {
             f(text);
         }
         fits
     })
+}
+
+/// Bytes that the text of a jsonb has at most.
+unsafe fn most_text(value: *mut pg_sys::varlena) -> usize {
+    let root = &raw mut (*(value as *mut pg_sys::Jsonb)).root;
+    let mut at = pg_sys::JsonbIteratorInit(root);
+    let mut part: pg_sys::JsonbValue = std::mem::zeroed();
+    let mut bytes = 0;
+    loop {
+        use pg_sys::{jbvType as T, JsonbIteratorToken as Token};
+        let token = pg_sys::JsonbIteratorNext(&mut at, &mut part, false);
+        bytes += match token {
+            Token::WJB_DONE => return bytes,
+            Token::WJB_KEY | Token::WJB_VALUE | Token::WJB_ELEM => match part.type_ {
+                // Each byte as \u001f.
+                T::jbvString => 6 * part.val.string.len as usize + 4,
+                T::jbvNumeric => with_varlena(part.val.numeric as usize, most_digits) + 2,
+                _ => 8,
+            },
+            _ => 4,
+        };
+    }
+}
+
+/// Characters that a numeric's text has at most. Layout: src/backend/utils/adt/numeric.c.
+fn most_digits(bytes: &[u8]) -> usize {
+    let word = |at: usize| {
+        bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+    };
+    match word(0) {
+        // A short one has at most 64 groups of four digits before the point, and 63 digits behind it.
+        header if header & 0x8000 != 0 => 4 * 64 + 63 + 2,
+        header => {
+            let groups = usize::try_from(word(2) as i16 + 1).unwrap_or(1).max(1);
+            4 * groups + usize::from(header & 0x3FFF) + 2
+        }
+    }
 }
 
 /// The datum of jsonb text, as bytes of a varlena (header included).
@@ -79,7 +127,16 @@ fn is_nested_deeper(text: &[u8], most: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_nested_deeper;
+    use super::{is_nested_deeper, most_digits};
+
+    #[test]
+    fn digits_of_numbers() {
+        let long = |header: u16, weight: i16| [header.to_le_bytes(), weight.to_le_bytes()].concat();
+        assert!(most_digits(&long(0, 32_767)) > 131_071);
+        assert!((1..600).contains(&most_digits(&long(500, -120))));
+        assert!(most_digits(&long(0x3FFF, 0)) > 16_383);
+        assert!((300..400).contains(&most_digits(&0x8000_u16.to_le_bytes())));
+    }
 
     #[test]
     fn levels_of_text() {

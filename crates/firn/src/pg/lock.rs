@@ -5,7 +5,8 @@ use super::toast::raw_tid;
 use super::{attempt, guc, xact, Rel};
 use firn_format::Tid;
 use pgrx::pg_sys;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::time::Duration;
 
 const EXCLUSIVE: i32 = pg_sys::ExclusiveLock as i32;
@@ -92,28 +93,43 @@ impl Drop for AllocationLock {
     }
 }
 
+/// Tables whose look-ups have been made ready in a transaction and subtransaction.
+#[derive(Default)]
+struct Ready {
+    within: (u32, u32),
+    tables: HashSet<u32>,
+}
+
 thread_local! {
-    /// The relation whose look-ups were made ready last, and in which transaction and subtransaction.
-    static READY: Cell<(u32, u32, u32)> = const { Cell::new((0, 0, 0)) };
+    static READY: RefCell<Ready> = RefCell::default();
+    /// The one that was asked for last.
+    static LAST: Cell<(u32, (u32, u32))> = const { Cell::new((0, (0, 0))) };
 }
 
 /// PostgreSQL looks at the row of an equal key while it has a page of the index in its hands: interrupts wait then, and no
 /// deadlock would be found. Whatever is to be waited for, such as a REINDEX of the TOAST relation's index, is waited for
-/// here, before that.
+/// here, before that. The lock is the one that a writer of stripes or of large values takes: none is made stronger later.
 #[inline]
 pub(super) unsafe fn before_indexes(rel: pg_sys::Relation) {
     if !(*(*rel).rd_rel).relhasindex {
         return;
     }
-    let now = (
-        (*rel).rd_id.to_u32(),
-        super::ext::local_transaction(),
-        super::ext::direct::GetCurrentSubTransactionId(),
-    );
-    if READY.get() != now {
+    let within =
+        (super::ext::local_transaction(), super::ext::direct::GetCurrentSubTransactionId());
+    let asked = ((*rel).rd_id.to_u32(), within);
+    if LAST.get() != asked {
         super::ext::callback(|| {
-            super::Toast::lock_reading(Rel::of(rel));
-            READY.set(now);
+            let is_new = READY.with_borrow_mut(|ready| {
+                if ready.within != within {
+                    *ready = Ready { within, tables: HashSet::new() };
+                }
+                !ready.tables.contains(&asked.0)
+            });
+            if is_new {
+                super::Toast::lock(Rel::of(rel));
+                READY.with_borrow_mut(|ready| ready.tables.insert(asked.0));
+            }
+            LAST.set(asked);
         });
     }
 }

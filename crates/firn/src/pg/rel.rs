@@ -198,7 +198,8 @@ impl Rel {
         };
         super::tableam_ddl::index_oids(self).iter().any(excludes)
     }
-    /// It has an index with expressions by which rows may be in conflict.
+    /// It has a unique index with expressions. (Exclusion constraints look at the values of such a row where their index may be wrong only,
+    /// and tables that have one of these take no row in bulk.)
     pub fn has_unique_expressions(self) -> bool {
         let is_such = |oid: &u32| {
             let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
@@ -207,7 +208,7 @@ impl Rel {
                 let raw = index.rel().0;
                 let form = (*raw).rd_index;
                 !form.is_null()
-                    && ((*form).indisunique || (*form).indisexclusion)
+                    && (*form).indisunique
                     && !pg_sys::RelationGetIndexExpressions(raw).is_null()
             }
         };

@@ -108,17 +108,9 @@ impl Toast {
         }
     }
 
-    /// Lock what reading a table's TOAST relation takes, to the end of the transaction.
-    pub(super) fn lock_reading(table: Rel) {
-        let Some(toast) = Toast::open(table, LockMode::AccessShare) else { return };
-        // SAFETY: open relations; the locks that were taken to open them are given back, these are not.
-        unsafe {
-            let lock = pg_sys::AccessShareLock as i32;
-            pg_sys::LockRelationOid((*toast.raw()).rd_id, lock);
-            for i in 0..toast.index_count as usize {
-                pg_sys::LockRelationOid((**toast.indexes.add(i)).rd_id, lock);
-            }
-        }
+    /// Lock a table's TOAST relation and its indexes as who writes values does, to the end of the transaction.
+    pub(super) fn lock(table: Rel) {
+        drop(Toast::open(table, LockMode::RowExclusive));
     }
 
     /// The relation has this block.
