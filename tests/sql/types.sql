@@ -51,15 +51,20 @@ CREATE TABLE deep (id int PRIMARY KEY, j jsonb, k jsonb, n int);
 INSERT INTO deep SELECT i, (repeat('[', d) || '1.50' || repeat(']', d))::jsonb, CASE WHEN i > 3 THEN (repeat('{"k[": ', d) || '"[{\""' || repeat('}', d))::jsonb END, i
   FROM unnest(ARRAY[1, 64, 63, 65, 5000, 2, 10000, 0]) WITH ORDINALITY u(d, i);
 INSERT INTO deep SELECT i, to_jsonb(i), '{"a": [1, "[["]}', i FROM generate_series(11, 40) i;
-INSERT INTO deep SELECT 50, ('[' || string_agg('1e131071', ',') || ', "' || repeat('\u0001', 300) || '"]')::jsonb, to_jsonb(repeat(chr(1), 3000)), 50 FROM generate_series(1, 9000);
-INSERT INTO deep VALUES (51, '[1e131071, 1e-16383, 1.5, 12345678901234567890123456789.123456789]', '"s"', 51);
 SELECT settle('deep'); SET firn.bulk_threshold = 0;
 INSERT INTO deep SELECT id + 100, j, k, n FROM deep;
 SET max_stack_depth = '100kB';
-SELECT id, length(j::text), md5(j::text), md5(k::text) FROM deep WHERE id % 100 <> 50 ORDER BY id; SELECT id, jsonb_array_length(j), j -> 8000 = '1e131071', j -> 9000, length(k ->> 0), length(k::text) FROM deep WHERE id % 100 = 50 ORDER BY id;
+SELECT id, length(j::text), md5(j::text), md5(k::text) FROM deep ORDER BY id;
 SELECT count(j), count(k), count(j -> 0), count(j #>> '{0,0}'), sum(length(k ->> 'k[')) FROM deep; SELECT id FROM deep WHERE j = '[[1.5]]' OR k @> '{"a": [1]}' ORDER BY id;
-UPDATE deep SET n = n + 1 WHERE id % 2 = 1; SELECT count(j), sum(n), count(DISTINCT j), count(DISTINCT md5(k::text)) FROM deep; VACUUM ANALYZE deep; SELECT settle('deep'); SELECT md5(string_agg(j::text || coalesce(k::text, ''), ',' ORDER BY id)) FROM deep WHERE id % 100 <> 50;
+UPDATE deep SET n = n + 1 WHERE id % 2 = 1; SELECT count(j), sum(n), count(DISTINCT j), count(DISTINCT md5(k::text)) FROM deep; VACUUM ANALYZE deep; SELECT settle('deep'); SELECT md5(string_agg(j::text || coalesce(k::text, ''), ',' ORDER BY id)) FROM deep;
 RESET max_stack_depth; RESET firn.bulk_threshold; DROP TABLE deep;
+-- Values whose text is much longer than they are, or longer than a text can be.
+CREATE TABLE long (id int PRIMARY KEY, j jsonb, k jsonb, n int); INSERT INTO long SELECT i, to_jsonb(i), '{"a": [1, "[["]}', i FROM generate_series(11, 40) i;
+INSERT INTO long SELECT 50, ('[' || string_agg('1e131071', ',') || ', "' || repeat('\u0001', 300) || '"]')::jsonb, to_jsonb(repeat(chr(1), 3000)), 50 FROM generate_series(1, 9000);
+INSERT INTO long VALUES (51, '[1e131071, 1e-16383, 1.5, 12345678901234567890123456789.123456789]', '"s"', 51);
+SELECT settle('long'); SET firn.bulk_threshold = 0; INSERT INTO long SELECT id + 100, j, k, n FROM long;
+SELECT id, jsonb_array_length(j), j -> 8000 = '1e131071', md5((j -> 9000)::text), length(k ->> 0), length(k::text) FROM long WHERE id % 100 = 50 ORDER BY id; SELECT id, md5(j::text), k FROM long WHERE id % 100 <> 50 ORDER BY id;
+SELECT settle('long'); SELECT id, j -> 0 = '1e131071', n FROM long WHERE id % 100 >= 50 ORDER BY id; RESET firn.bulk_threshold; DROP TABLE long;
 SELECT roundtrip('xid', '0', '4294967295');
 SELECT roundtrip('inet', '127.0.0.1', '10.0.0.0/8', '::1', '2001:db8::/32');
 SELECT roundtrip('cidr', '10.0.0.0/8', '2001:db8::/32');

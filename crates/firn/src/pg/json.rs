@@ -74,7 +74,7 @@ fn most_digits(bytes: &[u8]) -> usize {
         // A short one has at most 64 groups of four digits before the point, and 63 digits behind it.
         header if header & 0x8000 != 0 => 4 * 64 + 63 + 2,
         header => {
-            let groups = usize::try_from(word(2) as i16 + 1).unwrap_or(1).max(1);
+            let groups = usize::try_from(i32::from(word(2) as i16) + 1).unwrap_or(1).max(1);
             4 * groups + usize::from(header & 0x3FFF) + 2
         }
     }
