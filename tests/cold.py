@@ -7,6 +7,7 @@ import duckdb
 import psycopg
 import pyarrow.parquet
 
+from harness.alone import alone
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway
 
@@ -84,16 +85,6 @@ def partitions(cluster):
         c.execute("INSERT INTO p SELECT i, '2020-04-02' FROM generate_series(1, 100) i")
         assert c.execute("SELECT local_bytes > 0, cold_bytes FROM firn.table_info('p4')").fetchone() == (True, 0)
         c.execute("DROP TABLE p, p1")
-
-
-def alone(c):
-    """Wait until nobody else has a snapshot or a transaction, which keep VACUUM from what they may see."""
-    end = time.time() + 120
-    others = ("SELECT pid, backend_type, state, query FROM pg_stat_activity "
-              "WHERE pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)")
-    while found := c.execute(others).fetchall():
-        assert time.time() < end, found
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

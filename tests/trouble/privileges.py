@@ -3,6 +3,7 @@ import os
 
 import psycopg
 
+from harness.alone import alone
 from harness.store import KEY, SECRET
 from trouble.common import expect, fresh, intact
 
@@ -123,6 +124,7 @@ def foreign_code(cluster):
             END $$""")
         c.execute("RESET ROLE")
         path = c.execute("SHOW search_path").fetchone()
+        alone(c)
         assert c.execute("SELECT firn.compact('f')").fetchone() == (5,)
         assert len(notices) >= 5 and set(notices) == {"as the_owner"}, notices
         assert c.execute("SELECT current_user").fetchone() == ("postgres",)
