@@ -204,11 +204,10 @@ pub struct Args {
     /// disable triggers during data-only restore
     #[arg(long)]
     pub disable_triggers: bool,
-    /// with -f, -1 or --transaction-size: superuser user name to use for disabling triggers
+    /// superuser user name to use for disabling triggers
     #[arg(short = 'S', long, value_name = "NAME")]
     pub superuser: Option<String>,
-    /// with -f, -1 or --transaction-size: use SET SESSION AUTHORIZATION commands instead of ALTER OWNER commands to set
-    /// ownership
+    /// use SET SESSION AUTHORIZATION commands instead of ALTER OWNER commands to set ownership
     #[arg(long)]
     pub use_set_session_authorization: bool,
     /// with -f: use provided string as psql \restrict key
@@ -272,6 +271,12 @@ impl Args {
                     .hint(format!("Rules are: all, {}.", names.join(", ")))
             })?;
             *place(&mut rules) = false;
+        }
+        if self.use_set_session_authorization && !self.no_owner {
+            // What several entries become has no owner to run it.
+            let whole = Rules::all(false);
+            let Rules { skip_empty_data, copy_freeze, split_data, .. } = rules;
+            rules = Rules { skip_empty_data, copy_freeze, split_data, ..whole };
         }
         Ok(rules)
     }
@@ -377,11 +382,6 @@ impl Args {
         self.locked.all_keys()
     }
 
-    /// It is pg_restore's own order, on one connection or in a script, and not a plan for several connections.
-    fn in_order(&self) -> bool {
-        self.file.is_some() || self.one_connection()
-    }
-
     /// Restore on one connection, in pg_restore's order.
     pub fn one_connection(&self) -> bool {
         self.single_transaction || self.transaction_size.is_some()
@@ -398,7 +398,7 @@ impl Args {
             if_exists: self.if_exists,
             create: self.create,
             disable_triggers: self.disable_triggers,
-            superuser: self.superuser.clone().filter(|name| !name.is_empty()),
+            superuser: self.superuser(),
             session_authorization: self.use_set_session_authorization,
             role: self.role.clone(),
             row_security: self.enable_row_security,
@@ -409,6 +409,10 @@ impl Args {
                 None => restrict_key()?,
             },
         })
+    }
+
+    fn superuser(&self) -> Option<String> {
+        self.superuser.clone().filter(|name| !name.is_empty())
     }
 
     /// Connections to work with.
@@ -468,6 +472,8 @@ impl Args {
             analyze: !self.no_analyze,
             strict_names: self.strict_names,
             disable_triggers: self.disable_triggers && rows_only,
+            superuser: self.superuser().filter(|_| self.disable_triggers && rows_only),
+            session_authorization: self.use_set_session_authorization && !self.no_owner,
             truncate: self.truncate_table,
             redirects,
         })

@@ -17,6 +17,8 @@ pub struct Style {
     pub no_owner: bool,
     pub no_tablespaces: bool,
     pub no_table_access_method: bool,
+    /// Each entry is run as its owner, by `SET SESSION AUTHORIZATION`, and so needs no `ALTER … OWNER TO`.
+    pub session_authorization: bool,
 }
 
 /// Tablespaces and access methods that the server does not have, by the statements that would set them. What is to be in one
@@ -60,6 +62,8 @@ pub struct Settings {
     tablespace: Option<Vec<u8>>,
     tableam: Option<Vec<u8>>,
     schema: Option<Vec<u8>>,
+    /// Who the session is; empty for who has connected.
+    user: Vec<u8>,
 }
 
 macro_rules! sql {
@@ -152,7 +156,25 @@ impl Renderer<'_> {
     pub fn before_rows(&self, place: u32, settings: &mut Settings) -> Vec<u8> {
         let mut out = Vec::new();
         self.set_schema(&mut out, &self.entry(place), settings);
+        self.become_owner(&mut out, &self.entry(place), settings);
         out
+    }
+
+    /// The statement by which the session is another user for the rest of the transaction; empty: who has connected.
+    pub fn become_user(&self, user: &[u8], settings: &mut Settings) -> Vec<u8> {
+        let mut out = Vec::new();
+        if settings.user != user {
+            let name = if user.is_empty() { b"DEFAULT".to_vec() } else { quote_literal(user) };
+            sql!(out, "SET LOCAL SESSION AUTHORIZATION ", name, ";\n");
+            settings.user = user.to_vec();
+        }
+        out
+    }
+
+    fn become_owner(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
+        if self.style.session_authorization && !self.style.no_owner {
+            sql!(out, self.become_user(entry.owner, settings));
+        }
     }
 
     /// In archives that say nothing of a search path names are looked up in the entry's schema. What is in none has its
@@ -175,6 +197,7 @@ impl Renderer<'_> {
     /// An entry as `pg_restore` would run it.
     fn original(&self, out: &mut Vec<u8>, place: u32, settings: &mut Settings) {
         let entry = self.entry(place);
+        self.become_owner(out, &entry, settings);
         self.set_schema(out, &entry, settings);
         self.set_storage(out, &entry, settings);
         if self.plan.selects_schemas && entry.desc == b"SCHEMA" && entry.tag == b"public" {
@@ -188,7 +211,10 @@ impl Renderer<'_> {
             // From version 17 on: a list of large objects of one owner with like privileges.
             for oid in large_objects(entry.defn) {
                 sql!(out, "SELECT pg_catalog.lo_create('", oid, "');\n");
-                if !self.style.no_owner && !entry.owner.is_empty() {
+                if !self.style.no_owner
+                    && !self.style.session_authorization
+                    && !entry.owner.is_empty()
+                {
                     sql!(
                         out,
                         "ALTER LARGE OBJECT ",
@@ -209,7 +235,7 @@ impl Renderer<'_> {
         if !out.ends_with(b"\n") {
             out.push(b'\n');
         }
-        self.owner(out, &entry);
+        self.owner(out, &entry, settings);
     }
 
     /// The family whose parent an entry is, if its CHECK constraints come later.
@@ -257,7 +283,7 @@ impl Renderer<'_> {
         settings.tableam = Some(wanted.to_vec());
     }
 
-    fn owner(&self, out: &mut Vec<u8>, entry: &Entry) {
+    fn owner(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
         if entry.relkind == b'p' && !entry.tableam.is_empty() && !self.style.no_table_access_method
         {
             // From version 17 on partitioned tables have an access method, which only a statement of its own sets.
@@ -272,6 +298,13 @@ impl Renderer<'_> {
         }
         if self.style.no_owner || entry.owner.is_empty() || entry.drop_stmt.is_empty() {
             return;
+        }
+        if self.style.session_authorization {
+            // A schema "public" that is not made is handed over all the same, by who may.
+            if entry.desc != b"SCHEMA" || !entry.defn.starts_with(b"--") {
+                return;
+            }
+            sql!(out, self.become_user(b"", settings));
         }
         if let Some(object) = owned_object(entry) {
             sql!(out, "ALTER ", object, " OWNER TO ", quote_ident(entry.owner), ";\n");

@@ -64,6 +64,12 @@ pub struct Terms {
     pub no_table_access_method: bool,
     pub clean: bool,
     pub disable_triggers: bool,
+    /// Who switches them off, if it is not who restores.
+    #[serde(default)]
+    pub superuser: Option<String>,
+    /// Each entry is run as its owner.
+    #[serde(default)]
+    pub session_authorization: bool,
     /// Tables are emptied before they get their rows.
     #[serde(default)]
     pub truncate: bool,
@@ -116,6 +122,10 @@ pub struct Options {
     pub strict_names: bool,
     /// With rows only: triggers of the tables do not fire.
     pub disable_triggers: bool,
+    /// Who switches triggers off, if it is not who restores.
+    pub superuser: Option<String>,
+    /// Run each entry as its owner in place of handing over what it made.
+    pub session_authorization: bool,
     /// With rows only: tables are emptied before they get theirs.
     pub truncate: bool,
     pub redirects: Redirects,
@@ -194,6 +204,8 @@ impl Options {
             no_table_access_method: self.no_table_access_method,
             clean: self.clean,
             disable_triggers: self.disable_triggers,
+            superuser: self.superuser.clone(),
+            session_authorization: self.session_authorization,
             truncate: self.truncate,
             redirects: self.redirects.clone(),
             had_objects: false,
@@ -229,6 +241,7 @@ impl Job<'_> {
             no_owner: terms.no_owner,
             no_tablespaces: terms.no_tablespaces,
             no_table_access_method: terms.no_table_access_method,
+            session_authorization: terms.session_authorization,
         };
         Renderer { toc: self.archive.toc(), plan: &self.plan, style, refused: Refused::default() }
     }

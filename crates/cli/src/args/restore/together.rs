@@ -71,19 +71,6 @@ impl Args {
         if self.restrict_key.as_ref().is_some_and(|key| !valid(key)) {
             return Err(Error::usage("invalid restrict key"));
         }
-        // Several connections know nothing of a session's user.
-        if !self.in_order() && !self.list && !self.dry_run {
-            let needs = "-f/--file, -1/--single-transaction or --transaction-size";
-            let superuser = self.superuser.is_some() && self.disable_triggers;
-            for (option, given) in [
-                ("-S/--superuser", superuser),
-                ("--use-set-session-authorization", self.use_set_session_authorization),
-            ] {
-                if given {
-                    return Err(Error::usage(format!("option {option} requires option {needs}")));
-                }
-            }
-        }
         Ok(())
     }
 }

@@ -106,7 +106,7 @@ impl Renderer<'_> {
             if !table.extras.is_empty() {
                 sql!(out, table.extras, "\n");
             }
-            self.owner(out, &entry);
+            self.owner(out, &entry, settings);
             for ((own, _), index) in family.pairs_with_table(member).iter().zip(&parsed) {
                 self.rename_index(out, table.name, index, *own);
             }

@@ -135,18 +135,20 @@ impl Worker<'_, '_> {
                 }
             };
             let place = site.plan.entries(step as usize)[0] as usize;
-            sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             let silent = match site.terms.disable_triggers {
                 true => table_of_copy(site.archive.toc().entry(place).copy_stmt),
                 false => None,
             };
+            let again = site.again.contains(&(place as u32)) && self.table_made(place).is_some();
             if let Some(table) = silent {
+                sql.extend(self.become_superuser(&mut settings));
                 sql.extend([&b"ALTER TABLE "[..], table, b" DISABLE TRIGGER ALL;\n"].concat());
             }
-            let again = site.again.contains(&(place as u32)) && self.table_made(place).is_some();
             if again {
+                sql.extend(site.renderer.become_user(b"", &mut settings));
                 sql.extend_from_slice(unlogged::BEFORE_ROWS);
             }
+            sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             copied.statements += self.send(connection, &mut sql)?;
             let result = match part {
                 Some(part) => {
@@ -170,9 +172,11 @@ impl Worker<'_, '_> {
             let found =
                 result.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
             if let Some(table) = silent {
+                sql.extend(self.become_superuser(&mut settings));
                 sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
             }
             if again {
+                sql.extend(site.renderer.become_user(b"", &mut settings));
                 sql.extend_from_slice(unlogged::AFTER_ROWS);
             }
             if found.rows < found.sent && self.table_made(place).is_some() {
@@ -191,6 +195,8 @@ impl Worker<'_, '_> {
         {
             return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
         }
+        // The journal is of who restores.
+        sql.extend(site.renderer.become_user(b"", &mut settings));
         match statements {
             Statements::Piece(place) => sql.extend(journal::record_entry(*session, place)),
             _ => {
@@ -205,6 +211,12 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// As `pg_restore` has it: triggers are switched off by the user of `--superuser`, or by who restores.
+    pub(super) fn become_superuser(&self, settings: &mut Settings) -> Vec<u8> {
+        let user = self.site.terms.superuser.as_deref().unwrap_or_default();
+        self.site.renderer.become_user(user.as_bytes(), settings)
     }
 
     pub(super) fn copy_statement(&self, place: usize) -> String {

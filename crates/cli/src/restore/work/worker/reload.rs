@@ -25,10 +25,12 @@ impl Worker<'_, '_> {
         let (connection, _) = self.connection.as_ref().ok_or_else(cancelled)?;
         let reload = &site.terms.facts.reloads[number as usize];
         let refill = self.is_refill(step);
-        let triggers = |sql: &mut Vec<u8>, how: &[u8]| {
+        let triggers = |sql: &mut Vec<u8>, settings: &mut Settings, how: &[u8]| {
             for table in reload.emptied.iter().filter(|_| site.terms.disable_triggers && !refill) {
+                sql.extend(self.become_superuser(settings));
                 sql.extend([b"ALTER TABLE ", &table[..], how, b" TRIGGER ALL;\n"].concat());
             }
+            sql.extend(site.renderer.become_user(b"", settings));
         };
         if refill {
             sql.extend_from_slice(unlogged::BEFORE_ROWS);
@@ -37,7 +39,7 @@ impl Worker<'_, '_> {
             sql.extend([b"LOCK TABLE ", &all[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat());
             self.send(connection, sql)?;
             no_others(connection, reload)?;
-            triggers(sql, b" DISABLE");
+            triggers(sql, settings, b" DISABLE");
             sql.extend([b"TRUNCATE TABLE ", &all[..], b";\n"].concat());
         }
         if reload.in_circle {
@@ -74,8 +76,11 @@ impl Worker<'_, '_> {
             copied.add(&found);
         }
         match refill {
-            true => sql.extend_from_slice(unlogged::AFTER_ROWS),
-            false => triggers(sql, b" ENABLE"),
+            true => {
+                sql.extend(site.renderer.become_user(b"", settings));
+                sql.extend_from_slice(unlogged::AFTER_ROWS);
+            }
+            false => triggers(sql, settings, b" ENABLE"),
         }
         Ok(copied)
     }

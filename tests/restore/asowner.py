@@ -1,0 +1,183 @@
+"""--use-set-session-authorization and --superuser with several connections: who runs what is who runs it with pg_restore.
+
+Each statement is run by its object's owner. The schema has triggers that note who that is, so that rows tell, too.
+"""
+import signal
+import time
+
+from restore import twins
+from restore.common import NEW, OLD, firn, same
+
+FLAG = "--use-set-session-authorization"
+ROLES = ("as_one", "as_two", "as_reader")
+SOURCE = """
+CREATE SCHEMA one AUTHORIZATION as_one; CREATE SCHEMA two AUTHORIZATION as_two;
+SET ROLE as_one;
+CREATE TYPE one.mood AS ENUM ('good', 'bad');
+CREATE TABLE one.notes (who name, what text);
+GRANT USAGE ON SCHEMA one TO as_reader;
+CREATE FUNCTION one.note() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO one.notes VALUES (session_user, TG_TABLE_NAME); RETURN NEW; END $$;
+CREATE TABLE one.people (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL, mood one.mood DEFAULT 'good');
+CREATE VIEW one.names AS SELECT name FROM one.people;
+GRANT SELECT ON one.names TO as_reader; COMMENT ON TABLE one.people IS 'people''s';
+CREATE UNLOGGED TABLE one.quick (i int);
+CREATE TRIGGER note BEFORE INSERT ON one.people FOR EACH ROW EXECUTE FUNCTION one.note();
+ALTER TABLE one.people DISABLE TRIGGER note;
+INSERT INTO one.people (name) SELECT 'n' || i FROM generate_series(1, 20) i;
+ALTER TABLE one.people ENABLE ALWAYS TRIGGER note;
+INSERT INTO one.quick SELECT generate_series(1, 5);
+SET ROLE as_two;
+CREATE TABLE two.pets (id serial PRIMARY KEY, owner int, born date) PARTITION BY HASH (id);
+CREATE TABLE two.logged (i int, t text) PARTITION BY RANGE (i);
+CREATE INDEX ON two.logged (t);
+DO $$ BEGIN FOR i IN 0..299 LOOP EXECUTE format('CREATE TABLE two.logged_%s PARTITION OF two.logged FOR VALUES FROM (%s) TO (%s)', i, i, i + 1);
+END LOOP; FOR i IN 0..3 LOOP EXECUTE format('CREATE TABLE two.pets_%s PARTITION OF two.pets FOR VALUES WITH (modulus 4, remainder %s)', i, i);
+END LOOP; END $$;
+INSERT INTO two.logged SELECT i, 't' || i FROM generate_series(0, 299) i;
+INSERT INTO two.pets (owner, born) SELECT i, '2020-01-01' FROM generate_series(1, 20) i;
+CREATE TABLE two.toys (pet int REFERENCES two.pets, name text);
+CREATE MATERIALIZED VIEW two.counted AS SELECT count(*) FROM two.pets;
+ALTER DEFAULT PRIVILEGES IN SCHEMA two GRANT SELECT ON TABLES TO as_reader;
+SELECT lo_from_bytea(4711, 'two''s');
+RESET ROLE;
+CREATE TABLE public.mine AS SELECT generate_series(1, 10) i;
+"""
+
+
+def server(world, version):
+    """With the roles; they may make schemas in template databases of their own, which an archive does not give them."""
+    def make():
+        where = world.server(version)
+        where.roles(*ROLES)
+        return where
+    return world.once(("as owner", version), make)
+
+
+def empty(where, db):
+    where.fresh(db)
+    with where.connect(db) as c:
+        c.execute(f"GRANT CREATE ON DATABASE {db} TO as_one, as_two")
+
+
+def archive(world, version, form="c"):
+    def make(path):
+        where = server(world, version)
+        empty(where, "as_source")
+        with where.connect("as_source") as c:
+            c.execute(SOURCE)
+        return where.archive("as_source", path, form)
+    return world.archive(f"as-owner-{version}-{form}", make)
+
+
+def notes(where, db):
+    with where.connect(db) as c:
+        return c.execute("SELECT who, what, count(*) FROM one.notes GROUP BY 1, 2 ORDER BY 1, 2").fetchall()
+
+
+def compare(where, what):
+    twins.compare(twins.catalogs(where, "oracle"), twins.catalogs(where, "target"), what)
+    same(where.dump("oracle"), where.dump("target"), what)
+
+
+def whole(world, version, form, jobs):
+    where, path = server(world, version), archive(world, version, form)
+    empty(where, "oracle")
+    where.pg_restore("oracle", path, FLAG)
+    empty(where, "target")
+    run = firn(where, "target", path, FLAG, "-j", str(jobs)).ok()
+    assert "warning" not in run.out.lower(), run.out
+    compare(where, f"{form} {jobs}")
+    with where.connect("target") as c:
+        owners = c.execute("SELECT DISTINCT relnamespace::regnamespace::text, relowner::regrole::text FROM pg_class "
+                           "WHERE oid >= 16384 AND relnamespace::regnamespace::text IN ('one', 'two', 'public') ORDER BY 1").fetchall()
+    assert owners == [("one", "as_one"), ("public", "postgres"), ("two", "as_two")], owners
+
+
+def no_owner_wins(world):
+    """With -O nobody becomes anybody."""
+    where, path = server(world, OLD), archive(world, OLD)
+    where.fresh("oracle")
+    where.pg_restore("oracle", path, FLAG, "-O")
+    where.fresh("target")
+    firn(where, "target", path, FLAG, "-O", "-j", "2").ok()
+    compare(where, "-O")
+
+
+def refused(world):
+    """An owner who may not make a schema: the error names it, as pg_restore does; with the right, --resume gets there."""
+    where, path = server(world, OLD), archive(world, OLD)
+    empty(where, "oracle")
+    where.pg_restore("oracle", path, FLAG)
+    where.fresh("target")
+    assert where.pg_restore("target", path, FLAG, check=False).returncode == 1
+    where.fresh("target")
+    with where.connect("target") as c:
+        c.execute("GRANT CREATE ON DATABASE target TO as_one")
+        run = firn(where, "target", path, FLAG, "-j", "1").fails("permission denied for database", "SCHEMA two")
+        assert run.code == 1, run.out
+        c.execute("GRANT CREATE ON DATABASE target TO as_two")
+    firn(where, "target", path, FLAG, "-j", "2", "--resume").ok()
+    compare(where, "resumed")
+
+
+def rows(world, more, silent):
+    """Rows of tables that are there: triggers see the owner, or are switched off by a superuser."""
+    where, path = server(world, OLD), archive(world, OLD)
+    for db, restore in (("oracle", lambda: where.pg_restore("oracle", path, "-a", *more)),
+                        ("target", lambda: firn(where, "target", path, "-a", "-j", "3", *more).ok())):
+        empty(where, db)
+        where.pg_restore(db, path, "-s")
+        restore()
+    found = notes(where, "target")
+    assert found == notes(where, "oracle"), (found, notes(where, "oracle"))
+    assert found == ([] if silent else [("as_one", "people", 20)]), found
+    same(where.dump("oracle"), where.dump("target"))
+
+
+def switched_off(world):
+    """Who switches triggers off is --superuser: that role is asked for its rights, not who has connected."""
+    where, path = server(world, OLD), archive(world, OLD)
+    where.fresh("target")
+    where.pg_restore("target", path, "-s")
+    run = firn(where, "target", path, "-a", "-j", "2", "--disable-triggers", "-S", "as_reader").fails()
+    assert "must be owner" in run.out or "permission denied" in run.out, run.out
+    run = firn(where, "target", path, "-a", "-j", "2", "--disable-triggers", "-S", "nobody_of_that_name", "--resume").fails()
+    assert "superuser" in run.out, run.out
+
+
+def killed(world):
+    """Killed in the middle, several times, and resumed in another way than begun, which is refused."""
+    where, path = server(world, OLD), archive(world, OLD)
+    empty(where, "oracle")
+    where.pg_restore("oracle", path, FLAG)
+    empty(where, "target")
+    child = firn(where, "target", path, FLAG, "-j", "2", wait=False)
+    with where.connect("target") as c:
+        child.until(c, "SELECT 1 FROM pg_class WHERE relname = 'people'")
+    child.process.send_signal(signal.SIGKILL)
+    child.wait()
+    # The journal says how it was begun.
+    firn(where, "target", path, "-j", "2", "--resume").fails("session_authorization")
+    for _ in range(2):
+        child = firn(where, "target", path, FLAG, "-j", "2", "--resume", wait=False)
+        time.sleep(0.4)
+        child.process.send_signal(signal.SIGKILL)
+        child.wait()
+    run = firn(where, "target", path, FLAG, "-j", "2", "--resume")
+    assert run.code == 0 or "there is no unfinished restore" in run.out, run.out
+    compare(where, "killed")
+
+
+def cases(world):
+    for version in (OLD, NEW):
+        for form, jobs in (("c", 1), ("c", 4), ("d", 2)):
+            yield f"as owner {version} {form} {jobs}", lambda v=version, f=form, j=jobs: whole(world, v, f, j)
+    yield "as owner, no owner", lambda: no_owner_wins(world)
+    yield "as owner, refused", lambda: refused(world)
+    yield "as owner, rows", lambda: rows(world, [FLAG], False)
+    yield "as owner, rows without triggers", lambda: rows(world, [FLAG, "--disable-triggers"], True)
+    yield "as owner, rows with a superuser", lambda: rows(world, ["--disable-triggers", "-S", "postgres"], True)
+    yield "as owner, superuser with a flag", lambda: rows(world, [FLAG, "--disable-triggers", "-S", "postgres"], True)
+    yield "as owner, switched off", lambda: switched_off(world)
+    yield "as owner, killed", lambda: killed(world)
