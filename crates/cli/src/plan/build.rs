@@ -6,13 +6,16 @@ use super::select::Selection;
 use super::{Facts, Group, Plan, Rules, Step, Work};
 use crate::archive::{Entry, Section, Toc};
 use crate::error::{Error, Result};
+use crate::pg::quote_ident;
 use std::collections::{HashMap, HashSet};
 
 mod cost;
 mod edges;
 mod groups;
+mod order;
 pub use groups::STAGE_FROM;
 pub mod merge;
+pub use order::attaches_itself;
 
 /// Everything that planning looks at.
 pub struct Input<'a> {
@@ -255,7 +258,10 @@ impl Builder<'_> {
             let entry = toc.entry(place as usize);
             let partition = || {
                 let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-                tables.any(|table| self.tree.parent.contains_key(&(table as u32)))
+                tables.any(|table| {
+                    let own = self.tree.parent.contains_key(&(table as u32));
+                    own || attaches_itself(&toc.entry(table))
+                })
             };
             let inserts = entry.desc == b"TABLE DATA" && entry.copy_stmt.is_empty() && partition();
             if copies_via_root(&entry) || inserts {

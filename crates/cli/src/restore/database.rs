@@ -9,6 +9,7 @@ use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::search_path;
 use crate::plan::select::Selection;
+use crate::plan::text::{take_name, unquoted};
 use crate::report::{Event, Watch};
 use std::time::Duration;
 
@@ -107,6 +108,53 @@ pub fn create(
 /// There is no such role, or one may not give it databases.
 fn is_of_owner(error: &Error) -> bool {
     matches!(error.sqlstate.as_deref(), Some("42704" | "42501"))
+}
+
+/// What the archive sets for sessions in the database is in force while it is restored, as `pg_restore` has it, which connects
+/// anew for that: a text search configuration or a currency decides what is stored. These are the statements of a step, which
+/// tells of errors; here they come before the connections that work. Not those by which nobody could work there.
+pub fn settings(connection: &Connection, archive: &Archive, selection: &Selection) -> Result<()> {
+    let entries = selection.places().map(|place| archive.toc().entry(place as usize));
+    for entry in entries.filter(|e| e.desc == b"DATABASE PROPERTIES") {
+        let mut rest = entry.defn;
+        while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
+            rest = after;
+            if !is_setting(statement) {
+                continue;
+            }
+            match connection.run(statement) {
+                Err(failure) if failure.error.kind == ErrorKind::Connection => {
+                    return Err(failure.error)
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `ALTER DATABASE name SET parameter …`, also for a role in it.
+fn is_setting(statement: &[u8]) -> bool {
+    let statement = statement.trim_ascii_start();
+    let parameter = || {
+        let mut rest = match statement.strip_prefix(b"ALTER ROLE ") {
+            Some(mut rest) => {
+                take_name(&mut rest)?;
+                rest.strip_prefix(b" IN DATABASE ")?
+            }
+            None => statement.strip_prefix(b"ALTER DATABASE ")?,
+        };
+        take_name(&mut rest)?;
+        let mut rest = rest.strip_prefix(b" SET ")?;
+        take_name(&mut rest).map(unquoted)
+    };
+    let harmful = |name: &[u8]| {
+        matches!(
+            name.to_ascii_lowercase().as_slice(),
+            b"default_transaction_read_only" | b"role" | b"session_authorization"
+        ) || name.to_ascii_lowercase().ends_with(b"_preload_libraries")
+    };
+    parameter().is_some_and(|name| !harmful(&name))
 }
 
 /// Whose the database of a connection is.

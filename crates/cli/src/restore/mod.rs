@@ -370,6 +370,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     } else if terms.made_for.is_some() {
         report.ignored.extend(database::give(&connection, &archive, options, &terms, watch)?);
     }
+    database::settings(&connection, &archive, &selection)?;
     let job = Job { archive: &archive, options, dbname, terms, selection, plan, watch, stop };
     let mut connection = connection;
     for again in 0.. {

@@ -15,6 +15,8 @@ impl Builder<'_> {
         self.wait_for_data(&settled);
         self.order_passes();
         self.order_values();
+        self.order_privileges();
+        self.order_meanings();
         self.share_edges();
     }
 
@@ -178,6 +180,10 @@ impl Builder<'_> {
             for attach in attach_of.values() {
                 self.edge(self.step_of[*attach as usize], attached);
             }
+            let tables = self.input.selection.places();
+            for table in tables.filter(|p| attaches_itself(&toc.entry(*p as usize))) {
+                self.edge(self.step_of[table as usize], attached);
+            }
             for place in self.via_root.iter().copied().collect::<Vec<_>>() {
                 self.edge(attached, self.step_of[place as usize]);
             }
@@ -271,6 +277,15 @@ impl Builder<'_> {
                 self.edge(self.step_of[place as usize], all_data);
             }
         }
+        // Tables that others inherit from, or are partitions of without an entry that says so, or have a column of: a statement
+        // about them may go down to these.
+        let mut above = HashSet::new();
+        for place in selection.places().filter(|p| !self.tree.parent.contains_key(p)) {
+            let entry = toc.entry(place as usize);
+            if matches!(entry.desc, b"TABLE" | b"FOREIGN TABLE") {
+                above.extend(entry.dependencies.iter().copied());
+            }
+        }
         let early: HashSet<u32> = self
             .plan
             .families
@@ -290,6 +305,7 @@ impl Builder<'_> {
                 let Some(at) = toc.place(id) else { continue };
                 match toc.entry(at).desc {
                     b"TABLE" | b"FOREIGN TABLE" => {
+                        everything |= above.contains(&id);
                         if let Some(data) = selection.data_of(id) {
                             self.edge(self.step_of[data as usize], step);
                         }
@@ -297,8 +313,11 @@ impl Builder<'_> {
                             self.edge(milestone, step);
                         }
                     }
-                    // A function may look at other tables, whatever it says of itself.
-                    b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => everything = true,
+                    // A function may look at other tables, whatever it says of itself. A domain's constraint is about all
+                    // tables that have it, and NOT VALID is about rows that were there before.
+                    b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" | b"DOMAIN" | b"TYPE" => {
+                        everything = true;
+                    }
                     _ => {}
                 }
             }

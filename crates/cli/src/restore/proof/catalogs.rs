@@ -1,39 +1,16 @@
 //! Objects of the archive, looked up in the catalogs.
 
+use super::objects;
+use super::questions::{Questions, CHUNK};
 use crate::archive::Entry;
 use crate::error::Result;
-use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::pg::{quote_ident, Connection};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
 use crate::restore::together::together;
 use crate::restore::Job;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
-
-/// Questions in one statement.
-const CHUNK: usize = 2000;
-
-/// A kind of question: rows of values, and the query that answers the first value of those that are not as they should
-/// be, with what is wrong.
-struct Questions {
-    /// Names of the values, the first of which is the entry's place.
-    columns: &'static str,
-    /// From `asked`.
-    query: String,
-    rows: Vec<(u32, Vec<u8>)>,
-}
-
-impl Questions {
-    fn new(columns: &'static str, query: impl Into<String>) -> Questions {
-        Questions { columns, query: query.into(), rows: Vec::new() }
-    }
-
-    fn ask(&mut self, place: u32, values: &[&[u8]]) {
-        let literals: Vec<Vec<u8>> = values.iter().map(|v| quote_literal(v)).collect();
-        let row = [format!("({place}, ").as_bytes(), &literals.join(&b", "[..]), b")"].concat();
-        self.rows.push((place, row));
-    }
-}
 
 /// Name of an object in a schema.
 fn name(schema: &[u8], object: &[u8]) -> Vec<u8> {
@@ -108,15 +85,8 @@ fn questions(job: &Job) -> Vec<Questions> {
     let mut defaults = named(
         "pg_attribute WHERE attrelid = pg_catalog.to_regclass(name) AND attname = part AND atthasdef",
     );
-    let mut routines =
-        named("pg_proc WHERE pronamespace = pg_catalog.to_regnamespace(name) AND proname = part");
     let one = |found: &str| Questions::new("n, name", missing(found));
-    let mut schemas = one("pg_namespace WHERE oid = pg_catalog.to_regnamespace(name)");
-    // By name, not to_regtype(): it raises an error for a type that is only a shell, or says that there is none.
-    let mut types =
-        named("pg_type WHERE typnamespace = pg_catalog.to_regnamespace(name) AND typname = part");
     let mut objects = one("pg_largeobject_metadata WHERE oid = name::pg_catalog.oid");
-    let mut extensions = one("pg_extension WHERE extname = name");
     let mut identities = Questions::new(
         "n, name",
         "SELECT n, 'no identity column belongs to it' AS wrong FROM asked WHERE NOT EXISTS (SELECT FROM \
@@ -188,20 +158,6 @@ fn questions(job: &Job) -> Vec<Questions> {
             b"DEFAULT" => {
                 part(job, &entry).into_iter().for_each(|(t, p)| defaults.ask(place, &[&t, p]))
             }
-            b"FUNCTION" | b"PROCEDURE" | b"AGGREGATE" => {
-                let end = entry.tag.iter().rposition(|b| *b == b'(');
-                if let Some(routine) = end.map(|end| &entry.tag[..end]) {
-                    // Names with parentheses of their own are not looked for.
-                    if !routine.contains(&b'(') {
-                        routines.ask(place, &[&quote_ident(entry.namespace), routine]);
-                    }
-                }
-            }
-            b"SCHEMA" => schemas.ask(place, &[&quote_ident(entry.tag)]),
-            b"TYPE" | b"DOMAIN" | b"SHELL TYPE" => {
-                types.ask(place, &[&quote_ident(entry.namespace), entry.tag])
-            }
-            b"EXTENSION" => extensions.ask(place, &[entry.tag]),
             b"BLOB" => objects.ask(place, &[entry.tag]),
             b"BLOB METADATA" => {
                 for oid in entry.defn.split(|b| *b == b'\n').map(<[u8]>::trim_ascii) {
@@ -214,7 +170,7 @@ fn questions(job: &Job) -> Vec<Questions> {
             _ => {}
         }
     }
-    vec![
+    let mut all = vec![
         relations,
         attached,
         constraints,
@@ -222,14 +178,12 @@ fn questions(job: &Job) -> Vec<Questions> {
         rules,
         policies,
         defaults,
-        routines,
-        schemas,
-        types,
         objects,
-        extensions,
         identities,
         populated,
-    ]
+    ];
+    all.extend(objects::questions(job));
+    all
 }
 
 /// Identity columns that partitions have otherwise than their parents. From version 17 on they inherit it.

@@ -4,11 +4,14 @@
 //! This is what a restore always does, by the catalogs and by counting rows. [`super::check`] compares every statement, by a
 //! dump of the result, or the rows themselves; it takes longer, and is asked for.
 //!
-//! - [`catalogs`]: objects, owners, tablespaces, access methods, identity, partitions, constraints, large objects.
+//! - [`catalogs`]: relations and their parts: owners, tablespaces, access methods, identity, partitions, constraints; large objects.
+//! - [`objects`]: all else that has a name, and what is said of it: owners, privileges, comments, values of sequences.
 //! - [`schemas`]: what went into other schemas.
 //! - [`rows`]: as many rows as were copied.
 
 mod catalogs;
+mod objects;
+mod questions;
 mod rows;
 pub mod schemas;
 

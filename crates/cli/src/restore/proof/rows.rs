@@ -2,7 +2,7 @@
 
 use crate::error::{ErrorKind, Result};
 use crate::pg::{quote_ident, Connection};
-use crate::plan::build::copies_via_root;
+use crate::plan::build::{attaches_itself, copies_via_root};
 use crate::plan::text::qualified;
 use crate::plan::Work;
 use crate::report::words::count;
@@ -54,7 +54,11 @@ fn tables(job: &Job, recorded: &Done) -> Vec<Table> {
         });
         // INSERTs of a partition may be into its parent, from where each row finds a partition by itself.
         let astray = entry.copy_stmt.is_empty()
-            && (root || entry.dependencies.iter().any(|d| attached.contains(d)));
+            && (root
+                || entry.dependencies.iter().any(|d| {
+                    let itself = || toc.place(*d).is_some_and(|p| attaches_itself(&toc.entry(p)));
+                    attached.contains(d) || itself()
+                }));
         let rows = recorded.rows.get(&(number as u32)).copied().filter(|_| !astray);
         match rows {
             Some(rows) if made => {

@@ -1,0 +1,130 @@
+//! The archive's order where its dependencies do not tell.
+//!
+//! `pg_restore` makes all of pre-data one after another, with several jobs, too. Most of that order means nothing; what does is here.
+
+use super::*;
+
+/// What changes how later statements are understood, though nothing depends on it in the catalogs: with a cast an explicit
+/// conversion calls its function, without one it goes through text; a default operator class says how ORDER BY sorts.
+/// Extensions may bring any of these, and languages and transforms functions that are called as later ones are made.
+fn changes_meanings(desc: &[u8]) -> bool {
+    matches!(
+        desc,
+        b"CAST"
+            | b"OPERATOR CLASS"
+            | b"OPERATOR FAMILY"
+            | b"EXTENSION"
+            | b"TRANSFORM"
+            | b"PROCEDURAL LANGUAGE"
+    )
+}
+
+/// A table's entry that makes it a partition by itself: until version 13 there were none of TABLE ATTACH.
+pub fn attaches_itself(entry: &Entry) -> bool {
+    let has = |words: &[u8]| entry.defn.windows(words.len()).any(|w| w == words);
+    entry.desc == b"TABLE" && (has(b" ATTACH PARTITION ") || has(b" PARTITION OF "))
+}
+
+/// A column's privileges: "COLUMN table.column", until version 10 without the word.
+fn is_of_column(entry: &Entry, table: &Entry) -> bool {
+    let own = |tag: &[u8]| tag == table.tag || tag == quote_ident(table.tag);
+    let tag = entry.tag;
+    let named = [&b"TABLE "[..], b"SEQUENCE ", b"VIEW "].iter().find_map(|k| tag.strip_prefix(*k));
+    !own(tag) && !named.is_some_and(own)
+}
+
+impl Builder<'_> {
+    /// Whatever stands behind something that changes meanings waits for it. What that itself waits for does not: there the
+    /// archive's dependencies count.
+    ///
+    /// Edges go from the k-th of these to steps that none of the first k waits for, so that no circle comes of them: each
+    /// way from one of them to another leads to a later one.
+    pub(super) fn order_meanings(&mut self) {
+        let toc = self.input.toc;
+        let chosen = self.input.selection.places();
+        let makers: Vec<u32> =
+            chosen.filter(|p| changes_meanings(toc.entry(*p as usize).desc)).collect();
+        if makers.is_empty() {
+            return;
+        }
+        let first = self.first_that_needs(&makers);
+        let mut reached = NONE;
+        let milestones: Vec<u32> = makers
+            .iter()
+            .map(|place| {
+                let milestone = self.add_step(Work::Milestone, &[]);
+                self.edge(self.step_of[*place as usize], milestone);
+                self.edge(reached, milestone);
+                reached = milestone;
+                milestone
+            })
+            .collect();
+        for (number, needed) in first.into_iter().enumerate() {
+            let last = self.plan.entries(number).iter().max();
+            let before = last.map_or(0, |place| makers.partition_point(|m| m < place));
+            if let Some(at) = before.min(needed).checked_sub(1) {
+                self.edge(milestones[at], number as u32);
+            }
+        }
+    }
+
+    /// For each step the number of the first of some entries that waits for it, or how many there are.
+    fn first_that_needs(&self, makers: &[u32]) -> Vec<usize> {
+        let mut before = vec![Vec::new(); self.plan.steps.len()];
+        for &(earlier, later) in &self.edges {
+            before[later as usize].push(earlier);
+        }
+        let mut first = vec![makers.len(); before.len()];
+        for (n, place) in makers.iter().enumerate() {
+            let mut stack = vec![self.step_of[*place as usize]];
+            while let Some(step) = stack.pop() {
+                // Those of earlier ones have been walked already.
+                if first[step as usize] == makers.len() {
+                    first[step as usize] = n;
+                    stack.extend(&before[step as usize]);
+                }
+            }
+        }
+        first
+    }
+
+    /// Privileges of a table come before those of its columns: they begin with a REVOKE that takes these, too. Those that a
+    /// role grants that is not the owner come after those of the schema, without which it may not look there. Archives of some
+    /// versions tell neither.
+    pub(super) fn order_privileges(&mut self) {
+        let toc = self.input.toc;
+        let acls: Vec<u32> = (self.input.selection.places())
+            .filter(|place| toc.entry(*place as usize).desc == b"ACL")
+            .collect();
+        let mut schemas = HashMap::new();
+        let mut tables = HashMap::new();
+        let mut columns = Vec::new();
+        for &place in &acls {
+            let entry = toc.entry(place as usize);
+            for at in entry.dependencies.iter().filter_map(|d| toc.place(*d)) {
+                let other = toc.entry(at);
+                if other.desc == b"SCHEMA" {
+                    schemas.insert(other.tag, self.step_of[place as usize]);
+                } else if is_relation(other.desc) {
+                    match is_of_column(&entry, &other) {
+                        true => columns.push((at, place)),
+                        false => drop(tables.insert(at, self.step_of[place as usize])),
+                    }
+                }
+            }
+        }
+        for (table, place) in columns {
+            if let Some(&before) = tables.get(&table) {
+                self.edge(before, self.step_of[place as usize]);
+            }
+        }
+        for place in acls {
+            let entry = toc.entry(place as usize);
+            let words = b"SET SESSION AUTHORIZATION ";
+            let by_others = entry.defn.windows(words.len()).any(|w| w == words);
+            if let Some(&before) = schemas.get(entry.namespace).filter(|_| by_others) {
+                self.edge(before, self.step_of[place as usize]);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+"""What the archive's order says and its dependencies do not: what is made before a cast, an operator class, or a setting of the
+database means something else for ever, though it looks the same in each dump.
+"""
+from restore.common import NEW, OLD, firn, same
+
+# A conversion by the cast's function, not by the words of the enum; pairs that sort from the last to the first.
+MEANINGS = """
+CREATE TYPE mood AS ENUM ('good', 'bad');
+CREATE FUNCTION label(mood) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'is ' || $1::name::text $$;
+CREATE CAST (mood AS text) WITH FUNCTION label(mood) AS ASSIGNMENT;
+CREATE TYPE pair AS (a int, b int);
+CREATE FUNCTION back(pair, pair) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT CASE WHEN $1.a > $2.a THEN -1 WHEN $1.a < $2.a THEN 1 ELSE 0 END';
+"""
+OPERATORS = "".join(
+    f"CREATE FUNCTION pair_{name}(pair, pair) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT back($1, $2) {op} 0';"
+    f"CREATE OPERATOR {op} (LEFTARG = pair, RIGHTARG = pair, FUNCTION = pair_{name}, RESTRICT = {est}sel, JOIN = {est}joinsel{more});"
+    for name, op, est, more in (("lt", "<", "scalarlt", ", COMMUTATOR = >"), ("le", "<=", "scalarle", ""), ("eq", "=", "eq", ", COMMUTATOR = ="),
+                                ("ge", ">=", "scalarge", ""), ("gt", ">", "scalargt", ", COMMUTATOR = <")))
+USERS = """
+CREATE OPERATOR CLASS pair_back DEFAULT FOR TYPE pair USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >,
+    FUNCTION 1 back(pair, pair);
+CREATE TABLE t (m mood CHECK (m::text LIKE 'is %'), d text DEFAULT ('bad'::mood)::text, p pair);
+CREATE TABLE kept (m mood, words text GENERATED ALWAYS AS (label(m)) STORED);
+INSERT INTO t (m, p) VALUES ('good', (1, 1)), ('bad', (2, 2)); INSERT INTO kept VALUES ('good');
+CREATE VIEW v AS SELECT m::text AS words FROM t ORDER BY p;
+CREATE MATERIALIZED VIEW mv AS SELECT m::text AS words, p FROM t ORDER BY p;
+CREATE INDEX expression ON t ((label(m)));
+CREATE VIEW every AS SELECT DISTINCT p FROM t ORDER BY p;
+"""
+SEEN = ("SELECT words FROM v", "SELECT words FROM mv", "SELECT array_agg(p::text) FROM every", "INSERT INTO t (m) VALUES ('good') RETURNING d",
+        "SELECT words FROM kept")
+
+
+def seen(server, db):
+    with server.connect(db) as c:
+        return [c.execute(q).fetchall() for q in SEEN]
+
+
+def meanings(world, version, jobs, more):
+    server = world.server(version)
+
+    def make(path):
+        with server.connect(server.fresh("order_meanings")) as c:
+            c.execute(MEANINGS + OPERATORS + USERS)
+        return server.archive("order_meanings", path, "c")
+    path = world.archive(f"order-meanings-{version}", make)
+    server.fresh("oracle")
+    server.pg_restore("oracle", path)
+    right = seen(server, "oracle")
+    assert right[0] == [("is bad",), ("is good",)] and right[3] == [("is bad",)], right
+    server.fresh("target")
+    firn(server, "target", path, "-j", str(jobs), *more).ok()
+    assert (found := seen(server, "target")) == right, (found, right)
+
+
+# In force when rows are stored and expressions are evaluated; the last two are not to keep the restore from working.
+SETTINGS = """
+CREATE FUNCTION words(text) RETURNS tsvector IMMUTABLE LANGUAGE sql AS 'SELECT to_tsvector($1)';
+CREATE TABLE texts (t text, w tsvector GENERATED ALWAYS AS (words(t)) STORED, who text DEFAULT current_setting('app.who', true));
+CREATE INDEX ON texts USING gin (words(t));
+ALTER DATABASE order_settings SET default_text_search_config = 'pg_catalog.german';
+ALTER DATABASE order_settings SET app.who = 'somebody; SET';
+ALTER ROLE postgres IN DATABASE order_settings SET bytea_output = 'escape';
+ALTER DATABASE order_settings SET session_preload_libraries = 'order_no_such_library';
+ALTER DATABASE order_settings SET default_transaction_read_only = on;
+SET default_text_search_config = 'pg_catalog.german';
+INSERT INTO texts VALUES ('die kleinen Häuser');
+"""
+
+
+def settings(world, jobs):
+    """-C: what the archive sets for the database is in force when its rows are stored."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS order_settings WITH (FORCE)")
+    with server.connect(server.fresh("order_settings")) as c:
+        c.execute(SETTINGS)
+        rows = c.execute("SELECT * FROM texts").fetchall()
+        c.execute("ALTER DATABASE order_settings RESET session_preload_libraries")
+    assert "hau" in rows[0][1] and "klein" in rows[0][1], rows
+    path = world.archive(f"order-settings-{jobs}", lambda p: server.archive("order_settings", p, "c"))
+    dump = server.dump("order_settings", "--create")
+    with server.connect() as c:
+        c.execute("DROP DATABASE order_settings")
+    firn(server, "postgres", path, "-C", "-j", str(jobs)).ok()
+    with server.connect("order_settings") as c:
+        assert c.execute("SELECT * FROM texts").fetchall() == rows
+        assert c.execute("SELECT count(*) FROM texts WHERE words(t) @@ 'klein'::tsquery").fetchone() == (1,)
+    same(dump, server.dump("order_settings", "--create"))
+    with server.connect() as c:
+        c.execute("DROP DATABASE order_settings")
+
+
+# Rows that were there before the constraint, which is for new ones only.
+NOT_VALID = """
+CREATE DOMAIN above AS int; CREATE TABLE a (i above, t text); CREATE TABLE p (i int); CREATE TABLE c (t text) INHERITS (p);
+INSERT INTO a SELECT -i, repeat(md5(i::text), 20) FROM generate_series(1, 4000) i; INSERT INTO c SELECT -i, repeat(md5(i::text), 20) FROM generate_series(1, 4000) i;
+ALTER DOMAIN above ADD CONSTRAINT above_zero CHECK (VALUE > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT p_zero CHECK (i > 0) NOT VALID;
+"""
+
+
+def not_valid(world, version):
+    server = world.server(version)
+    with server.connect(server.fresh("order_checks")) as c:
+        c.execute(NOT_VALID)
+        if version == NEW:
+            c.execute("CREATE TABLE q (i int); CREATE TABLE d () INHERITS (q); INSERT INTO d SELECT NULL FROM generate_series(1, 4000); "
+                      "ALTER TABLE q ADD CONSTRAINT q_i NOT NULL i NOT VALID")
+    path = world.archive(f"order-checks-{version}", lambda p: server.archive("order_checks", p, "c"))
+    for jobs in (1, 4):
+        server.fresh("target")
+        firn(server, "target", path, "-j", str(jobs)).ok()
+        same(server.dump("order_checks"), server.dump("target"))
+
+
+GRANTS = """
+CREATE SCHEMA s; CREATE TABLE s.t (a int, b int); GRANT USAGE ON SCHEMA s TO order_a;
+GRANT SELECT ON s.t TO order_a WITH GRANT OPTION; GRANT UPDATE (a) ON s.t TO order_b;
+SET ROLE order_a; GRANT SELECT ON s.t TO order_b; RESET ROLE;
+"""
+
+
+def grants(world):
+    """Granted by somebody who needs the schema's privileges for that."""
+    server = world.server()
+    server.roles("order_a", "order_b")
+    with server.connect(server.fresh("order_grants")) as c:
+        c.execute(GRANTS)
+    path = world.archive("order-grants", lambda p: server.archive("order_grants", p, "c"))
+    for jobs in (1, 2, 4):
+        server.fresh("target")
+        firn(server, "target", path, "-j", str(jobs)).ok()
+        same(server.dump("order_grants"), server.dump("target"))
+
+
+# What is taken away behind the restore's back, while it compares nothing yet, and what it must say of it.
+TAKEN = {
+    "DROP FUNCTION f(int)": "FUNCTION public.f(integer): it is missing, or another of its name",
+    "ALTER FUNCTION f(text) OWNER TO order_b": "its owner is not \"order_a\"",
+    "DROP OPERATOR === (int, int)": "OPERATOR public.===: it is missing",
+    "ALTER TABLE t DISABLE ROW LEVEL SECURITY": "ROW SECURITY public.t: row security is off",
+    "COMMENT ON TABLE t IS NULL": "COMMENT public.TABLE t: it is missing",
+    "ALTER SEQUENCE q RESTART": "SEQUENCE SET public.q: its value",
+    "ALTER DEFAULT PRIVILEGES FOR ROLE order_a REVOKE SELECT ON TABLES FROM order_b": "DEFAULT PRIVILEGES FOR TABLES: they are missing",
+    "ALTER PUBLICATION pub DROP TABLE t": "PUBLICATION TABLE public.pub t: it is missing",
+    "DROP PUBLICATION pub": "PUBLICATION pub: it is missing",
+    "DROP USER MAPPING FOR order_a SERVER srv": "USER MAPPING USER MAPPING order_a SERVER srv: it is missing",
+    "ALTER SERVER srv OWNER TO order_super": "SERVER srv: its owner is not",
+    "DROP STATISTICS st": "STATISTICS public.st: it is missing",
+    "DROP COLLATION coll": "COLLATION public.coll: it is missing",
+    "DROP TEXT SEARCH CONFIGURATION cfg": "TEXT SEARCH CONFIGURATION public.cfg: it is missing",
+}
+OBJECTS = """
+CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION f(text) RETURNS int LANGUAGE sql AS 'SELECT 1';
+ALTER FUNCTION f(text) OWNER TO order_a; CREATE FUNCTION same(int, int) RETURNS bool LANGUAGE sql AS 'SELECT $1 = $2';
+CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = same); CREATE TYPE mood AS ENUM ('good');
+CREATE FUNCTION number(mood) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE CAST (mood AS int) WITH FUNCTION number(mood);
+CREATE TABLE t (i int, j int); ALTER TABLE t ENABLE ROW LEVEL SECURITY; COMMENT ON TABLE t IS 'rows'; GRANT SELECT ON t TO order_b;
+CREATE SEQUENCE q; SELECT setval('q', 70); CREATE SEQUENCE down INCREMENT -1; SELECT nextval('down'), nextval('down');
+ALTER DEFAULT PRIVILEGES FOR ROLE order_a GRANT SELECT ON TABLES TO order_b;
+CREATE PUBLICATION pub FOR TABLE t; CREATE FOREIGN DATA WRAPPER w; CREATE SERVER srv FOREIGN DATA WRAPPER w; CREATE USER MAPPING FOR order_a SERVER srv;
+CREATE STATISTICS st ON i, j FROM t; CREATE COLLATION coll FROM "C"; CREATE TEXT SEARCH CONFIGURATION cfg (COPY = simple);
+CREATE FUNCTION nothing() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER et ON sql_drop EXECUTE FUNCTION nothing();
+ALTER EVENT TRIGGER et DISABLE;
+CREATE FUNCTION waits() RETURNS int LANGUAGE sql AS 'SELECT 1 FROM pg_advisory_xact_lock(4711)';
+CREATE MATERIALIZED VIEW last AS SELECT waits();
+"""
+
+
+def compared(world):
+    """Each kind of object is looked for at the end: what is gone by then is told, and the restore is not complete."""
+    server = world.server()
+    server.roles("order_a", "order_b")
+    with server.connect() as c:
+        c.execute("DO $$ BEGIN CREATE ROLE order_super SUPERUSER; EXCEPTION WHEN duplicate_object THEN END $$")
+    with server.connect(server.fresh("order_objects")) as c:
+        c.execute(OBJECTS)
+    path = world.archive("order-objects", lambda p: server.archive("order_objects", p, "c"))
+    # What is there, and no more, is no difference.
+    server.fresh("target")
+    firn(server, "target", path, "-j", "2").ok()
+    for statement, told in TAKEN.items():
+        server.fresh("target")
+        with server.connect("target") as holder, server.connect("target") as c:
+            # Materialized views are filled when all else is there.
+            holder.execute("SELECT pg_advisory_lock(4711)")
+            child = firn(server, "target", path, "-j", "2", wait=False)
+            child.until(c, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            c.execute(statement)
+        run = child.wait()
+        assert run.code == 3 and told in run.out and "restore complete" not in run.out, f"{statement}: {run.code}\n{run.out[-2500:]}"
+
+
+def cases(world):
+    for version in (OLD, NEW):
+        for jobs in (1, 4):
+            yield f"order of meanings {version} {jobs}", lambda v=version, j=jobs: meanings(world, v, j, ())
+        yield f"order of checks {version}", lambda v=version: not_valid(world, v)
+    yield "order of meanings, no rules", lambda: meanings(world, OLD, 2, ("--disable-rule=all",))
+    for jobs in (1, 3):
+        yield f"order of settings {jobs}", lambda j=jobs: settings(world, j)
+    yield "order of grants", lambda: grants(world)
+    yield "order, objects compared", lambda: compared(world)
