@@ -152,6 +152,28 @@ def lost(world):
         assert run.code == 1 and "not known" in run.out and '"unchanged"' not in run.out, run.out
 
 
+def durable(world):
+    """A server that answers a COMMIT before it is durable (synchronous_commit = off) goes down right after the end: what was complete is
+    there. The last of several transactions may have nothing in it."""
+    path = world.once("halves", lambda: source(world))
+
+    def make():
+        # The settings of all servers of these tests have synchronous_commit = off; the log is written once in ten seconds.
+        server = common.Server(OLD, ("wal_writer_delay=10000", "autovacuum=off"), "durable")
+        world.servers["durable"] = server
+        return server.create()
+    server = world.once("durable", make)
+    for more in (["-1"], ["--transaction-size=1"], ["--transaction-size=1000000"], ["-j", "2"]):
+        server.fresh("target")
+        firn(server, "target", path, *more, "--no-analyze", "--no-count").ok()
+        server.stop("immediate")
+        server.start()
+        with server.connect("target") as c:
+            there = c.execute("SELECT to_regclass('b') IS NOT NULL").fetchone()[0]
+            assert there and c.execute("SELECT count(*) FROM b").fetchone() == (1000,), f"{more}: lost"
+            assert c.execute("SELECT count(*) FROM pg_largeobject_metadata").fetchone() == (1,)
+
+
 def verified(world):
     """--verify after one transaction; ANALYZE at the end, too; a journal in the way."""
     server = world.server()
@@ -227,6 +249,7 @@ def cases(world):
     yield "in order odd database", lambda: odd_database(world)
     yield "in order stopped", lambda: stopped(world)
     yield "in order lost", lambda: lost(world)
+    yield "in order durable", lambda: durable(world)
     yield "in order verified", lambda: verified(world)
     yield "in order warnings", lambda: warned(world)
     yield "in order refused", lambda: refused(world)

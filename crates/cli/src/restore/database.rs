@@ -48,6 +48,7 @@ pub fn create(
     let connection = options.target.connect(None)?;
     // As on the connections that come, but for what the archive sets within its database.
     connection.run(&session::no_limits(&connection))?;
+    connection.run(b"SET synchronous_commit = on")?;
     if !fence::name_database(&connection, entry.tag)? {
         watch.event(&Event::Note(
             "another restore creates or removes a database of this name; waiting for it",

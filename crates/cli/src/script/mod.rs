@@ -58,6 +58,11 @@ pub trait Sink {
     /// The rows of an entry, with the statement that copies them if there is one.
     fn rows(&mut self, archive: &Archive, place: usize) -> Result<()>;
 
+    /// What follows is the last COMMIT.
+    fn last(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// What follows belongs to this entry.
     fn begin(&mut self, _entry: &Entry) {}
 

@@ -26,6 +26,11 @@ use std::time::Duration;
 /// How often it is looked whether the run was stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// The last COMMIT is there when it is told, and all before it: with `synchronous_commit = off` the server answers before. Only a
+/// transaction that has written something waits, and the last of several may be empty.
+const DURABLE: &str = "SET LOCAL synchronous_commit = on;\n";
+const WRITES: &str = "SELECT pg_catalog.lo_unlink(pg_catalog.lo_create(0));\n";
+
 /// What a statement could not do.
 struct Failed {
     what: String,
@@ -98,12 +103,7 @@ impl Sink for Server<'_> {
         if self.stop.is_set() {
             return Err(Error::new(ErrorKind::Cancelled, "canceled by user"));
         }
-        let commits = text.starts_with(b"COMMIT");
-        self.committing = false;
-        if commits && self.single {
-            self.crosses_nothing()?;
-        }
-        self.committing = commits;
+        self.committing = text.starts_with(b"COMMIT");
         let result = self.connection.run(text);
         tell::notices(&self.connection, self.watch);
         let Err(failure) = result else { return Ok(()) };
@@ -147,6 +147,14 @@ impl Sink for Server<'_> {
                 Err(self.note(statement, e))
             }
         }
+    }
+
+    fn last(&mut self) -> Result<()> {
+        if self.single {
+            self.crosses_nothing()?;
+            return self.sql(DURABLE.as_bytes());
+        }
+        self.sql([DURABLE, WRITES].concat().as_bytes())
     }
 
     fn begin(&mut self, entry: &Entry) {

@@ -132,6 +132,7 @@ impl Walk<'_> {
             }
         }
         if self.wishes.single_transaction || self.wishes.transaction_size.is_some() {
+            self.sink.last()?;
             self.sink.sql(b"COMMIT;\n\n")?;
         }
         let end = "--\n-- PostgreSQL database dump complete\n--\n\n";
