@@ -1,9 +1,12 @@
 """-1 and --transaction-size: pg_restore's own order on one connection."""
 import os
 import re
+import shutil
 import signal
 import time
 
+from harness import proxy as px
+from harness.proxy import Proxy
 from restore import common, flags
 from restore.common import NEW, OLD, firn, same, same_blocks
 from restore.flags import prepare
@@ -75,7 +78,7 @@ def all_or_nothing(world):
             assert c.execute("SELECT count(*) FROM pg_class WHERE relname = 'a'").fetchone() == (left,)
         if not left:
             same(before, server.dump("target"))
-            assert "Nothing was changed" in run.out or "NOT complete" in run.out, run.out
+        assert "NOT complete" in run.out and ("Nothing was changed" in run.out) == (not left), run.out
         # Rows that are refused: the COPY is named.
         with server.connect(server.fresh("target")) as c:
             c.execute("CREATE TABLE public.a (i int); CREATE TABLE public.b (i int CHECK (i <= 500))")
@@ -150,6 +153,50 @@ def lost(world):
         child.until(c, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COMMIT%' AND wait_event = 'PgSleep'")
         run = child.wait()
         assert run.code == 1 and "not known" in run.out and '"unchanged"' not in run.out, run.out
+
+
+def stopped_committing(world):
+    """Ctrl-C, and then the answer to COMMIT is lost: it has committed, and nobody says that nothing was changed."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    for more in (["-1"], ["--transaction-size=1000000"]):
+        server.fresh("target")
+        folder = os.path.join(server.root, "committing")
+        with Proxy(folder, server.root) as proxy:
+            children = []
+
+            def stop(m):
+                children[0].process.send_signal(signal.SIGINT)
+                while "stopping" not in children[0].read():
+                    time.sleep(0.01)
+                px.cut_after(m)
+            proxy.arm(px.matching(rb"^COMMIT", stop))
+            children.append(firn(server, "target", path, *proxy.where("target"), *more, "--log-format=json", where=False, wait=False))
+            run = children[0].wait()
+            assert not proxy.trouble, proxy.trouble
+        shutil.rmtree(folder, ignore_errors=True)
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM b").fetchone() == (1000,), run.out
+        assert run.code == 130 and "not known" in run.out and '"unchanged"' not in run.out, (run.code, run.out)
+
+
+def stopped_analyzing(world):
+    """Ctrl-C while tables are analyzed, when all is there: nobody is told of a --resume that there is not."""
+    server = world.server()
+    path = world.once("halves", lambda: source(world))
+    for more in (["-1"], ["--transaction-size=7"]):
+        server.fresh("target")
+        folder = os.path.join(server.root, "analyzing")
+        with Proxy(folder, server.root) as proxy, server.connect("target", autocommit=False) as other:
+            proxy.arm(px.matching(rb"^ANALYZE", px.call(lambda _: other.execute("LOCK TABLE a, b IN SHARE UPDATE EXCLUSIVE MODE"))))
+            child = firn(server, "target", path, *proxy.where("target"), *more, "-j1", "--log-format=json", where=False, wait=False)
+            with server.connect() as c:
+                child.until(c, "SELECT 1 FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock' AND query LIKE 'ANALYZE%'")
+            child.process.send_signal(signal.SIGINT)
+            run = child.wait(px.PATIENCE)
+            other.rollback()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert run.code == 130 and "run ANALYZE yourself" in run.out and "--resume" not in run.out, (run.code, run.out)
 
 
 def durable(world):
@@ -249,6 +296,8 @@ def cases(world):
     yield "in order odd database", lambda: odd_database(world)
     yield "in order stopped", lambda: stopped(world)
     yield "in order lost", lambda: lost(world)
+    yield "in order stopped committing", lambda: stopped_committing(world)
+    yield "in order stopped analyzing", lambda: stopped_analyzing(world)
     yield "in order durable", lambda: durable(world)
     yield "in order verified", lambda: verified(world)
     yield "in order warnings", lambda: warned(world)

@@ -90,13 +90,18 @@ pub fn verdict(progress: &Progress, command: &str, error: Option<&Error>) -> Ver
         Some(error) => error.kind != ErrorKind::Verify,
         None => !progress.complete || failed + skipped > 0,
     };
-    let hint = (progress.begun && command == "restore" && resumable).then(|| {
-        let hint = match progress.unchanged {
-            true => "Nothing was changed: when the cause is gone, run the same command again.",
-            false => "When the cause is gone, the same command with --resume does what is missing.",
-        };
-        hint.to_string()
-    });
+    // Only what is planned has a journal.
+    let journal = progress.begun && progress.planned.is_some();
+    let hint = match (command, resumable) {
+        ("restore", true) if progress.unchanged => {
+            Some("Nothing was changed: when the cause is gone, run the same command again.")
+        }
+        ("restore", true) if journal => {
+            Some("When the cause is gone, the same command with --resume does what is missing.")
+        }
+        _ => None,
+    };
+    let hint = hint.map(str::to_string);
     Verdict { complete: false, text: format!("{command} NOT complete: {why}"), hint }
 }
 
@@ -386,6 +391,15 @@ mod tests {
         assert!(!verdict(&p, "restore", None).complete);
         p.event(Duration::ZERO, &Event::Failed { what: "x", statement: "", error: &error });
         p.event(Duration::ZERO, &Event::Work { steps: 5000, cost: Costs::default() });
+        assert!(verdict(&p, "restore", None).hint.is_none(), "there is no journal");
+        let planned = Event::Planned {
+            steps: 5000,
+            entries: 5000,
+            statements: 5000,
+            statements_archive: 5000,
+            bytes: 0,
+        };
+        p.event(Duration::ZERO, &planned);
         assert!(verdict(&p, "restore", None).hint.is_some_and(|h| h.contains("--resume")));
         assert_eq!(
             verdict(&p, "restore", None).text,

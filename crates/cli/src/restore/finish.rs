@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Analyze tables of the restore on all connections, the largest first. Partitioned parents come after their
-/// partitions.
+/// partitions. `hint`: what to do when it was stopped.
 pub fn analyze(
     options: &Options,
     dbname: Option<&str>,
@@ -23,6 +23,7 @@ pub fn analyze(
     selection: &Selection,
     watch: &dyn Watch,
     stop: &Stop,
+    hint: &str,
 ) -> Result<()> {
     let toc = archive.toc();
     let loaded: HashSet<(&[u8], &[u8])> = selection
@@ -69,13 +70,13 @@ pub fn analyze(
         session::prepare(&own, toc, &options.target, None)?;
         Ok(own)
     };
+    let cancelled = || Error::new(ErrorKind::Cancelled, "canceled by user").hint(hint);
     let work = |worker: usize, connection: &Connection| {
         stop.cancels(connection);
         watch.event(&Event::Connected { worker, pid: connection.backend_pid() });
         while let Some((table, cost)) = next() {
             if stop.is_set() {
-                return Err(Error::new(ErrorKind::Cancelled, "canceled by user")
-                    .hint("All is restored; run ANALYZE yourself, or the command with --resume."));
+                return Err(cancelled());
             }
             let sql = [b"ANALYZE ", &table[..]].concat();
             let what = String::from_utf8_lossy(&sql);
@@ -87,6 +88,9 @@ pub fn analyze(
             let did = Did { steps, cost, statements, transactions, rows: 0, ok };
             watch.event(&Event::End { worker, did });
             if let Err(failure) = result {
+                if stop.is_set() {
+                    return Err(cancelled());
+                }
                 if failure.error.kind == ErrorKind::Connection {
                     return Err(failure.error);
                 }

@@ -405,7 +405,8 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
     proof::of(job, &connection, &recorded)?;
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
-        finish::analyze(options, *dbname, archive, selection, *watch, stop)?;
+        let hint = "All is restored; run ANALYZE yourself, or the command with --resume.";
+        finish::analyze(options, *dbname, archive, selection, *watch, stop, hint)?;
     }
     let compared = options.verify.as_ref().map(|check| {
         let restored = check::Restored { archive, terms, selection, dbname: *dbname };

@@ -47,8 +47,10 @@ struct Server<'a> {
     /// The entry at work.
     what: String,
     failed: Option<Failed>,
-    /// The last statement was COMMIT.
+    /// A COMMIT is under way.
     committing: bool,
+    /// The answer to one was lost.
+    unknown: bool,
     redirects: &'a Redirects,
     /// What is restored.
     chosen: (&'a Toc, &'a Selection),
@@ -69,6 +71,8 @@ fn prepare(connection: &Connection) -> Result<()> {
 impl Server<'_> {
     /// A failure of the server's is one of the entry; all else is not.
     fn note(&mut self, statement: String, error: Error) -> Error {
+        // That is so whatever the user has asked for meanwhile.
+        self.unknown = self.committing && !self.connection.is_alive();
         if self.stop.is_set() {
             return Error::new(ErrorKind::Cancelled, "canceled by user");
         }
@@ -106,7 +110,10 @@ impl Sink for Server<'_> {
         self.committing = text.starts_with(b"COMMIT");
         let result = self.connection.run(text);
         tell::notices(&self.connection, self.watch);
-        let Err(failure) = result else { return Ok(()) };
+        let Err(failure) = result else {
+            self.committing = false;
+            return Ok(());
+        };
         let mut error = failure.error;
         let (statement, begin) = tell::statement_at(text, failure.index, error.position);
         error.position = error.position.and_then(|p| p.checked_sub(begin));
@@ -213,6 +220,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         what: "the session".to_string(),
         failed: None,
         committing: false,
+        unknown: false,
         redirects: &options.redirects,
         chosen: (archive.toc(), &selection),
         single: wishes.single_transaction,
@@ -239,7 +247,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         (walked, crossed)
     });
     if let Err(error) = walked {
-        if server.committing && error.kind == ErrorKind::Connection {
+        if server.unknown {
             return Err(error.hint(
                 "Whether the server has committed the transaction is not known. Look whether its objects are there.",
             ));
@@ -249,7 +257,12 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         } else {
             watch.event(&Event::Note("what was committed before the error stays"));
         }
-        let Some(Failed { what, statement }) = server.failed else { return Err(error) };
+        let Some(Failed { what, statement }) = server.failed else {
+            return Err(match wishes.single_transaction && error.hint.is_none() {
+                true => error.hint("Nothing was changed."),
+                false => error,
+            });
+        };
         watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
         return Ok(Report::default());
     }
@@ -258,7 +271,8 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     drop(server);
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
-        finish::analyze(options, made.as_deref(), &archive, &selection, watch, stop)?;
+        let hint = "All is restored; run ANALYZE yourself.";
+        finish::analyze(options, made.as_deref(), &archive, &selection, watch, stop, hint)?;
     }
     if let Some(check) = &options.verify {
         let dbname = made.as_deref();
