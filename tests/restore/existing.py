@@ -416,6 +416,36 @@ def clean_with_dependents(world):
         assert found == [1, 1], (table, found)
 
 
+def clean_stops(world):
+    """With -e the first DROP that fails ends it, as with pg_restore: what would be dropped later stays. Without it is told, and no error
+    where all comes all the same."""
+    server = world.server()
+    with server.connect(server.fresh("clean_stops")) as c:
+        c.execute("CREATE SCHEMA k; CREATE TABLE k.a (i int); CREATE TABLE k.b (i int PRIMARY KEY); CREATE TABLE k.c (i int)")
+    path = world.archive("clean-stops", lambda p: server.archive("clean_stops", p, "c"))
+    for flags in (["-e"], ["--exit-on-error", "-j", "2"], ["--on-error=stop"]):
+        left = []
+        for program in ("pg_restore", "firn"):
+            db = server.fresh("target")
+            server.pg_restore(db, path)
+            with server.connect(db) as c:
+                c.execute("CREATE VIEW public.mine AS SELECT i FROM k.b")
+            if program == "firn":
+                run = firn(server, db, path, "-c", *flags)
+                assert run.code == 1 and "could not drop TABLE k.b" in run.out and "public.mine" in run.out, (run.code, run.out[-2000:])
+                assert "restore complete" not in run.out and "could not restore" not in run.out, run.out[-2000:]
+            else:
+                assert server.pg_restore(db, path, "-c", "-e", check=False).returncode == 1
+            with server.connect(db) as c:
+                left.append(c.execute("SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'k'::regnamespace ORDER BY 1").fetchall())
+        assert left[0] == left[1] == [("k.a",), ("k.b",)], left
+    # Nothing is there to be dropped.
+    firn(server, server.fresh("target"), path, "-c", "-e").fails("could not drop", "does not exist")
+    run = firn(server, server.fresh("target"), path, "-c").ok()
+    assert "could not drop TABLE k.b" in run.out and "restore complete" in run.out, run.out[-2000:]
+    firn(server, server.fresh("target"), path, "-c", "-e", "--if-exists").ok()
+
+
 def own_journal_schema(world):
     """Somebody has a schema of the journal's name, with tables like the journal's or others: refused, and left as it is."""
     server = world.server()
@@ -481,5 +511,5 @@ def cases(world):
     yield "existing killed verifying", lambda: killed_verifying(world)
     yield "existing busy user", lambda: busy_user(world, False)
     yield "existing busy user and an error", lambda: busy_user(world, True)
-    for body in (schema_in_the_way, table_in_the_way, object_in_the_way, clean, clean_with_dependents, own_journal_schema, taken_away, detached):
+    for body in (schema_in_the_way, table_in_the_way, object_in_the_way, clean, clean_with_dependents, clean_stops, own_journal_schema, taken_away, detached):
         yield f"existing {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

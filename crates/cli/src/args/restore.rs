@@ -92,9 +92,9 @@ pub struct Args {
     /// go on with the unfinished restore in the target database
     #[arg(long)]
     pub resume: bool,
-    /// what to do when a statement fails
-    #[arg(long, value_enum, default_value = "stop", value_name = "ACTION")]
-    pub on_error: OnError,
+    /// what to do when a statement fails; stop if not given, but what --clean cannot drop is then passed over
+    #[arg(long, value_enum, value_name = "ACTION")]
+    pub on_error: Option<OnError>,
     /// as --on-error=stop
     #[arg(short = 'e', long, conflicts_with = "on_error")]
     pub exit_on_error: bool,
@@ -466,7 +466,8 @@ impl Args {
             if_exists: self.if_exists,
             create: self.create,
             resume: self.resume,
-            go_on_after_errors: self.on_error == OnError::Continue,
+            go_on_after_errors: self.on_error == Some(OnError::Continue),
+            stop_at_drops: self.exit_on_error || self.on_error == Some(OnError::Stop),
             count_rows: !self.no_count,
             verify: self.check(),
             analyze: !self.no_analyze,

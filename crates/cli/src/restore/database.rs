@@ -239,7 +239,7 @@ pub fn connection_string(name: &str, target: &Target) -> String {
 }
 
 /// Drop all that will be restored, in reverse order. As in `pg_restore`, what cannot be dropped (for it is not there) is
-/// told and left.
+/// told and left, unless errors are to end it.
 pub fn clean(
     connection: &Connection,
     archive: &Archive,
@@ -267,10 +267,16 @@ pub fn clean(
         let dropped = connection.run(&drop);
         tell::notices(connection, watch);
         if let Err(failure) = dropped {
-            if failure.error.kind == ErrorKind::Connection {
-                return Err(failure.error);
+            let error = failure.error;
+            if error.kind == ErrorKind::Connection {
+                return Err(error);
             }
-            ignored.push(format!("{}: {}", describe(&entry), failure.error.message));
+            let what = format!("{}: {}", describe(&entry), error.message);
+            if options.stop_at_drops {
+                let message = format!("could not drop {what}");
+                return Err(Error { message, position: None, ..error });
+            }
+            ignored.push(what);
         }
     }
     Ok(ignored)

@@ -118,6 +118,8 @@ pub struct Options {
     pub create: bool,
     pub resume: bool,
     pub go_on_after_errors: bool,
+    /// What cannot be dropped, with --clean, ends it.
+    pub stop_at_drops: bool,
     pub analyze: bool,
     pub strict_names: bool,
     /// With rows only: triggers of the tables do not fire.

@@ -15,7 +15,7 @@ impl Args {
         let file = ("-f/--file", self.file.is_some());
         let single = ("-1/--single-transaction", self.single_transaction);
         let size = ("--transaction-size", self.transaction_size.is_some());
-        let proceed = ("--on-error=continue", self.on_error == OnError::Continue);
+        let proceed = ("--on-error=continue", self.on_error == Some(OnError::Continue));
         let truncate = ("--truncate-table", self.truncate_table);
         let source = ("--verify-source", self.verify_source.is_some());
         let schemas = ("--redirect-schema", !self.redirect_schema.is_empty());
