@@ -446,6 +446,30 @@ def clean_stops(world):
     firn(server, server.fresh("target"), path, "-c", "-e", "--if-exists").ok()
 
 
+def left_out(world):
+    """-a into a table whose trigger, or rule, leaves rows out: as with pg_restore no error, but told, and told of at the end."""
+    server = world.server()
+    with server.connect(server.fresh("left_out")) as c:
+        c.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 1000) i; CREATE TABLE u AS SELECT i FROM generate_series(1, 10) i")
+    for kind, extra in (("copy", ()), ("inserts", ("--inserts",))):
+        path = world.archive(f"left-out-{kind}", lambda p: server.archive("left_out", p, "c", extra=extra))
+        for more in (["-j", "1"], ["-j", "2"], ["-1"], ["--transaction-size=1"]):
+            with server.connect(server.fresh("target")) as c:
+                c.execute("CREATE TABLE t (i int); CREATE TABLE u (i int)")
+                c.execute("CREATE FUNCTION part() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF NEW.i > 960 THEN RETURN NULL; END IF; RETURN NEW; END$$")
+                c.execute("CREATE TRIGGER part BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION part()")
+            run = firn(server, "target", path, "-a", *more).ok()
+            with server.connect("target") as c:
+                assert c.execute("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u)").fetchone() == (960, 10)
+            assert run.out.count("warning: TABLE DATA public.t: the table took 960 of 1,000 rows") == 1, (kind, more, run.out)
+            assert "left out  40 rows of 1 table" in run.out and "public.u" not in run.out, (kind, more, run.out)
+    # A rule that does something else altogether: COPY knows no rules.
+    with server.connect("target") as c:
+        c.execute("DROP TRIGGER part ON t; CREATE RULE none AS ON INSERT TO t DO INSTEAD NOTHING")
+    run = firn(server, "target", path, "-a", "-j", "2").ok()
+    assert "public.t: the table took 0 of 1,000 rows" in run.out and "left out  1,000 rows of 1 table" in run.out, run.out
+
+
 def own_journal_schema(world):
     """Somebody has a schema of the journal's name, with tables like the journal's or others: refused, and left as it is."""
     server = world.server()
@@ -511,5 +535,5 @@ def cases(world):
     yield "existing killed verifying", lambda: killed_verifying(world)
     yield "existing busy user", lambda: busy_user(world, False)
     yield "existing busy user and an error", lambda: busy_user(world, True)
-    for body in (schema_in_the_way, table_in_the_way, object_in_the_way, clean, clean_with_dependents, clean_stops, own_journal_schema, taken_away, detached):
+    for body in (schema_in_the_way, table_in_the_way, object_in_the_way, clean, clean_with_dependents, clean_stops, left_out, own_journal_schema, taken_away, detached):
         yield f"existing {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

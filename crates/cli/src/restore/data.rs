@@ -13,7 +13,7 @@ use std::io::Read;
 #[derive(Clone, Debug, Default)]
 pub struct Copied {
     pub rows: u64,
-    /// Rows that were sent to COPY, which are all its lines.
+    /// Rows that were sent: COPY's lines; of INSERT statements with several rows only those that are known.
     pub sent: u64,
     /// Bytes of text.
     pub bytes: u64,
@@ -161,6 +161,8 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
         if whole > 0 {
             let results = connection.run(&buffer[..whole])?;
             copied.rows += results.iter().map(|r| r.touched).sum::<u64>();
+            // Each has one row at least.
+            copied.sent += results.iter().map(|r| r.touched.max(1)).sum::<u64>();
             copied.statements += results.len() as u64;
             copied.bytes += whole as u64;
             (flow.moved)(whole as u64);

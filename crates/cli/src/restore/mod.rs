@@ -6,6 +6,7 @@
 //! - [`journal`]: what is done, kept in the target database.
 //! - [`work`]: workers that carry batches out.
 //! - [`data`]: rows and large objects.
+//! - [`left_out`]: rows that tables did not take.
 //! - [`database`]: creating the target, dropping what is in the way.
 //! - [`tell`]: steps in words and by kind, for those who watch.
 //! - [`together`]: what all connections do at the end.
@@ -24,6 +25,7 @@ pub mod database;
 pub mod facts;
 pub mod finish;
 pub mod journal;
+pub mod left_out;
 mod pass;
 pub mod pieces;
 pub mod probe;
@@ -49,6 +51,7 @@ use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
 use crate::store::StoreSettings;
 use journal::{Done, Identity};
+use left_out::LeftOut;
 use session::Target;
 use std::sync::{Arc, OnceLock};
 use work::{Ended, Stop};
@@ -93,6 +96,22 @@ impl Terms {
             (0..toc.len()).map(|p| selection.has(p as u32)).collect()
         });
         chosen.get(place).copied().unwrap_or(false)
+    }
+
+    /// The table whose rows an entry has, if this restore makes it.
+    pub fn table_made(&self, toc: &Toc, place: usize) -> Option<usize> {
+        let entry = toc.entry(place);
+        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
+        let own = |p: &usize| {
+            let table = toc.entry(*p);
+            table.desc == b"TABLE" && table.tag == entry.tag && table.namespace == entry.namespace
+        };
+        let made = |p: &usize| {
+            // What may have been there before was not made.
+            let defn = toc.entry(*p).defn;
+            defn.starts_with(b"CREATE ") && !defn.starts_with(b"CREATE TABLE IF NOT EXISTS ")
+        };
+        tables.filter(own).find(|p| made(p) && self.makes(toc, *p))
     }
 }
 
@@ -225,6 +244,7 @@ struct Job<'a> {
     terms: Terms,
     selection: Selection,
     plan: Plan,
+    left_out: Arc<LeftOut>,
     watch: &'a dyn Watch,
     stop: &'a Stop,
 }
@@ -373,13 +393,16 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         report.ignored.extend(database::give(&connection, &archive, options, &terms, watch)?);
     }
     database::settings(&connection, &archive, &selection)?;
-    let job = Job { archive: &archive, options, dbname, terms, selection, plan, watch, stop };
+    let left_out = Arc::default();
+    let job =
+        Job { archive: &archive, options, dbname, terms, selection, plan, left_out, watch, stop };
     let mut connection = connection;
     for again in 0.. {
         let (alone, ended) = pass::all(&job, connection, &mut report.resumed)?;
         report.ended = ended;
         // The journal stays: when the cause is gone, --resume does what is missing.
         if !report.ended.failures.is_empty() {
+            job.left_out.sum_up(watch);
             return Ok(report);
         }
         let before = alone.backend_pid();
@@ -392,6 +415,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             Err(e) => return Err(e),
         }
     }
+    job.left_out.sum_up(watch);
     watch.event(&Event::Finished);
     Ok(report)
 }

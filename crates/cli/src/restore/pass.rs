@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Connection, Ping};
 use crate::plan::schedule::{Limits, Scheduler};
 use crate::report::{Event, Setback};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Passes that were lost without a step being done, in a row, after which one gives up.
@@ -188,6 +188,7 @@ fn one(
     site.memory_kb = memory_kb;
     site.again = again;
     site.entries_done = Mutex::new(recorded.entries.into_iter().collect());
+    site.left_out = Arc::clone(&job.left_out);
     site.go_on_after_errors = job.options.go_on_after_errors;
     let ended = site.run(job.options.jobs);
     drop(site);

@@ -5,7 +5,7 @@ mod worker;
 
 use super::journal::fence::{self, Session};
 use super::session::Target;
-use super::{tell, Terms};
+use super::{left_out::LeftOut, tell, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
@@ -124,6 +124,7 @@ pub struct Site<'a> {
     pub dbname: Option<&'a str>,
     pub memory_kb: Option<u64>,
     pub go_on_after_errors: bool,
+    pub left_out: Arc<LeftOut>,
     pub watch: &'a dyn Watch,
     pub stop: Stop,
     /// Entries that were done by themselves, of steps that are not done.
@@ -199,6 +200,7 @@ impl<'a> Site<'a> {
             dbname,
             memory_kb: None,
             go_on_after_errors: false,
+            left_out: Arc::default(),
             watch,
             stop: stop.within(),
             entries_done: Mutex::default(),

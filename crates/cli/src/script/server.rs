@@ -13,10 +13,11 @@ use crate::report::{Event, Watch};
 use crate::restore::data::{copy_rows, Flow};
 use crate::restore::database::connection_string;
 use crate::restore::journal;
+use crate::restore::left_out::LeftOut;
 use crate::restore::proof::schemas;
 use crate::restore::session::{self, Target};
 use crate::restore::work::Stop;
-use crate::restore::{check, facts, finish, tell, Options, Report};
+use crate::restore::{check, facts, finish, tell, Options, Report, Terms};
 use crate::store::StoreSettings;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +53,8 @@ struct Server<'a> {
     /// The answer to one was lost.
     unknown: bool,
     redirects: &'a Redirects,
+    terms: &'a Terms,
+    left_out: LeftOut,
     /// What is restored.
     chosen: (&'a Toc, &'a Selection),
     /// COMMIT is the end of it all.
@@ -143,8 +146,14 @@ impl Sink for Server<'_> {
         let flow = Flow { stop: self.stop, moved: &moved };
         let copied = copy_rows(&self.connection, archive, place, (0, 1), false, false, &flow);
         tell::notices(&self.connection, self.watch);
-        match copied {
+        let (toc, at) = (archive.toc(), place as u32);
+        let noted = copied.and_then(|copied| {
+            self.left_out.note(toc, self.terms, at, &copied)?;
+            Ok(copied)
+        });
+        match noted {
             Ok(copied) => {
+                self.left_out.tell(toc, &[at], self.watch);
                 self.watch.event(&Event::Moved { worker: None, rows: copied.rows, bytes: 0 });
                 Ok(())
             }
@@ -222,6 +231,8 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         committing: false,
         unknown: false,
         redirects: &options.redirects,
+        terms: &terms,
+        left_out: LeftOut::default(),
         chosen: (archive.toc(), &selection),
         single: wishes.single_transaction,
         crossing,
@@ -267,6 +278,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         return Ok(Report::default());
     }
     crossed?;
+    server.left_out.sum_up(watch);
     let made = server.made.take();
     drop(server);
     if options.analyze && terms.filter.wants_data() {

@@ -67,6 +67,7 @@ impl Worker<'_, '_> {
                     self.did.rows += copied.rows;
                     self.did.statements += copied.statements;
                     self.did.transactions += 1;
+                    self.tell_left_out(steps);
                     return Ok(Attempt::Done);
                 }
                 Err(tried) => tried,
@@ -90,10 +91,18 @@ impl Worker<'_, '_> {
                 _ => None,
             };
             if self.recover(steps, piece, &tried.error)? {
+                self.tell_left_out(steps);
                 return Ok(Attempt::Done);
             }
         }
         Ok(Attempt::Left)
+    }
+
+    fn tell_left_out(&self, steps: &[u32]) {
+        let site = self.site;
+        let places: Vec<u32> =
+            steps.iter().flat_map(|s| site.plan.entries(*s as usize).iter().copied()).collect();
+        site.left_out.tell(site.archive.toc(), &places, site.watch);
     }
 
     /// One transaction. Returns what it copied, and how many statements the server ran besides BEGIN and COMMIT.
@@ -179,11 +188,7 @@ impl Worker<'_, '_> {
                 sql.extend(site.renderer.become_user(b"", &mut settings));
                 sql.extend_from_slice(unlogged::AFTER_ROWS);
             }
-            if found.rows < found.sent && self.table_made(place).is_some() {
-                let (rows, sent) = (found.rows, found.sent);
-                let message = format!("the server took {rows} of {sent} rows");
-                return Err(Error::new(ErrorKind::Statement, message).into());
-            }
+            site.left_out.note(site.archive.toc(), site.terms, place as u32, &found)?;
             rows.push((step, found.rows));
             copied.add(&found);
         }
@@ -254,19 +259,7 @@ impl Worker<'_, '_> {
 
     /// The table whose rows an entry has, if this restore has made it.
     fn table_made(&self, place: usize) -> Option<usize> {
-        let toc = self.site.archive.toc();
-        let entry = toc.entry(place);
-        let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-        let own = |p: &usize| {
-            let table = toc.entry(*p);
-            table.desc == b"TABLE" && table.tag == entry.tag && table.namespace == entry.namespace
-        };
-        let made = |p: &usize| {
-            // What may have been there before was not made.
-            let defn = toc.entry(*p).defn;
-            defn.starts_with(b"CREATE ") && !defn.starts_with(b"CREATE TABLE IF NOT EXISTS ")
-        };
-        tables.filter(own).find(|p| made(p) && self.site.terms.makes(toc, *p))
+        self.site.terms.table_made(self.site.archive.toc(), place)
     }
 
     /// Rows may be frozen: the table was made by this restore, is large enough to be worth a TRUNCATE, is of PostgreSQL's
