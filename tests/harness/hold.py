@@ -22,7 +22,7 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 
-/* HOLD=what:name, the name as a shell's pattern: leaves HOLD_AT.reached, and goes on when there is HOLD_AT.go. */
+/* HOLD=what:name (create, open, unlink, rename), the name as a shell's pattern: leaves HOLD_AT.reached, and goes on when there is HOLD_AT.go. */
 static void hold(const char *what, const char *path) {
   const char *want = getenv("HOLD"), *at = getenv("HOLD_AT"), *name = strrchr(path, '/');
   size_t n = strlen(what);
@@ -80,7 +80,7 @@ int linkat(int dir, const char *from, int other, const char *to, int flags) {
 }
 static int opened(const char *path, int flags, int mode) {
   if (refused(path)) { errno = EACCES; return -1; }
-  if (flags & O_CREAT) hold("create", path);
+  hold(flags & O_CREAT ? "create" : "open", path);
   return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 int open(const char *path, int flags, ...) { va_list l; va_start(l, flags); int mode = va_arg(l, int); va_end(l); return opened(path, flags, mode); }
@@ -125,7 +125,7 @@ def links(cluster, which):
 
 
 class Hold:
-    """`env` makes a program wait where it is about to do that: `create:`, `unlink:` or `rename:` and a file's name."""
+    """`env` makes a program wait where it is about to do that: `create:`, `open:`, `unlink:` or `rename:` and a file's name."""
     count = 0
 
     def __init__(self, cluster, what, ahead=0):

@@ -1,15 +1,19 @@
 """Fewer connections than were asked for; databases that a killed restore has begun to make."""
 import os
+import re
 import shutil
+import signal
 import threading
 import time
 
 import psycopg
 
 from harness import proxy as px
+from harness.hold import Hold
 from harness.proxy import Proxy
 from restore import flags
 from restore.common import OLD, Server, firn, same_blocks
+from restore.faults import SERVERS, Battered
 
 FEWER, LOST = "working with fewer connections", "the connection to the server was lost"
 
@@ -319,7 +323,49 @@ def another(world):
         same_blocks(server.dump("oracle"), server.dump_beside_journal("target"))
 
 
+def late(world):
+    """A worker that gets its connection only when the server has crashed and come back, while another one waits for its archive and has
+    noticed nothing: it does nothing by what was so before the crash, the journal is read anew."""
+    server = Battered(OLD, ("max_connections=6", "superuser_reserved_connections=0", "max_wal_senders=0", "restart_after_crash=on",
+                            "autovacuum=off", "log_connections=on", "log_disconnections=on", *SERVERS["off"]), "late")
+    world.servers["late"] = server
+    server.create()
+    with server.connect(server.fresh("late")) as c:
+        c.execute("CREATE TABLE slow AS SELECT i, repeat(md5(i::text), 20) AS t FROM generate_series(1, 3000) i")
+        for n in range(4):
+            c.execute(f"CREATE TABLE t{n} AS SELECT i FROM generate_series(1, 100) i; CREATE INDEX ON t{n} (i)")
+    path = world.archive("late", lambda p: server.archive("late", p, "d", "0"))
+    # The largest comes first.
+    rows = max((name for name in os.listdir(path) if name[0].isdigit()), key=lambda name: os.path.getsize(os.path.join(path, name)))
+    server.pg_restore(server.fresh("oracle"), path)
+    server.fresh("target")
+    hold = Hold(server, f"open:{rows}")
+    # One place for what looks after the restore, and one for a worker.
+    others = [server.connect() for _ in range(4)]
+    child = firn(server, "target", path, "-j", "2", env=hold.env, wait=False)
+    try:
+        hold.reached(child.process)
+        while FEWER not in child.read():
+            assert child.poll() is None, child.read()
+            time.sleep(0.01)
+        with open(server.log) as log:
+            log.seek(0, os.SEEK_END)
+            os.kill(others[0].info.backend_pid, signal.SIGKILL)
+            server.wait_recovered()
+            end, seen = time.time() + px.PATIENCE, ""
+            while not re.search("disconnection: .*database=target", seen):
+                assert time.time() < end and child.poll() is None, f"the late worker works\n{child.read()}\n{seen}"
+                seen += log.read()
+                time.sleep(0.05)
+    finally:
+        hold.go()
+    run = child.wait().ok()
+    assert LOST in run.out, run.out
+    same_blocks(server.dump("oracle"), server.dump("target"))
+
+
 def cases(world):
+    yield "crowded, late", lambda: late(world)
     yield "crowded, another connection", lambda: another(world)
     for taken in (0, 3, 4):
         yield f"crowded, {taken} taken", lambda t=taken: few(world, t)

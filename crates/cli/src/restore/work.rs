@@ -105,8 +105,10 @@ impl Keeper {
         self.connection.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enter a session with a new connection.
+    /// Enter a session with a new connection. It may be one to a server that has crashed since the pass began, and has lost what the
+    /// pass goes by, the epoch too: not if the keeper answers now that this one is there.
     fn enter(&self, connection: &Connection) -> Result<Session> {
+        self.with(|keeper| keeper.query(b"SELECT 1"))?;
         let session = Session::of(self.epoch, self.sessions.fetch_add(1, Ordering::SeqCst))?;
         fence::enter(connection, self.epoch, session)?;
         Ok(session)
