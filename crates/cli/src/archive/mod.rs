@@ -98,7 +98,7 @@ impl Archive {
     /// [`Archive::open_with`] for a backup that may be encrypted.
     pub fn open_locked(location: &str, settings: &StoreSettings, keys: &Keys) -> Result<Archive> {
         if location == "-" {
-            let file = spool::standard_input()?;
+            let file = spool::standard_input(settings)?;
             let member = Member::local(spool::NAME.into(), file)?;
             return Archive::open_file(spool::NAME, member, keys);
         }

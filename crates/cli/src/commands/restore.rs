@@ -17,8 +17,32 @@ use crate::store::StoreSettings;
 use std::fs::File;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a signal stops: nothing of a restore before there is one.
+type Stopped = Arc<Mutex<Option<(Stop, Reporter)>>>;
+
+fn lock(stopped: &Stopped) -> MutexGuard<'_, Option<(Stop, Reporter)>> {
+    stopped.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the program by a signal, or the restore that it does, if that has not been asked for before.
+fn handle_signals() -> Result<Stopped> {
+    let stopped = Stopped::default();
+    let handle = Arc::clone(&stopped);
+    ctrlc::set_handler(move || match &*lock(&handle) {
+        Some((stop, screen)) if !stop.is_set() => {
+            screen.say("stopping; press Ctrl-C again to leave at once");
+            stop.stop();
+        }
+        _ => std::process::exit(130),
+    })
+    .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    Ok(stopped)
+}
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let stopped = handle_signals()?;
     let options = args.options()?;
     if args.list {
         return list(&options, args.file.as_deref().unwrap_or("-"));
@@ -36,15 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let reporter =
         Reporter::start(args.output.settings("restore", &options.archive, options.jobs))?;
     let stop = Stop::default();
-    let (handle, screen) = (stop.clone(), reporter.clone());
-    ctrlc::set_handler(move || {
-        if handle.is_set() {
-            std::process::exit(130);
-        }
-        screen.say("stopping; press Ctrl-C again to leave at once");
-        handle.stop();
-    })
-    .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    *lock(&stopped) = Some((stop.clone(), reporter.clone()));
     let result = match args.one_connection() {
         true => server::run(&options, &args.wishes(options.filter.clone())?, &reporter, &stop),
         false => restore::run(&options, &reporter, &stop),

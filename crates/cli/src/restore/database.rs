@@ -2,6 +2,7 @@
 
 use super::journal::{self, fence};
 use super::session::{self, Target};
+use super::work::Stop;
 use super::{tell, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +39,7 @@ pub fn create(
     archive: &Archive,
     options: &Options,
     watch: &dyn Watch,
-    stopped: &dyn Fn() -> bool,
+    stop: &Stop,
 ) -> Result<Made> {
     let entry = entry_of(archive)?;
     let name = String::from_utf8(entry.tag.to_vec()).map_err(|_| {
@@ -46,6 +47,7 @@ pub fn create(
             .hint("Create the database yourself and restore into it without --create.")
     })?;
     let connection = options.target.connect(None)?;
+    let _cancels = stop.cancels(&connection);
     // As on the connections that come, but for what the archive sets within its database.
     connection.run(&session::no_limits(&connection))?;
     connection.run(b"SET synchronous_commit = on")?;
@@ -55,7 +57,7 @@ pub fn create(
         ));
         while !fence::name_database(&connection, entry.tag)? {
             fence::end_idle_namers(&connection, entry.tag);
-            if stopped() {
+            if stop.is_set() {
                 return Err(fence::cancelled());
             }
             // Two who find each other's lock give theirs up, and do not come again at the same time.
@@ -101,6 +103,7 @@ pub fn create(
         }
         made?;
         tell::notices(&connection, watch);
+        stop.check()?;
         rest = after;
     }
     Ok(Made { name: connection_string(&name, &options.target), ownerless })
@@ -246,7 +249,9 @@ pub fn clean(
     selection: &Selection,
     options: &Options,
     watch: &dyn Watch,
+    stop: &Stop,
 ) -> Result<Vec<String>> {
+    let stopped = |e: Error| e.hint("What was dropped by then stays dropped.");
     let mut ignored = Vec::new();
     let mut places: Vec<u32> = selection.places().collect();
     places.reverse();
@@ -257,6 +262,7 @@ pub fn clean(
         if drop.is_empty() || matches!(entry.desc, b"DATABASE" | b"DATABASE PROPERTIES") {
             continue;
         }
+        stop.check().map_err(stopped)?;
         if options.if_exists {
             drop = if_exists(&drop, entry.desc).unwrap_or(drop);
         }
@@ -268,6 +274,7 @@ pub fn clean(
         tell::notices(connection, watch);
         if let Err(failure) = dropped {
             let error = failure.error;
+            stop.check().map_err(stopped)?;
             if error.kind == ErrorKind::Connection {
                 return Err(error);
             }

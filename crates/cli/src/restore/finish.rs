@@ -72,7 +72,7 @@ pub fn analyze(
     };
     let cancelled = || Error::new(ErrorKind::Cancelled, "canceled by user").hint(hint);
     let work = |worker: usize, connection: &Connection| {
-        stop.cancels(connection);
+        let _cancels = stop.cancels(connection);
         watch.event(&Event::Connected { worker, pid: connection.backend_pid() });
         while let Some((table, cost)) = next() {
             if stop.is_set() {
@@ -103,9 +103,7 @@ pub fn analyze(
         }
         Ok(())
     };
-    let done = together(options.jobs, &connection, connect, work);
-    stop.cancels_no_more();
-    done
+    together(options.jobs, &connection, connect, work)
 }
 
 /// A connection, if the server takes one soon: it counts a session until its process has ended, and those of the restore

@@ -49,12 +49,11 @@ use crate::plan::render::{Refused, Renderer, Style};
 use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
-use crate::store::StoreSettings;
 use journal::{Done, Identity};
 use left_out::LeftOut;
 use session::Target;
 use std::sync::{Arc, OnceLock};
-use work::{Ended, Stop};
+use work::{Cancels, Ended, Stop};
 
 /// All that a plan follows from, besides the archive. Kept in the journal.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -271,11 +270,12 @@ impl Job<'_> {
 
 /// Restore.
 pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
+    restore(options, watch, stop).map_err(|e| stop.or_stopped(e))
+}
+
+fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
     watch.event(&Event::Phase("reading the archive"));
-    let asked = stop.clone();
-    let cancelled = Some(Arc::new(move || asked.is_set()) as _);
-    let settings = StoreSettings { cancelled, ..StoreSettings::default() };
-    let archive = options.open(&settings)?;
+    let archive = options.open(&stop.settings())?;
     options.tell_moment(&archive, watch)?;
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
     let options = &Options { filter, ..options.clone() };
@@ -283,12 +283,13 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     options.redirect(&mut archive, &mut |line| watch.event(&Event::Note(line)))?;
     let archive = archive;
     let created = match options.create {
-        true => Some(database::create(&archive, options, watch, &|| stop.is_set())?),
+        true => Some(database::create(&archive, options, watch, stop)?),
         false => None,
     };
     let dbname = created.as_ref().map(|made| &made.name[..]);
     let ownerless = created.as_ref().and_then(|made| made.ownerless.clone());
     let connection = options.target.connect(dbname)?;
+    let cancels = stop.cancels(&connection);
     session::prepare(&connection, archive.toc(), &options.target, None)?;
     session::refuse_views(&connection);
     journal::fence::be_alone(&connection, None, &|| stop.is_set())?;
@@ -318,6 +319,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
                 check::can(check, server_version)?;
             }
             let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
+            // A trial that is cancelled is one that failed.
+            stop.check()?;
             options.add_reloads(&connection, archive.toc(), &mut facts)?;
             let had_objects = check::has_objects(&connection)?;
             let made_for = match &ownerless {
@@ -385,7 +388,7 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         }
         if terms.clean {
             watch.event(&Event::Phase("dropping"));
-            let failed = database::clean(&connection, &archive, &selection, options, watch)?;
+            let failed = database::clean(&connection, &archive, &selection, options, watch, stop)?;
             report.ignored.extend(failed.into_iter().map(|what| format!("could not drop {what}")));
         }
         journal::begin(&connection, &identity, &terms)?;
@@ -396,6 +399,8 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     let left_out = Arc::default();
     let job =
         Job { archive: &archive, options, dbname, terms, selection, plan, left_out, watch, stop };
+    // What is asked after a stop is what to tell of it.
+    drop(cancels);
     let mut connection = connection;
     for again in 0.. {
         let (alone, ended) = pass::all(&job, connection, &mut report.resumed)?;
@@ -406,8 +411,11 @@ pub fn run(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             return Ok(report);
         }
         let before = alone.backend_pid();
-        match finish(&job, alone) {
+        match finish(&job, alone).map_err(|e| stop.or_stopped(e)) {
             Ok(()) => break,
+            Err(e) if e.kind == ErrorKind::Cancelled && e.hint.is_none() => {
+                return Err(e.hint("All is restored: --resume does what is left."));
+            }
             // A crash may have emptied unlogged tables.
             Err(e) if e.kind == ErrorKind::Connection && again < FINISHES => {
                 connection = pass::again(&job, &e, before)?;
@@ -427,6 +435,7 @@ const FINISHES: usize = 3;
 /// meanwhile is resumed here.
 fn finish(job: &Job, connection: Connection) -> Result<()> {
     let Job { archive, options, dbname, terms, selection, watch, stop, .. } = job;
+    let cancels = stop.cancels(&connection);
     let recorded = journal::done(&connection, job.plan.steps.len())?;
     proof::of(job, &connection, &recorded)?;
     if options.analyze && terms.filter.wants_data() {
@@ -444,16 +453,22 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
             return Err(e.clone());
         }
     }
-    end(job, connection, &recorded)?;
+    end(job, connection, cancels, &recorded)?;
     compared.unwrap_or(Ok(()))
 }
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may
 /// have been lost since.
-fn end(job: &Job, mut connection: Connection, recorded: &Done) -> Result<()> {
+fn end(
+    job: &Job,
+    mut connection: Connection,
+    mut cancels: Cancels,
+    recorded: &Done,
+) -> Result<()> {
     // The connection may be gone since it was used last. If that was a crash, unlogged tables are empty again.
     if let Err(lost) = connection.query(b"SELECT 1") {
         connection = pass::again(job, &lost, connection.backend_pid())?;
+        cancels = job.stop.cancels(&connection);
         if !unlogged::lost(job, &connection, recorded)?.is_empty() {
             return Err(lost);
         }
@@ -463,8 +478,9 @@ fn end(job: &Job, mut connection: Connection, recorded: &Done) -> Result<()> {
         Err(e) if e.kind == ErrorKind::Connection => e,
         other => return other,
     };
-    drop(connection);
+    drop((cancels, connection));
     let connection = pass::connect_again(job, &error)?;
+    let _cancels = job.stop.cancels(&connection);
     journal::fence::be_alone(&connection, Some(before), &|| job.stop.is_set())?;
     match journal::is_there(&connection)? {
         true => Err(error),

@@ -116,6 +116,15 @@ fn cancelled() -> Error {
         .hint("Run the same command with --resume to go on.")
 }
 
+/// The error, or if that is why that the user has stopped it.
+fn stopped_or(job: &Job, error: Error) -> Error {
+    let found = job.stop.or_stopped(error);
+    match found.kind {
+        ErrorKind::Cancelled => cancelled(),
+        _ => found,
+    }
+}
+
 /// A new connection, when the server takes one again.
 pub fn connect_again(job: &Job, lost: &Error) -> Result<Connection> {
     let mut silent = Instant::now();
@@ -149,6 +158,7 @@ fn one(
 ) -> Result<Pass> {
     let stopped = || job.stop.is_set();
     let start = || -> Result<_> {
+        let _cancels = job.stop.cancels(&connection);
         let epoch = fence::take_over(&connection, &stopped)?;
         let session = fence::Session::of(epoch, 0)?;
         fence::enter(&connection, epoch, session)?;
@@ -162,7 +172,7 @@ fn one(
         Err(error) if error.kind == ErrorKind::Connection => {
             return Ok(Pass::Lost { error, recorded: 0 })
         }
-        Err(e) => return Err(e),
+        Err(e) => return Err(stopped_or(job, e)),
     };
     if !begun && !recorded.steps.is_empty() {
         *resumed = recorded.steps.len();
@@ -195,9 +205,13 @@ fn one(
     let now = keeper.with(|c| journal::done(c, job.plan.steps.len()));
     let connection = keeper.into_connection();
     // What has done nothing leaves nothing behind; dropping is something.
-    let failed = ended.as_ref().map_or(true, |e| !e.failures.is_empty());
+    let stopped = job.stop.is_set();
+    let failed = stopped || ended.as_ref().map_or(true, |e| !e.failures.is_empty());
     if !job.terms.clean && failed && journal::end_if_empty(&connection).unwrap_or(false) {
         job.watch.event(&Event::Unchanged);
+        if stopped {
+            job.stop.check().map_err(|e| e.hint("Nothing was changed."))?;
+        }
         let ended = ended?;
         total.add(ended);
         return Ok(Pass::Ended(connection));
@@ -235,11 +249,14 @@ fn one(
         );
         return Ok(Pass::Lost { error, recorded: now.steps.len() });
     }
-    match journal::all_done(&connection) {
+    let cancels = job.stop.cancels(&connection);
+    let told = journal::all_done(&connection);
+    drop(cancels);
+    match told {
         Ok(()) => Ok(Pass::Ended(connection)),
         Err(error) if error.kind == ErrorKind::Connection => {
             Ok(Pass::Lost { error, recorded: now.steps.len() })
         }
-        Err(e) => Err(e),
+        Err(e) => Err(stopped_or(job, e)),
     }
 }

@@ -1,5 +1,7 @@
-//! What all workers of a restore share, and how they are started and stopped. What each does: [`worker`]. Sequences of tables: [`uses`].
+//! What all workers of a restore share, and how they are started. What each does: [`worker`]. Stopping them: [`stop`]. Sequences of
+//! tables: [`uses`].
 
+mod stop;
 mod uses;
 mod worker;
 
@@ -8,13 +10,14 @@ use super::session::Target;
 use super::{left_out::LeftOut, tell, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{Canceller, Connection};
+use crate::pg::Connection;
 use crate::plan::build::describe;
 use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
 use std::collections::HashSet;
+pub use stop::{Cancels, Stop};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use uses::Uses;
@@ -26,51 +29,6 @@ pub struct Failure {
     pub what: String,
     pub statement: String,
     pub error: Error,
-}
-
-/// Lets others stop a run: the signal handler, a test.
-#[derive(Clone, Default)]
-pub struct Stop {
-    flag: Arc<AtomicBool>,
-    /// What stops more than this stops this as well.
-    above: Option<Arc<AtomicBool>>,
-    cancellers: Arc<Mutex<Vec<Option<Canceller>>>>,
-}
-
-impl Stop {
-    /// One that can be stopped by itself, and is stopped with this one.
-    pub fn within(&self) -> Stop {
-        Stop {
-            flag: Arc::default(),
-            above: Some(Arc::clone(&self.flag)),
-            cancellers: Arc::clone(&self.cancellers),
-        }
-    }
-
-    /// End as soon as possible: statements are cancelled, transactions rolled back.
-    pub fn stop(&self) {
-        self.flag.store(true, Ordering::SeqCst);
-        lock(&self.cancellers).iter().flatten().for_each(Canceller::cancel);
-    }
-
-    /// Cancel what this connection does, too, until [`Stop::cancels_no_more`].
-    pub fn cancels(&self, connection: &Connection) {
-        lock(&self.cancellers).push(Some(connection.canceller()));
-    }
-
-    pub fn cancels_no_more(&self) {
-        lock(&self.cancellers).clear();
-    }
-
-    /// The flag that says so.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.flag)
-    }
-
-    pub fn is_set(&self) -> bool {
-        let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
-        set(&self.flag) || self.above.as_ref().is_some_and(set)
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -227,7 +185,6 @@ impl<'a> Site<'a> {
 
     /// Work with `jobs` connections until nothing is left or something stops it.
     pub fn run(&self, jobs: usize) -> Result<Ended> {
-        lock(&self.stop.cancellers).resize_with(jobs, || None);
         std::thread::scope(|scope| {
             for number in 0..jobs {
                 scope.spawn(move || {
@@ -237,7 +194,6 @@ impl<'a> Site<'a> {
                 });
             }
         });
-        lock(&self.stop.cancellers).clear();
         if let Some(e) = lock(&self.fatal).take() {
             // That others were stopped follows from the failure of one.
             if e.kind != ErrorKind::Cancelled || lock(&self.failures).is_empty() {

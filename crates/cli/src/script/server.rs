@@ -5,7 +5,7 @@
 use super::{walk, Sink, Wishes};
 use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{Canceller, Connection};
+use crate::pg::Connection;
 use crate::plan::build::describe;
 use crate::plan::redirect::Redirects;
 use crate::plan::select::{select, unmatched, Selection};
@@ -16,16 +16,9 @@ use crate::restore::journal;
 use crate::restore::left_out::LeftOut;
 use crate::restore::proof::schemas;
 use crate::restore::session::{self, Target};
-use crate::restore::work::Stop;
+use crate::restore::work::{Cancels, Stop};
 use crate::restore::{check, facts, finish, tell, Options, Report, Terms};
-use crate::store::StoreSettings;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
-/// How often it is looked whether the run was stopped.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The last COMMIT is there when it is told, and all before it: with `synchronous_commit = off` the server answers before. Only a
 /// transaction that has written something waits, and the last of several may be empty.
@@ -43,8 +36,8 @@ struct Server<'a> {
     target: &'a Target,
     watch: &'a dyn Watch,
     stop: &'a Stop,
-    /// By which the current statement is stopped.
-    canceller: &'a Mutex<Canceller>,
+    /// Statements are cancelled when it is stopped.
+    cancels: Cancels,
     /// The entry at work.
     what: String,
     failed: Option<Failed>,
@@ -134,9 +127,8 @@ impl Sink for Server<'_> {
         })?;
         let name = connection_string(&name, self.target);
         self.connection = self.target.connect(Some(&name))?;
+        self.cancels = self.stop.cancels(&self.connection);
         prepare(&self.connection)?;
-        *self.canceller.lock().unwrap_or_else(PoisonError::into_inner) =
-            self.connection.canceller();
         self.made = Some(name);
         Ok(())
     }
@@ -184,8 +176,12 @@ impl Sink for Server<'_> {
 
 /// Restore on one connection.
 pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
+    restore(options, wishes, watch, stop).map_err(|e| stop.or_stopped(e))
+}
+
+fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
     watch.event(&Event::Phase("reading the archive"));
-    let mut archive = options.open(&StoreSettings::default())?;
+    let mut archive = options.open(&stop.settings())?;
     options.tell_moment(&archive, watch)?;
     let filter = options.filter_for(archive.toc(), &mut |line| watch.event(&Event::Note(line)))?;
     let options = &Options { filter: filter.clone(), ..options.clone() };
@@ -194,6 +190,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         return Err(Error::usage(missing));
     }
     let connection = options.target.connect(None)?;
+    let cancels = stop.cancels(&connection);
     prepare(&connection)?;
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });
@@ -201,6 +198,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         check::can(check, server_version)?;
     }
     let mut terms = options.terms(facts::of(&connection, archive.toc(), options.jobs)?);
+    stop.check()?;
     terms.filter = filter.clone();
     if !options.create {
         if journal::is_there(&connection)? {
@@ -219,13 +217,12 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     let selection = select(archive.toc(), &terms.filter);
     watch.event(&Event::Phase("restoring"));
     let wishes = Wishes { filter, ..wishes.clone() };
-    let canceller = Mutex::new(connection.canceller());
     let mut server = Server {
         connection,
         target: &options.target,
         watch,
         stop,
-        canceller: &canceller,
+        cancels,
         what: "the session".to_string(),
         failed: None,
         committing: false,
@@ -238,26 +235,7 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         crossing,
         made: None,
     };
-    let over = AtomicBool::new(false);
-    let (walked, crossed) = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                if stop.is_set() {
-                    canceller.lock().unwrap_or_else(PoisonError::into_inner).cancel();
-                }
-                std::thread::sleep(LOOK_EVERY);
-            }
-        });
-        let walked = walk::walk(&archive, &wishes, &mut server);
-        // Of several transactions none can take back what the others have done.
-        let crossed = match &walked {
-            Ok(()) if !wishes.single_transaction => server.crosses_nothing(),
-            _ => Ok(()),
-        };
-        over.store(true, Ordering::Relaxed);
-        (walked, crossed)
-    });
-    if let Err(error) = walked {
+    if let Err(error) = walk::walk(&archive, &wishes, &mut server) {
         if server.unknown {
             return Err(error.hint(
                 "Whether the server has committed the transaction is not known. Look whether its objects are there.",
@@ -277,7 +255,10 @@ pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
         return Ok(Report::default());
     }
-    crossed?;
+    // Of several transactions none can take back what the others have done.
+    if !wishes.single_transaction {
+        server.crosses_nothing()?;
+    }
     server.left_out.sum_up(watch);
     let made = server.made.take();
     drop(server);

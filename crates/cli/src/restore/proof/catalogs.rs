@@ -204,7 +204,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let waiting = Mutex::new(waiting);
     let wrong = Mutex::new(Vec::new());
     let work = |_: usize, connection: &Connection| -> Result<()> {
-        job.stop.cancels(connection);
+        let _cancels = job.stop.cancels(connection);
         look_up_by_index(connection, true)?;
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -218,9 +218,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
         }
         look_up_by_index(connection, false)
     };
-    let done = together(jobs, connection, || job.connect(), work);
-    job.stop.cancels_no_more();
-    done?;
+    together(jobs, connection, || job.connect(), work)?;
     // As the archive has them, whoever was first.
     let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
     wrong.sort();

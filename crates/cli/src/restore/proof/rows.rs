@@ -111,7 +111,7 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
     let count_all = |worker: usize, connection: &Connection| -> Result<()> {
         // Rows that a policy hides are not missing: counting fails then, and says so.
         connection.run(b"SET row_security = off")?;
-        job.stop.cancels(connection);
+        let _cancels = job.stop.cancels(connection);
         while let Some(table) = next() {
             if job.stop.is_set() {
                 return Err(super::cancelled());
@@ -134,9 +134,7 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
         Ok(())
     };
     let jobs = job.options.jobs.min(all_len(&tables));
-    let done = together(jobs, connection, || job.connect(), count_all);
-    job.stop.cancels_no_more();
-    done?;
+    together(jobs, connection, || job.connect(), count_all)?;
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 

@@ -8,7 +8,7 @@ mod attempt;
 mod reload;
 mod session;
 
-use super::{lock, Failure, Site};
+use super::{lock, Cancels, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::describe;
@@ -28,6 +28,7 @@ pub(super) struct Worker<'s, 'a> {
     number: usize,
     /// None before there is one, and when it was lost and another is not to be had.
     connection: Option<(Connection, Session)>,
+    cancels: Option<Cancels>,
     /// What was done since the last batch began.
     did: Did,
 }
@@ -46,7 +47,7 @@ fn may_pass(error: &Error) -> bool {
 
 impl<'s, 'a> Worker<'s, 'a> {
     pub fn new(site: &'s Site<'a>, number: usize) -> Worker<'s, 'a> {
-        Worker { site, number, connection: None, did: Did::default() }
+        Worker { site, number, connection: None, cancels: None, did: Did::default() }
     }
 }
 

@@ -57,11 +57,9 @@ impl Worker<'_, '_> {
     fn connect(&mut self) -> Result<()> {
         let site = self.site;
         let connection = site.target.connect(site.dbname)?;
+        self.cancels = Some(site.stop.cancels(&connection));
         prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
         let session = site.keeper.enter(&connection)?;
-        if let Some(place) = lock(&site.stop.cancellers).get_mut(self.number) {
-            *place = Some(connection.canceller());
-        }
         let pid = connection.backend_pid();
         site.watch.event(&Event::Connected { worker: self.number, pid });
         self.connection = Some((connection, session));
@@ -79,6 +77,7 @@ impl Worker<'_, '_> {
     ) -> Result<bool> {
         let site = self.site;
         let lost = self.connection.take();
+        self.cancels = None;
         let number = self.number + 1;
         let message = format!("connection {number} was lost ({}); connecting again", error.message);
         self.setback(Setback::Reconnected, &message);
