@@ -1,5 +1,6 @@
 """What was there before a restore, or came from others while it ran, is never removed or changed, however the restore ends."""
 import os
+import re
 import signal
 from collections import Counter
 
@@ -462,12 +463,12 @@ def left_out(world):
             with server.connect("target") as c:
                 assert c.execute("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u)").fetchone() == (960, 10)
             assert run.out.count("warning: TABLE DATA public.t: the table took 960 of 1,000 rows") == 1, (kind, more, run.out)
-            assert "left out  40 rows of 1 table" in run.out and "public.u" not in run.out, (kind, more, run.out)
+            assert re.search("left out +40 rows of 1 table", run.out) and "public.u: the table" not in run.out, (kind, more, run.out)
     # A rule that does something else altogether: COPY knows no rules.
     with server.connect("target") as c:
         c.execute("DROP TRIGGER part ON t; CREATE RULE none AS ON INSERT TO t DO INSTEAD NOTHING")
     run = firn(server, "target", path, "-a", "-j", "2").ok()
-    assert "public.t: the table took 0 of 1,000 rows" in run.out and "left out  1,000 rows of 1 table" in run.out, run.out
+    assert "public.t: the table took 0 of 1,000 rows" in run.out and re.search("left out +1,000 rows of 1 table", run.out), run.out
 
 
 def own_journal_schema(world):

@@ -199,6 +199,89 @@ def stopped_analyzing(world):
         assert run.code == 130 and "run ANALYZE yourself" in run.out and "--resume" not in run.out, (run.code, run.out)
 
 
+def compared(world):
+    """What is there is compared with what was restored: a difference undoes one transaction, and is exit code 3; of several it is told."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DO $$BEGIN CREATE ROLE inorder_other; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+    with server.connect(server.fresh("inorder_compared")) as c:
+        c.execute("CREATE TABLE a AS SELECT i FROM generate_series(1, 1000) i; CREATE TABLE b AS SELECT 1 AS i; CREATE INDEX late ON a (i)")
+    path = world.archive("inorder-compared", lambda p: server.archive("inorder_compared", p, "c"))
+    # What somebody in the database does when the index is made: rows that go, another owner, an object that goes.
+    for act, words in (("DELETE FROM public.a WHERE i > 900", "it has 900 rows, 1,000 were copied"),
+                       ("ALTER TABLE public.b OWNER TO inorder_other", 'its owner is "inorder_other"'),
+                       ("DROP TABLE public.b", "TABLE public.b: it is missing")):
+        for more, left in ((["-1"], False), (["--transaction-size=1"], True)):
+            with server.connect(server.fresh("target")) as c:
+                c.execute(f"CREATE FUNCTION act() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN {act}; END$$")
+                c.execute("CREATE EVENT TRIGGER act ON ddl_command_end WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION act()")
+            run = firn(server, "target", path, *more)
+            assert run.code == 3 and words in run.out and "restore complete" not in run.out and "--resume" not in run.out, (run.code, run.out)
+            assert ("Nothing was changed" in run.out) == (not left), run.out
+            with server.connect("target") as c:
+                assert c.execute("SELECT to_regclass('a') IS NOT NULL").fetchone() == (left,), run.out
+    # Rows that a table just made does not take are missing: that is an error of the table.
+    for more, left in ((["-1"], False), (["--transaction-size=1"], True)):
+        with server.connect(server.fresh("target")) as c:
+            c.execute("CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
+            c.execute("CREATE FUNCTION act() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN IF to_regclass('public.b') IS NOT NULL THEN "
+                      "CREATE TRIGGER none BEFORE INSERT ON public.b FOR EACH ROW EXECUTE FUNCTION public.nothing(); END IF; END$$")
+            c.execute("CREATE EVENT TRIGGER act ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION act()")
+        run = firn(server, "target", path, *more).fails("could not restore TABLE DATA public.b", "the server took 0 of 1 rows")
+        assert run.code == 1, run.out
+        with server.connect("target") as c:
+            assert c.execute("SELECT to_regclass('a') IS NOT NULL").fetchone() == (left,), run.out
+    # Nobody counts who does not want to.
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE FUNCTION act() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN DELETE FROM public.a WHERE i > 900; END$$")
+        c.execute("CREATE EVENT TRIGGER act ON ddl_command_end WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION act()")
+    firn(server, "target", path, "-1", "--no-count").ok()
+
+
+def not_compared(world):
+    """What cannot be asked, or is not certain, is held against nobody: rows of a table that may not be read; a question that
+    fails."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DO $$BEGIN CREATE ROLE inorder_plain LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+    with server.connect(server.fresh("inorder_hidden")) as c:
+        c.execute("GRANT CREATE ON SCHEMA public TO inorder_plain; SET ROLE inorder_plain; CREATE TABLE a AS SELECT i FROM generate_series(1, 100) i")
+        c.execute("ALTER TABLE a ENABLE ROW LEVEL SECURITY; ALTER TABLE a FORCE ROW LEVEL SECURITY; CREATE POLICY seen ON a USING (i > 50)")
+        c.execute("CREATE TABLE b AS SELECT i FROM generate_series(1, 10) i")
+    path = world.archive("inorder-hidden", lambda p: server.archive("inorder_hidden", p, "c"))
+    for more in (["-1"], ["--transaction-size=1"]):
+        with server.connect(server.fresh("target")) as c:
+            c.execute("GRANT CREATE ON SCHEMA public TO inorder_plain")
+        run = firn(server, "target", path, "-U", "inorder_plain", "-x", *more).ok()
+        assert "were not counted" in run.out and "could not be compared" not in run.out, run.out
+        with server.connect("target") as c:
+            assert c.execute("SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)").fetchone() == (100, 10), run.out
+    # A question of the comparison fails.
+    path = world.once("halves", lambda: source(world))
+    for more in (["-1"], ["--transaction-size=1"]):
+        server.fresh("target")
+        folder = os.path.join(server.root, "questions")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"^SELECT n, wrong FROM", px.error("22000")))
+            run = firn(server, "target", path, *proxy.where("target"), *more, where=False).ok()
+        shutil.rmtree(folder)
+        assert "could not be compared: a fault of the test" in run.out, run.out
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM b").fetchone() == (1000,), run.out
+
+
+def others_identity(world):
+    """Partitions of others that have no identity column, as those of servers that were upgraded to 17, are no difference."""
+    server = world.server(NEW)
+    path = world.once("halves", lambda: source(world))
+    for more in (["-1"], ["--transaction-size=3"], ["-j", "2"]):
+        with server.connect(server.fresh("target")) as c:
+            c.execute("CREATE SCHEMA other; CREATE TABLE other.p (i int GENERATED ALWAYS AS IDENTITY) PARTITION BY RANGE (i)")
+            c.execute("CREATE TABLE other.p1 PARTITION OF other.p DEFAULT")
+            c.execute("UPDATE pg_attribute SET attidentity = '' WHERE attrelid = 'other.p1'::regclass AND attname = 'i'")
+        firn(server, "target", path, *more).ok()
+
+
 def durable(world):
     """A server that answers a COMMIT before it is durable (synchronous_commit = off) goes down right after the end: what was complete is
     there. The last of several transactions may have nothing in it."""
@@ -299,6 +382,9 @@ def cases(world):
     yield "in order stopped committing", lambda: stopped_committing(world)
     yield "in order stopped analyzing", lambda: stopped_analyzing(world)
     yield "in order durable", lambda: durable(world)
+    yield "in order compared", lambda: compared(world)
+    yield "in order not compared", lambda: not_compared(world)
+    yield "in order others' identity", lambda: others_identity(world)
     yield "in order verified", lambda: verified(world)
     yield "in order warnings", lambda: warned(world)
     yield "in order refused", lambda: refused(world)

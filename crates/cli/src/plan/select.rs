@@ -110,6 +110,7 @@ pub struct Choice {
 }
 
 /// The entries that are restored.
+#[derive(Clone)]
 pub struct Selection {
     chosen: Vec<bool>,
     order: Vec<u32>,

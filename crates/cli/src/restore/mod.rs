@@ -244,6 +244,8 @@ struct Job<'a> {
     selection: Selection,
     plan: Plan,
     left_out: Arc<LeftOut>,
+    /// The connection that is asked is within a transaction, which goes on whatever comes of a question.
+    open: bool,
     watch: &'a dyn Watch,
     stop: &'a Stop,
 }
@@ -397,8 +399,9 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     }
     database::settings(&connection, &archive, &selection)?;
     let left_out = Arc::default();
-    let job =
-        Job { archive: &archive, options, dbname, terms, selection, plan, left_out, watch, stop };
+    let archive = &archive;
+    let open = false;
+    let job = Job { archive, options, dbname, terms, selection, plan, left_out, open, watch, stop };
     // What is asked after a stop is what to tell of it.
     drop(cancels);
     let mut connection = connection;
@@ -459,12 +462,7 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may
 /// have been lost since.
-fn end(
-    job: &Job,
-    mut connection: Connection,
-    mut cancels: Cancels,
-    recorded: &Done,
-) -> Result<()> {
+fn end(job: &Job, mut connection: Connection, mut cancels: Cancels, recorded: &Done) -> Result<()> {
     // The connection may be gone since it was used last. If that was a crash, unlogged tables are empty again.
     if let Err(lost) = connection.query(b"SELECT 1") {
         connection = pass::again(job, &lost, connection.backend_pid())?;

@@ -17,9 +17,9 @@ use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
 use std::collections::HashSet;
-pub use stop::{Cancels, Stop};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+pub use stop::{Cancels, Stop};
 use uses::Uses;
 use worker::Worker;
 

@@ -1,6 +1,6 @@
 //! Statements run on one connection (`-1`, `--transaction-size`): in one transaction, or one of so many statements.
 //!
-//! There is no journal. What fails ends it; with one transaction nothing of it stays.
+//! There is no journal. What fails ends it; with one transaction nothing of it stays, also where what is there is not what was restored.
 
 use super::{walk, Sink, Wishes};
 use crate::archive::{Archive, Entry, Toc};
@@ -14,11 +14,12 @@ use crate::restore::data::{copy_rows, Flow};
 use crate::restore::database::connection_string;
 use crate::restore::journal;
 use crate::restore::left_out::LeftOut;
+use crate::restore::proof::in_order::{self, InOrder};
 use crate::restore::proof::schemas;
 use crate::restore::session::{self, Target};
 use crate::restore::work::{Cancels, Stop};
 use crate::restore::{check, facts, finish, tell, Options, Report, Terms};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The last COMMIT is there when it is told, and all before it: with `synchronous_commit = off` the server answers before. Only a
 /// transaction that has written something waits, and the last of several may be empty.
@@ -47,7 +48,11 @@ struct Server<'a> {
     unknown: bool,
     redirects: &'a Redirects,
     terms: &'a Terms,
+    options: &'a Options,
+    archive: &'a Archive,
     left_out: LeftOut,
+    /// Rows that were copied, by the place of their entry.
+    rows: BTreeMap<u32, u64>,
     /// What is restored.
     chosen: (&'a Toc, &'a Selection),
     /// COMMIT is the end of it all.
@@ -92,6 +97,21 @@ impl Server<'_> {
         }
         let message = "what was restored needs something of a schema that is redirected";
         Err(Error::new(ErrorKind::Verify, message))
+    }
+
+    /// What is there is what was restored.
+    fn compare(&self) -> Result<()> {
+        let restored = InOrder {
+            archive: self.archive,
+            options: self.options,
+            terms: self.terms,
+            selection: self.chosen.1,
+            rows: &self.rows,
+            open: self.single,
+            watch: self.watch,
+            stop: self.stop,
+        };
+        in_order::compare(&restored, &self.connection)
     }
 }
 
@@ -146,6 +166,7 @@ impl Sink for Server<'_> {
         match noted {
             Ok(copied) => {
                 self.left_out.tell(toc, &[at], self.watch);
+                self.rows.insert(at, copied.rows);
                 self.watch.event(&Event::Moved { worker: None, rows: copied.rows, bytes: 0 });
                 Ok(())
             }
@@ -160,6 +181,7 @@ impl Sink for Server<'_> {
     fn last(&mut self) -> Result<()> {
         if self.single {
             self.crosses_nothing()?;
+            self.compare()?;
             return self.sql(DURABLE.as_bytes());
         }
         self.sql([DURABLE, WRITES].concat().as_bytes())
@@ -229,7 +251,10 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         unknown: false,
         redirects: &options.redirects,
         terms: &terms,
+        options,
+        archive: &archive,
         left_out: LeftOut::default(),
+        rows: BTreeMap::new(),
         chosen: (archive.toc(), &selection),
         single: wishes.single_transaction,
         crossing,
@@ -258,6 +283,7 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     // Of several transactions none can take back what the others have done.
     if !wishes.single_transaction {
         server.crosses_nothing()?;
+        server.compare()?;
     }
     server.left_out.sum_up(watch);
     let made = server.made.take();

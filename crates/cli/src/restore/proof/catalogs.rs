@@ -188,9 +188,10 @@ fn questions(job: &Job) -> Vec<Questions> {
 
 /// Identity columns that partitions have otherwise than their parents. From version 17 on they inherit it.
 const INHERITED: &[u8] =
-    b"SELECT c.inhrelid::pg_catalog.regclass, p.attname FROM pg_catalog.pg_attribute p \
+    b"SELECT n.nspname, r.relname, p.attname FROM pg_catalog.pg_attribute p \
      JOIN pg_catalog.pg_partitioned_table t ON t.partrelid = p.attrelid \
      JOIN pg_catalog.pg_inherits c ON c.inhparent = p.attrelid \
+     JOIN pg_catalog.pg_class r ON r.oid = c.inhrelid JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace \
      JOIN pg_catalog.pg_attribute a ON a.attrelid = c.inhrelid AND a.attname = p.attname \
      WHERE p.attnum > 0 AND NOT p.attisdropped AND a.attidentity <> p.attidentity";
 
@@ -225,8 +226,20 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let mut wrong: Vec<String> = wrong.into_iter().map(|(_, text)| text).collect();
     if connection.server_version() >= 170_000 {
         let found = connection.query(INHERITED)?;
+        let toc = job.archive.toc();
+        let made = job.selection.places().map(|p| toc.entry(p as usize));
+        let made: HashSet<_> =
+            made.filter(|e| e.desc == b"TABLE").map(|e| (e.namespace, e.tag)).collect();
         for row in 0..found.len() {
-            let (table, column) = (found.text(row, 0), found.text(row, 1));
+            // Others' may have been so before.
+            let (Some(schema), Some(table)) = (found.get(row, 0), found.get(row, 1)) else {
+                continue;
+            };
+            if !made.contains(&(schema, table)) {
+                continue;
+            }
+            let table = String::from_utf8_lossy(&name(schema, table)).into_owned();
+            let column = found.text(row, 2);
             wrong.push(format!(
                 "TABLE {table}: its column \"{column}\" is not the identity column that its parent's is"
             ));

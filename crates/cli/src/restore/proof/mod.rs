@@ -6,10 +6,12 @@
 //!
 //! - [`catalogs`]: relations and their parts: owners, tablespaces, access methods, identity, partitions, constraints; large objects.
 //! - [`objects`]: all else that has a name, and what is said of it: owners, privileges, comments, values of sequences.
+//! - [`in_order`]: of what was restored on one connection.
 //! - [`schemas`]: what went into other schemas.
 //! - [`rows`]: as many rows as were copied.
 
 mod catalogs;
+pub mod in_order;
 mod objects;
 mod questions;
 mod rows;

@@ -1,5 +1,6 @@
 //! Rows, counted: at least as many as the journal says were copied.
 
+use super::in_order;
 use crate::error::{ErrorKind, Result};
 use crate::pg::{quote_ident, Connection};
 use crate::plan::build::{attaches_itself, copies_via_root};
@@ -151,7 +152,11 @@ fn one(job: &Job, connection: &Connection, table: &Table) -> Result<Option<Strin
         .collect();
     let sql = [b"SELECT ", &each.join(&b" OPERATOR(pg_catalog.+) "[..])[..]].concat();
     let name = String::from_utf8_lossy(&table.name).into_owned();
-    match connection.query(&sql) {
+    let asked = match job.open {
+        true => in_order::apart(connection, "question", || connection.query(&sql)),
+        false => connection.query(&sql),
+    };
+    match asked {
         Ok(found) => {
             let found: u64 = found.number(0, 0).unwrap_or(0);
             let (there, copied) = (count(found), count(table.rows));

@@ -1,0 +1,133 @@
+//! The same for what was restored on one connection, in the archive's order: with neither a plan nor a journal, by what this program
+//! remembers.
+
+use super::of;
+use crate::archive::Archive;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pg::{quote_ident, Connection};
+use crate::plan::select::Selection;
+use crate::plan::{Plan, Step, Work};
+use crate::report::{Event, Watch};
+use crate::restore::journal::Done;
+use crate::restore::work::Stop;
+use crate::restore::{Job, Options, Terms};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What was restored.
+pub struct InOrder<'a> {
+    pub archive: &'a Archive,
+    pub options: &'a Options,
+    pub terms: &'a Terms,
+    pub selection: &'a Selection,
+    /// Rows that were copied, by the place of their entry.
+    pub rows: &'a BTreeMap<u32, u64>,
+    /// The transaction that did it all is open: nobody else sees it yet, and no question may spoil it.
+    pub open: bool,
+    pub watch: &'a dyn Watch,
+    pub stop: &'a Stop,
+}
+
+/// As of a session that has just begun: whoever the statements have become, and wherever they looked for names. `local`: until the
+/// transaction, or a part of it, is rolled back.
+fn settings(options: &Options, local: bool) -> Vec<u8> {
+    let scope = if local { "LOCAL " } else { "" };
+    let mut sql =
+        format!("SET {scope}SESSION AUTHORIZATION DEFAULT; SET {scope}search_path = '';\n");
+    // As elsewhere views are refused, where the server knows how.
+    sql += &format!(
+        "SELECT pg_catalog.set_config('restrict_nonsystem_relation_kind', 'view', {local}) WHERE EXISTS \
+         (SELECT FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind');\n"
+    );
+    let mut sql = sql.into_bytes();
+    if let Some(role) = &options.target.role {
+        let role = quote_ident(role.as_bytes());
+        sql.extend([b"SET ", scope.as_bytes(), b"ROLE ", &role, b";\n"].concat());
+    }
+    sql
+}
+
+/// Compare. An error of kind `Verify` if anything differs; questions that cannot be answered are told, and prove nothing.
+pub fn compare(restored: &InOrder, connection: &Connection) -> Result<()> {
+    let InOrder { archive, options, rows, open, watch, stop, .. } = *restored;
+    let step = |number: u32| Step {
+        work: Work::Data(0, 1),
+        entries: number..number + 1,
+        locks: 0..0,
+        lock_count: 0,
+        cost: 0,
+        rank: 0,
+    };
+    let numbers = 0..rows.len() as u32;
+    let plan = Plan {
+        steps: numbers.clone().map(step).collect(),
+        covered: rows.keys().copied().collect(),
+        ..Plan::default()
+    };
+    let recorded = Done {
+        steps: numbers.clone().collect(),
+        rows: numbers.zip(rows.values().copied()).collect(),
+        ..Done::default()
+    };
+    let job = Job {
+        archive,
+        // What is not committed is seen by this connection alone.
+        options: &Options { jobs: 1, ..options.clone() },
+        dbname: None,
+        // What crosses redirected schemas is asked elsewhere.
+        terms: Terms { redirects: Default::default(), ..restored.terms.clone() },
+        selection: restored.selection.clone(),
+        plan,
+        left_out: Arc::default(),
+        open,
+        watch,
+        stop,
+    };
+    let ask = || {
+        connection.run(&settings(options, open))?;
+        of(&job, connection, &recorded)
+    };
+    let compared = match open {
+        true => apart(connection, "comparison", ask),
+        false => ask(),
+    };
+    compared.or_else(|error| match error.kind {
+        _ if stop.is_set() => Err(cancelled(open)),
+        ErrorKind::Verify if open => {
+            Err(error.hint("Nothing was changed. Without -1 what differs can be looked at."))
+        }
+        ErrorKind::Verify => Err(error.hint(
+            "What was restored stays. If others have worked in the database meanwhile, that may be why.",
+        )),
+        ErrorKind::Statement => {
+            let note = format!("warning: the result could not be compared: {}", error.message);
+            watch.event(&Event::Note(&note));
+            Ok(())
+        }
+        _ if open => Err(error),
+        _ => Err(error.hint("All is restored, but not compared.")),
+    })
+}
+
+fn cancelled(open: bool) -> Error {
+    let error = Error::new(ErrorKind::Cancelled, "canceled by user");
+    match open {
+        true => error,
+        false => error.hint("All is restored, but not compared."),
+    }
+}
+
+/// Do what leaves nothing behind, neither settings nor, where it fails, a transaction that is of no use.
+pub(super) fn apart<T>(
+    connection: &Connection,
+    name: &str,
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    connection.run(format!("SAVEPOINT {name}").as_bytes())?;
+    let done = body();
+    if connection.is_alive() {
+        let back = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
+        connection.run(back.as_bytes())?;
+    }
+    done
+}
