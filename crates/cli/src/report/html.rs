@@ -238,7 +238,7 @@ fn missing(out: &mut String, progress: &Progress) {
     }
     if !progress.skipped.is_empty() {
         out.push_str(
-            "<h2 class=\"bad\">Skipped, as something that they need failed</h2>\n<table>\n",
+            "<h2 class=\"bad\">Skipped, as something that they need, or may only come after, failed</h2>\n<table>\n",
         );
         for skipped in progress.skipped.iter().take(LISTED) {
             writeln!(out, "<tr><td>{}</td></tr>", name(skipped)).ok();

@@ -4,7 +4,7 @@ use super::pieces::{stopped, Pieces, BLOCK};
 use super::work::Stop;
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{quote_literal, Connection};
 use crate::plan::text::{split_statement, take_name};
 use std::collections::HashSet;
 use std::io::Read;
@@ -122,7 +122,8 @@ pub fn table_of_copy(statement: &[u8]) -> Option<&[u8]> {
 struct Frozen {
     lock: Vec<u8>,
     is_empty: Vec<u8>,
-    /// Lets rows be frozen, and the log be skipped where the server is set so.
+    /// Lets rows be frozen, and the log be skipped where the server is set so. Nothing must refer to the table, as it does where
+    /// rows come late.
     truncate: Vec<u8>,
     copy: Vec<u8>,
 }
@@ -134,7 +135,15 @@ fn frozen_copy(statement: &[u8]) -> Option<Frozen> {
     let on = |before: &[u8], after: &[u8]| [before, table, after].concat();
     Some(Frozen {
         lock: on(b"LOCK TABLE ONLY ", b" IN ACCESS EXCLUSIVE MODE"),
-        is_empty: on(b"SELECT NOT EXISTS (SELECT FROM ONLY ", b")"),
+        is_empty: [
+            b"SELECT NOT EXISTS (SELECT FROM ONLY ",
+            table,
+            b") AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contype OPERATOR(pg_catalog.=) 'f'::\"char\" \
+              AND confrelid OPERATOR(pg_catalog.=) ",
+            &quote_literal(table),
+            b"::pg_catalog.regclass)",
+        ]
+        .concat(),
         truncate: on(b"TRUNCATE TABLE ONLY ", b""),
         copy: [copy, b" FROM stdin WITH (FREEZE)"].concat(),
     })
@@ -226,7 +235,10 @@ mod tests {
     fn frozen_copies() {
         let frozen = frozen_copy(b"COPY s.\"a b\" (x, y) FROM stdin;\n").unwrap();
         assert_eq!(frozen.truncate, b"TRUNCATE TABLE ONLY s.\"a b\"");
-        assert_eq!(frozen.is_empty, b"SELECT NOT EXISTS (SELECT FROM ONLY s.\"a b\")");
+        assert!(frozen
+            .is_empty
+            .starts_with(b"SELECT NOT EXISTS (SELECT FROM ONLY s.\"a b\") AND "));
+        assert!(frozen.is_empty.ends_with(b"'s.\"a b\"'::pg_catalog.regclass)"));
         assert_eq!(frozen.copy, b"COPY s.\"a b\" (x, y) FROM stdin WITH (FREEZE)");
     }
 }

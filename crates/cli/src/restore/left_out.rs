@@ -23,12 +23,11 @@ impl LeftOut {
     /// Take note of what was copied. An error if rows are missing of a table that the restore has made, as nobody else has put anything
     /// there that could leave them out.
     pub fn note(&self, toc: &Toc, terms: &Terms, place: u32, copied: &Copied) -> Result<()> {
-        let entry = toc.entry(place as usize);
         let (rows, sent) = (copied.rows, copied.sent);
-        let copy = !entry.copy_stmt.is_empty();
-        if rows < sent && copy && terms.table_made(toc, place as usize).is_some() {
+        if rows < sent && terms.table_made(toc, place as usize).is_some() {
             let message = format!("the server took {rows} of {sent} rows");
-            return Err(Error::new(ErrorKind::Statement, message));
+            return Err(Error::new(ErrorKind::Statement, message)
+                .hint("A trigger, a rule or ON CONFLICT leaves rows out."));
         }
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         match rows < sent {

@@ -1,6 +1,7 @@
 //! What all workers of a restore share, and how they are started. What each does: [`worker`]. Stopping them: [`stop`]. Sequences of
-//! tables: [`uses`].
+//! tables: [`uses`]. What is put off as something before it failed: [`order`].
 
+mod order;
 mod stop;
 mod uses;
 mod worker;
@@ -16,6 +17,7 @@ use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
+use order::LateRows;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -107,6 +109,9 @@ pub struct Site<'a> {
     rows: AtomicU64,
     /// With `--truncate-table`: tables that have kept their old rows, and those that they are partitions of, by dump id.
     old_rows: Mutex<HashSet<i32>>,
+    late_rows: Mutex<LateRows>,
+    /// It was told why something is put off.
+    put_off: AtomicBool,
     /// Made when it is needed.
     uses: OnceLock<Uses>,
     /// How many workers have a connection.
@@ -177,6 +182,8 @@ impl<'a> Site<'a> {
             bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             old_rows: Mutex::default(),
+            late_rows: Mutex::default(),
+            put_off: AtomicBool::new(false),
             uses: OnceLock::new(),
             connected: AtomicUsize::new(0),
             fewer: AtomicBool::new(false),
@@ -239,6 +246,7 @@ impl<'a> Site<'a> {
                 }
             }
         }
+        self.note_late_rows(&entry);
         lock(&self.dead).insert(place)
     }
 
@@ -277,6 +285,7 @@ impl<'a> Site<'a> {
             // A value that stays set however this ends is not to come where the old rows have stayed.
             let dead = dead || entry.desc == b"SEQUENCE SET" && self.counts_old_rows(&entry);
             let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
+            let dead = dead || self.puts_off(&entry);
             if dead {
                 self.skip(*place);
             }

@@ -54,6 +54,14 @@ impl Uses {
         }
         uses
     }
+
+    /// A table and what it is attached to, from below.
+    pub fn above(&self, table: i32) -> impl Iterator<Item = i32> + '_ {
+        // A hostile archive may attach in circles.
+        let most = self.parents.len() + 1;
+        let parent = |table: &i32| self.parents.get(table).copied();
+        std::iter::successors(Some(table), parent).take(most)
+    }
 }
 
 /// Whether a name, as a statement of the entry `user` has it, is that of a table. Old archives leave out the user's own schema.

@@ -21,6 +21,7 @@ use crate::restore::data::table_of_copy;
 use crate::restore::journal::{self, fence::Session};
 use crate::restore::tell::notices;
 use attempt::{Attempt, Statements, Tried};
+use std::cell::Cell;
 use std::sync::PoisonError;
 
 pub(super) struct Worker<'s, 'a> {
@@ -31,6 +32,8 @@ pub(super) struct Worker<'s, 'a> {
     cancels: Option<Cancels>,
     /// What was done since the last batch began.
     did: Did,
+    /// The first step that the last transaction has recorded, or tried to.
+    records: Cell<Option<u32>>,
 }
 
 /// Errors that may go away when what comes earlier in the archive is done, or when nothing else runs: objects not yet
@@ -47,7 +50,14 @@ fn may_pass(error: &Error) -> bool {
 
 impl<'s, 'a> Worker<'s, 'a> {
     pub fn new(site: &'s Site<'a>, number: usize) -> Worker<'s, 'a> {
-        Worker { site, number, connection: None, cancels: None, did: Did::default() }
+        Worker {
+            site,
+            number,
+            connection: None,
+            cancels: None,
+            did: Did::default(),
+            records: Cell::new(None),
+        }
     }
 }
 
@@ -93,6 +103,11 @@ impl Worker<'_, '_> {
             for step in batch.steps.iter().filter(|s| outcome(**s) == Outcome::NotRun) {
                 lock(&site.tried).remove(step);
             }
+            let ends = !site.go_on_after_errors && outcomes.contains(&Outcome::Failed);
+            if ends {
+                // Before others can take what waits for it: nothing is begun after a failure.
+                site.stop.stop();
+            }
             let settled = |o: Outcome| matches!(o, Outcome::Done | Outcome::Failed);
             let steps = batch.steps.iter().copied().filter(|s| settled(outcome(*s)));
             self.did.steps = steps.clone().count();
@@ -102,9 +117,7 @@ impl Worker<'_, '_> {
             site.watch.event(&Event::End { worker: self.number, did: self.did });
             lock(&site.scheduler).end_batch(&batch, outcome);
             site.wake.notify_all();
-            if !site.go_on_after_errors && outcomes.contains(&Outcome::Failed) {
-                site.stop.stop();
-                site.wake.notify_all();
+            if ends {
                 return Ok(());
             }
         }
@@ -148,6 +161,11 @@ impl Worker<'_, '_> {
                     && site.plan.followers(*before as usize).contains(step)
             });
             let entries = site.plan.entries(*step as usize).len();
+            if site.stop.is_set() || !site.go_on_after_errors && outcomes.contains(&Outcome::Failed)
+            {
+                outcomes.push(Outcome::NotRun);
+                continue;
+            }
             let living = site.living(*step);
             let outcome = if waits_for_undone {
                 Outcome::NotRun
@@ -320,6 +338,9 @@ impl Worker<'_, '_> {
                     failed = true;
                     site.bury(place);
                     self.give_up(describe(&toc.entry(place as usize)), tried);
+                    if !site.go_on_after_errors {
+                        break;
+                    }
                 }
                 // What is left of it is done by others, unless this has ended all.
                 Attempt::Left if failed && !site.go_on_after_errors => return Ok(Outcome::Failed),

@@ -4,7 +4,7 @@ use super::{cancelled, Worker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::copies_via_root;
-use crate::plan::render::{large_objects, Settings};
+use crate::plan::render::Settings;
 use crate::plan::Work;
 use crate::report::Event;
 use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
@@ -12,7 +12,6 @@ use crate::restore::journal;
 use crate::restore::tell::statement_at;
 use crate::restore::unlogged;
 use crate::restore::work::lock;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// Which statements are used for a step.
@@ -90,7 +89,7 @@ impl Worker<'_, '_> {
                 Statements::Piece(place) => Some(place),
                 _ => None,
             };
-            if self.recover(steps, piece, &tried.error)? {
+            if self.recover(piece, &tried.error)? {
                 self.tell_left_out(steps);
                 return Ok(Attempt::Done);
             }
@@ -118,6 +117,7 @@ impl Worker<'_, '_> {
         let mut settings = Settings::default();
         let mut copied = Copied::default();
         let mut rows = Vec::new();
+        self.records.set(None);
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
                 Work::Data(part, parts) => Some((*part, *parts)),
@@ -174,7 +174,7 @@ impl Worker<'_, '_> {
                     )
                 }
                 None => {
-                    let others = self.objects_of_others();
+                    let others = site.objects_of_others();
                     write_large_objects(connection, site.archive, place, &others, &flow)
                 }
             };
@@ -188,7 +188,8 @@ impl Worker<'_, '_> {
                 sql.extend(site.renderer.become_user(b"", &mut settings));
                 sql.extend_from_slice(unlogged::AFTER_ROWS);
             }
-            site.left_out.note(site.archive.toc(), site.terms, place as u32, &found)?;
+            let noted = site.left_out.note(site.archive.toc(), site.terms, place as u32, &found);
+            noted.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
             rows.push((step, found.rows));
             copied.add(&found);
         }
@@ -203,11 +204,15 @@ impl Worker<'_, '_> {
         // The journal is of who restores.
         sql.extend(site.renderer.become_user(b"", &mut settings));
         match statements {
-            Statements::Piece(place) => sql.extend(journal::record_entry(*session, place)),
+            Statements::Piece(place) => {
+                self.records.set(steps.first().copied());
+                sql.extend(journal::record_entry(*session, place));
+            }
             _ => {
-                let kept = |step: &u32| self.is_refill(*step);
-                let new: Vec<u32> = steps.iter().copied().filter(|step| !kept(step)).collect();
-                rows.retain(|(step, _)| !kept(step));
+                let unrecorded = |step: &u32| self.is_refill(*step) || site.comes_again(*step);
+                let (_, new): (Vec<u32>, _) = steps.iter().partition(|step| unrecorded(step));
+                rows.retain(|(step, _)| new.contains(step));
+                self.records.set(new.first().copied());
                 if !new.is_empty() {
                     sql.extend(journal::record(*session, &new, &rows));
                 }
@@ -242,21 +247,6 @@ impl Worker<'_, '_> {
         })
     }
 
-    /// Large objects that could not be made: what is there by their numbers was there before.
-    fn objects_of_others(&self) -> HashSet<u32> {
-        let toc = self.site.archive.toc();
-        let mut oids = HashSet::new();
-        for place in lock(&self.site.dead).iter() {
-            let entry = toc.entry(*place as usize);
-            match entry.desc {
-                b"BLOB" => oids.extend(oid(entry.tag)),
-                b"BLOB METADATA" => oids.extend(large_objects(entry.defn).filter_map(oid)),
-                _ => {}
-            }
-        }
-        oids
-    }
-
     /// The table whose rows an entry has, if this restore has made it.
     fn table_made(&self, place: usize) -> Option<usize> {
         self.site.terms.table_made(self.site.archive.toc(), place)
@@ -276,8 +266,4 @@ impl Worker<'_, '_> {
                 matches!(table.tableam, b"heap" | b"") && table.defn.starts_with(b"CREATE TABLE ")
             })
     }
-}
-
-fn oid(digits: &[u8]) -> Option<u32> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -56,12 +56,12 @@ impl Worker<'_, '_> {
             copied.statements += self.send(connection, sql)?;
             let skip_empty = site.terms.rules.skip_empty_data;
             let at = place as usize;
-            let found = copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, flow)
-                .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
-            let entry = site.archive.toc().entry(at);
+            let found =
+                copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, flow)
+                    .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
             if found.rows < found.sent {
                 let (rows, sent) = (found.rows, found.sent);
-                let what = describe(&entry);
+                let what = describe(&site.archive.toc().entry(at));
                 let message = format!("{what}: the server took {rows} of {sent} rows");
                 let error = Error::new(ErrorKind::Statement, message)
                     .detail("The table keeps the rows that it had.")

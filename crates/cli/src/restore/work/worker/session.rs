@@ -69,12 +69,7 @@ impl Worker<'_, '_> {
 
     /// Connect again after the connection broke. Tells whether the steps were committed all the same. Without an error and without a
     /// connection: those who have one do what is left. An error of kind `Connection`: nobody knows what was done but the journal.
-    pub(super) fn recover(
-        &mut self,
-        steps: &[u32],
-        piece: Option<u32>,
-        error: &Error,
-    ) -> Result<bool> {
+    pub(super) fn recover(&mut self, piece: Option<u32>, error: &Error) -> Result<bool> {
         let site = self.site;
         let lost = self.connection.take();
         self.cancels = None;
@@ -88,8 +83,8 @@ impl Worker<'_, '_> {
             let stopped = || site.stop.is_set();
             site.keeper.with(|keeper| fence::shut_out(keeper, session, &stopped))?;
         }
-        // The records of steps that are filled again are those of before; what they find done they leave.
-        let new = steps.iter().find(|step| !self.is_refill(**step));
+        // Not all steps are recorded; those that are not may be done a second time.
+        let new = self.records.get();
         let mut last = None;
         for wait in [0, 200, 500, 1000, 2000] {
             if site.stop.is_set() {
@@ -99,7 +94,7 @@ impl Worker<'_, '_> {
             match self.connect() {
                 Ok(()) => {
                     if let (Some((connection, _)), Some(step)) = (&self.connection, new) {
-                        return journal::has(connection, *step, piece);
+                        return journal::has(connection, step, piece);
                     }
                     return Ok(false);
                 }
@@ -110,7 +105,7 @@ impl Worker<'_, '_> {
         // Somebody else has the place, as it seems. Those who have connections do what is left, if there are any.
         if site.connected.load(Ordering::Relaxed) > 0 {
             let found = site.keeper.with(|keeper| match new {
-                Some(step) => journal::has(keeper, *step, piece),
+                Some(step) => journal::has(keeper, step, piece),
                 None => keeper.query(b"SELECT 1").map(|_| false),
             });
             if let Ok(found) = found {

@@ -1,0 +1,165 @@
+//! What must not be done, or not for good, while something that comes before it is missing.
+//!
+//! With `--on-error=continue` a failure ends nothing, and what stands behind it by order only is done. When `--resume` does the
+//! rest, that order is gone. For most things it makes no difference. For the others this has two answers, so that what is
+//! recorded is as it would be without the failure:
+//!
+//! - What can be done twice is done, for those who leave it at that, and not recorded ([`Site::comes_again`]).
+//! - What would change how the missing things come out is put off ([`Site::puts_off`]) and told as skipped.
+//!
+//! Why, and what was thought of besides: docs/decisions/0023-order-after-errors.md.
+
+use super::{lock, Site};
+use crate::archive::Entry;
+use crate::plan::build::copies_via_root;
+use crate::plan::render::large_objects;
+use crate::plan::Work;
+use crate::report::Event;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+/// Told once, with the first that is put off.
+const WHY: &str = "something failed, so what may only come after it is skipped, too, until --resume: triggers, rules, foreign keys \
+                   and checks of tables without their rows, default privileges, event triggers";
+
+/// Tables that will get rows when those behind them are done already, by dump id.
+#[derive(Default)]
+pub(super) struct LateRows {
+    /// They themselves, or partitions below them.
+    tables: HashSet<i32>,
+    /// Uppermost partitioned tables, any partition of which may get some.
+    trees: HashSet<i32>,
+}
+
+impl Site<'_> {
+    /// A step is done but not recorded, as part of what it looks at is missing: the next run does it again, after that.
+    pub(super) fn comes_again(&self, step: u32) -> bool {
+        let toc = self.archive.toc();
+        let entries = self.plan.entries(step as usize);
+        match self.plan.steps[step as usize].work {
+            Work::LargeObjects => !self.objects_of_others().is_empty(),
+            Work::Entries => {
+                let again =
+                    |desc: &[u8]| matches!(desc, b"MATERIALIZED VIEW DATA" | b"STATISTICS DATA");
+                entries.iter().any(|place| again(toc.entry(*place as usize).desc))
+                    && self.is_missing(|desc| !describes(desc))
+            }
+            _ => false,
+        }
+    }
+
+    /// An entry is left out until what failed is done: it would change how that comes out.
+    pub(super) fn puts_off(&self, entry: &Entry) -> bool {
+        let waits = match entry.desc {
+            // Rows that come late are not for them: they were there when these were written.
+            b"TRIGGER" | b"RULE" | b"FK CONSTRAINT" | b"CHECK CONSTRAINT" => self.lacks_rows(entry),
+            b"CONSTRAINT" if is_not_valid(entry.defn) => self.lacks_rows(entry),
+            // What is made late would get them beside its own.
+            b"DEFAULT ACL" => self.is_missing(has_privileges),
+            // It may refuse or change whatever is done late.
+            b"EVENT TRIGGER" => self.is_missing(|_| true),
+            _ => false,
+        };
+        if waits && !self.put_off.swap(true, Ordering::Relaxed) {
+            self.watch.event(&Event::Note(WHY));
+        }
+        waits
+    }
+
+    /// Something of these kinds has failed or was left out.
+    fn is_missing(&self, counts: fn(&[u8]) -> bool) -> bool {
+        let toc = self.archive.toc();
+        lock(&self.dead).iter().any(|place| counts(toc.entry(*place as usize).desc))
+    }
+
+    /// The table that something belongs to, or a partition of it, lacks rows.
+    fn lacks_rows(&self, entry: &Entry) -> bool {
+        let late = lock(&self.late_rows);
+        let toc = self.archive.toc();
+        let is_own = |id: &&i32| {
+            let table = toc.place(**id).map(|place| toc.entry(place));
+            table.is_some_and(|table| {
+                let rest = entry.tag.strip_prefix(table.tag);
+                table.namespace == entry.namespace && rest.is_some_and(|r| r.starts_with(b" "))
+            })
+        };
+        let lacks = |id: &i32| {
+            late.tables.contains(id) || self.uses().above(*id).any(|id| late.trees.contains(&id))
+        };
+        !late.tables.is_empty() && entry.dependencies.iter().filter(is_own).any(lacks)
+    }
+
+    /// Rows of an entry that failed or was left out will come late.
+    pub(super) fn note_late_rows(&self, entry: &Entry) {
+        let tables = match entry.desc {
+            b"TABLE" => &[entry.dump_id][..],
+            b"TABLE DATA" | b"TABLE ATTACH" => entry.dependencies,
+            _ => return,
+        };
+        // INSERTs do not tell where they go before they are read.
+        let anywhere =
+            entry.desc == b"TABLE DATA" && (entry.copy_stmt.is_empty() || copies_via_root(entry));
+        let mut late = lock(&self.late_rows);
+        for table in tables {
+            let tree = self.uses().above(*table).last();
+            // What is above one that is known already is known as well.
+            for table in self.uses().above(*table) {
+                if !late.tables.insert(table) {
+                    break;
+                }
+            }
+            late.trees.extend(tree.filter(|root| anywhere && root != table));
+        }
+    }
+
+    /// Large objects that could not be made: what is there by their numbers was there before.
+    pub(super) fn objects_of_others(&self) -> HashSet<u32> {
+        let toc = self.archive.toc();
+        let mut oids = HashSet::new();
+        for place in lock(&self.dead).iter() {
+            let entry = toc.entry(*place as usize);
+            match entry.desc {
+                b"BLOB" => oids.extend(oid(entry.tag)),
+                b"BLOB METADATA" => oids.extend(large_objects(entry.defn).filter_map(oid)),
+                _ => {}
+            }
+        }
+        oids
+    }
+}
+
+fn oid(digits: &[u8]) -> Option<u32> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Nothing that is read depends on these.
+fn describes(desc: &[u8]) -> bool {
+    matches!(desc, b"COMMENT" | b"SECURITY LABEL" | b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL")
+}
+
+/// What ALTER DEFAULT PRIVILEGES knows, and what brings such things along.
+fn has_privileges(desc: &[u8]) -> bool {
+    matches!(
+        desc,
+        b"SCHEMA"
+            | b"EXTENSION"
+            | b"TABLE"
+            | b"VIEW"
+            | b"MATERIALIZED VIEW"
+            | b"FOREIGN TABLE"
+            | b"SEQUENCE"
+            | b"FUNCTION"
+            | b"PROCEDURE"
+            | b"AGGREGATE"
+            | b"TYPE"
+            | b"SHELL TYPE"
+            | b"DOMAIN"
+            | b"BLOB"
+            | b"BLOB METADATA"
+    )
+}
+
+/// Old rows may not meet it: `ALTER TABLE … ADD CONSTRAINT … NOT NULL … NOT VALID`, from version 18 on.
+fn is_not_valid(defn: &[u8]) -> bool {
+    defn.trim_ascii().ends_with(b" NOT VALID;")
+}
