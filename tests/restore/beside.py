@@ -40,6 +40,16 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO p
 INSERT INTO b (id) SELECT nextval('b_id_seq') FROM generate_series(1, 20);
 INSERT INTO a SELECT i, i FROM generate_series(1, 20) i;
 CREATE TRIGGER note BEFORE INSERT ON b FOR EACH ROW EXECUTE FUNCTION note();"""
+# Triggers that fire for replicas, too, and a rule, which INSERTs obey.
+MORE_UNLOGGED = UNLOGGED + """
+CREATE TRIGGER always AFTER INSERT ON b FOR EACH ROW EXECUTE FUNCTION note(); ALTER TABLE b ENABLE ALWAYS TRIGGER always;
+CREATE TRIGGER replica AFTER INSERT ON b FOR EACH ROW EXECUTE FUNCTION note(); ALTER TABLE b ENABLE REPLICA TRIGGER replica;
+CREATE TRIGGER off BEFORE INSERT ON b FOR EACH ROW EXECUTE FUNCTION note(); ALTER TABLE b DISABLE TRIGGER off;
+CREATE UNLOGGED TABLE r AS SELECT 1 AS i; CREATE RULE nothing AS ON INSERT TO r DO INSTEAD NOTHING; ALTER TABLE r ENABLE ALWAYS RULE nothing;
+CREATE UNLOGGED TABLE s AS SELECT 1 AS i; CREATE RULE nothing AS ON INSERT TO s DO INSTEAD NOTHING;"""
+MORE_CHECKS = ("SELECT count(*) FROM r", "SELECT count(*) FROM s",
+               "SELECT array_agg(tgname::text || tgenabled::text ORDER BY tgname) FROM pg_trigger WHERE NOT tgisinternal",
+               "SELECT array_agg(ev_class::regclass::text || ev_enabled::text ORDER BY ev_class::regclass::text) FROM pg_rewrite WHERE ev_type = '3'")
 CHECKS = ("SELECT count(*), sum(seen) FROM b", "SELECT count(*) FROM a", "SELECT count(*) FROM noted", "SELECT last_value, is_called FROM b_id_seq")
 
 
@@ -157,25 +167,31 @@ def silent(world):
     complete(server, run)
 
 
-def crashed(world, at):
-    """The server crashes when all is done, or all is compared: what is not logged comes again, as it was."""
+def crashed(world, at, more=False, role_too=False):
+    """The server crashes when all is done, or all is compared: what is not logged comes again, as it was, whoever restores."""
     server = faults.server(world, "on")
-    path = archive(server, world, "unlogged", UNLOGGED)
+    path = archive(server, world, f"unlogged-{more}", MORE_UNLOGGED if more else UNLOGGED, extra=("--inserts",) if more else ())
+    checks, args = CHECKS + (MORE_CHECKS if more else ()), ("-O", "--role=beside_role") if role_too else ()
+    if role_too:
+        role(world, server)
     found = []
     for fault in (False, True):
         server.fresh("target")
+        if role_too:
+            with server.connect("target") as c:
+                c.execute("GRANT CREATE ON DATABASE target TO beside_role; GRANT CREATE ON SCHEMA public TO beside_role")
         with Proxy(os.path.join(server.root, "crashed"), server.root) as proxy:
             def crash(m):
                 server.stop("immediate")
                 server.start()
             proxy.arm(px.matching(at, px.call(crash)) if fault else None)
             # ANALYZE has connections of its own, which would notice.
-            run = firn(server, "target", path, *proxy.where("target"), "-j", "1", "--no-analyze", where=False, patience=faults.LIMIT)
+            run = firn(server, "target", path, *proxy.where("target"), "-j", "1", "--no-analyze", *args, where=False, patience=faults.LIMIT)
             assert proxy.fired.is_set() == fault
         shutil.rmtree(os.path.join(server.root, "crashed"), ignore_errors=True)
         complete(server, run)
         with server.connect("target") as c:
-            found.append([c.execute(sql).fetchone() for sql in CHECKS])
+            found.append([c.execute(sql).fetchone() for sql in checks])
     assert found[0] == found[1], f"undisturbed {found[0]}, crashed {found[1]}"
 
 
@@ -308,4 +324,6 @@ def cases(world):
     yield "beside canceled counting", lambda: canceled(world)
     # The first is what the end begins with when all is recorded, the second what it begins with when all is compared.
     yield "beside crash comparing", lambda: crashed(world, rb"^SELECT n, wrong FROM")
+    for who in (False, True):
+        yield f"beside crash with triggers{' by a role' if who else ''}", lambda w=who: crashed(world, rb"^SELECT n, wrong FROM", True, w)
     yield "beside crash compared", lambda: crashed(world, rb"^SELECT 1$")

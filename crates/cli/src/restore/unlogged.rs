@@ -20,15 +20,54 @@ use crate::plan::Work;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 
-/// Before rows come again into a table that has its triggers and foreign keys by now, and after that: they came before those.
-/// Without the right to it, which superusers have, triggers fire.
-pub const BEFORE_ROWS: &[u8] =
+/// With the right to it, which superusers have, triggers and rules do not fire, nor do foreign keys look, which may go in circles.
+const BEFORE_ROWS: &[u8] =
     b"SELECT pg_catalog.set_config('session_replication_role', 'replica', true) \
     WHERE pg_catalog.has_parameter_privilege('session_replication_role', 'SET');\n";
-pub const AFTER_ROWS: &[u8] =
+const AFTER_ROWS: &[u8] =
     b"SELECT pg_catalog.set_config(name, reset_val, true) FROM pg_catalog.pg_settings \
     WHERE name OPERATOR(pg_catalog.=) 'session_replication_role' \
     AND pg_catalog.has_parameter_privilege('session_replication_role', 'SET');\n";
+
+/// What stands around rows that come again into a table that has its triggers and rules by now: they came before those.
+pub struct Quiet {
+    pub before: Vec<u8>,
+    pub after: Vec<u8>,
+}
+
+/// Let no trigger and no rule of a table, or of what is below it, see rows. Those that fire all the same, as they are for replicas or
+/// one may not say what the session is, are off until the transaction ends.
+pub fn quiet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
+    let mut quiet = Quiet { before: BEFORE_ROWS.to_vec(), after: Vec::new() };
+    let sql = [
+        b"WITH tree AS (SELECT pg_catalog.to_regclass(",
+        &quote_literal(table)[..],
+        b")::pg_catalog.oid AS rel UNION SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(",
+        &quote_literal(table),
+        b"))), f AS (SELECT tgrelid AS rel, tgname AS name, 'TRIGGER' AS kind, tgenabled AS fires FROM pg_catalog.pg_trigger \
+          WHERE NOT tgisinternal UNION ALL SELECT ev_class, rulename, 'RULE', ev_enabled FROM pg_catalog.pg_rewrite \
+          WHERE ev_type OPERATOR(pg_catalog.=) '3'::\"char\") \
+          SELECT pg_catalog.format('ALTER TABLE ONLY %s DISABLE %s %I;', f.rel::pg_catalog.regclass, kind, name), \
+          pg_catalog.format('ALTER TABLE ONLY %s ENABLE %s%s %I;', f.rel::pg_catalog.regclass, CASE WHEN fires OPERATOR(pg_catalog.=) 'A'::\"char\" \
+          THEN 'ALWAYS ' WHEN fires OPERATOR(pg_catalog.=) 'R'::\"char\" THEN 'REPLICA ' ELSE '' END, kind, name) \
+          FROM f JOIN tree ON tree.rel OPERATOR(pg_catalog.=) f.rel WHERE fires OPERATOR(pg_catalog.=) 'A'::\"char\" \
+          OR fires OPERATOR(pg_catalog.=) CASE WHEN pg_catalog.has_parameter_privilege('session_replication_role', 'SET') \
+          THEN 'R'::\"char\" ELSE 'O'::\"char\" END ORDER BY 1",
+    ];
+    let found = connection.query(&sql.concat())?;
+    if !found.is_empty() {
+        // A table with foreign keys that are still to be looked at is not altered.
+        quiet.after.extend_from_slice(b"SET CONSTRAINTS ALL IMMEDIATE;\n");
+    }
+    for row in 0..found.len() {
+        for (column, sql) in [&mut quiet.before, &mut quiet.after].into_iter().enumerate() {
+            sql.extend_from_slice(found.get(row, column).unwrap_or_default());
+            sql.push(b'\n');
+        }
+    }
+    quiet.after.extend_from_slice(AFTER_ROWS);
+    Ok(quiet)
+}
 
 /// Steps that are recorded, and what they did is not there, or may not be; with their entry.
 pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(u32, u32)>> {

@@ -155,7 +155,17 @@ impl Worker<'_, '_> {
             }
             if again {
                 sql.extend(site.renderer.become_user(b"", &mut settings));
-                sql.extend_from_slice(unlogged::BEFORE_ROWS);
+            }
+            copied.statements += self.send(connection, &mut sql)?;
+            let into = match again {
+                true => unlogged::filled(site.archive, place as u32)?,
+                false => None,
+            };
+            let mut after = Vec::new();
+            if let Some(table) = into {
+                let quiet = unlogged::quiet(connection, &table)?;
+                sql.extend(quiet.before);
+                after = quiet.after;
             }
             sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             copied.statements += self.send(connection, &mut sql)?;
@@ -184,9 +194,9 @@ impl Worker<'_, '_> {
                 sql.extend(self.become_superuser(&mut settings));
                 sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
             }
-            if again {
+            if !after.is_empty() {
                 sql.extend(site.renderer.become_user(b"", &mut settings));
-                sql.extend_from_slice(unlogged::AFTER_ROWS);
+                sql.extend(after);
             }
             let noted = site.left_out.note(site.archive.toc(), site.terms, place as u32, &found);
             noted.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;

@@ -32,9 +32,7 @@ impl Worker<'_, '_> {
             }
             sql.extend(site.renderer.become_user(b"", settings));
         };
-        if refill {
-            sql.extend_from_slice(unlogged::BEFORE_ROWS);
-        } else {
+        if !refill {
             let all = reload.emptied.join(&b", "[..]);
             sql.extend([b"LOCK TABLE ", &all[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat());
             self.send(connection, sql)?;
@@ -51,14 +49,25 @@ impl Worker<'_, '_> {
         if refill {
             places = self.still_lost(connection, &places, sql)?;
         }
+        let mut after = Vec::new();
         for place in places {
+            sql.extend(site.renderer.become_user(b"", settings));
+            copied.statements += self.send(connection, sql)?;
+            let into = match refill {
+                true => unlogged::filled(site.archive, place)?,
+                false => None,
+            };
+            if let Some(table) = into {
+                let quiet = unlogged::quiet(connection, &table)?;
+                sql.extend(quiet.before);
+                after.extend(quiet.after);
+            }
             sql.extend(site.renderer.before_rows(place, settings));
             copied.statements += self.send(connection, sql)?;
             let skip_empty = site.terms.rules.skip_empty_data;
             let at = place as usize;
-            let found =
-                copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, flow)
-                    .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
+            let found = copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, flow)
+                .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
             if found.rows < found.sent {
                 let (rows, sent) = (found.rows, found.sent);
                 let what = describe(&site.archive.toc().entry(at));
@@ -70,12 +79,10 @@ impl Worker<'_, '_> {
             }
             copied.add(&found);
         }
-        match refill {
-            true => {
-                sql.extend(site.renderer.become_user(b"", settings));
-                sql.extend_from_slice(unlogged::AFTER_ROWS);
-            }
-            false => triggers(sql, settings, b" ENABLE"),
+        sql.extend(site.renderer.become_user(b"", settings));
+        sql.extend(after);
+        if !refill {
+            triggers(sql, settings, b" ENABLE");
         }
         Ok(copied)
     }
