@@ -144,6 +144,33 @@ def missing_file(world):
     same(empty, server.dump("target"))
 
 
+def inserts_cut(world):
+    """INSERT statements of which the last are missing, or all: an error where the archive has nothing else to tell it by, no rows."""
+    server, _ = empty_before(world)
+    db = server.fresh("inserts_cut")
+    with server.connect(db) as c:
+        c.execute("CREATE TABLE t AS SELECT generate_series(1, 3) AS i; CREATE TABLE none (i int)")
+    source = world.archive("inserts_cut", lambda p: server.archive(db, p, "d", "0", extra=("--inserts",)))
+    folder = os.path.join(world.folder, "inserts")
+    name = next(n for n in os.listdir(source) if b"(3)" in read(os.path.join(source, n)) and n != "toc.dat")
+    empty = next(n for n in os.listdir(source) if n not in (name, "toc.dat"))
+    text = read(os.path.join(source, name))
+    for victim, left in ((name, text), (empty, b"\n\n"), (name, b""), (empty, b""), (empty, b"\n"), (name, text[:-1]), (name, text[:-3] + b"\n"),
+                         (name, text[:text.index(b"INSERT INTO public.t VALUES (3)")]), (name, text[:text.index(b"(3)")])):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder)
+        assert left or read(os.path.join(folder, victim))
+        write(os.path.join(folder, victim), left)
+        server.fresh("target")
+        run = firn(server, "target", folder, "--jobs", "2", patience=AT_MOST)
+        if left in (text, b"\n\n"):
+            run.ok()
+            continue
+        run.fails(victim, "unexpected end")
+        with server.connect("target") as c:
+            assert victim == empty or c.execute("SELECT count(*) FROM t").fetchone() == (0,), left
+
+
 def hostile_path(world):
     """File names in a directory's table of contents that lead out of it are not followed."""
     server, empty = empty_before(world)
@@ -224,5 +251,5 @@ def compressed_noise(world):
 
 
 def cases(world):
-    for body in (cut, flipped, flipped_data, missing_file, hostile_path, hostile_link, no_archive, compressed_noise):
+    for body in (cut, flipped, flipped_data, missing_file, inserts_cut, hostile_path, hostile_link, no_archive, compressed_noise):
         yield f"damage {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

@@ -1,8 +1,8 @@
-//! The end-of-data marker of COPY's text format.
+//! How a table's data ends: the end-of-data marker of COPY's text format, and what comes after the last INSERT.
 //!
 //! `pg_dump` ends each table's data with a line `\.` and two empty lines. It is the only sign in uncompressed data
 //! that nothing is missing at the end, so it must be there; and it is taken off, since COPY's own protocol says
-//! where data ends.
+//! where data ends. INSERT statements, be they none, are followed by two empty lines.
 
 use super::fault::damaged;
 use std::io::{self, Read};
@@ -77,6 +77,36 @@ impl<R: Read> Read for Rows<R> {
     }
 }
 
+/// A table's INSERT statements; an error at the end if they end otherwise than `pg_dump` lets them.
+pub(super) struct Statements<R> {
+    inner: R,
+    /// The last bytes, as many as there are.
+    tail: Vec<u8>,
+}
+
+/// Line ends after a statement's semicolon: its own, and those of two empty lines.
+const AFTER_STATEMENT: &[u8] = b";\n\n\n";
+
+impl<R: Read> Statements<R> {
+    pub fn new(inner: R) -> Self {
+        Statements { inner, tail: Vec::new() }
+    }
+}
+
+impl<R: Read> Read for Statements<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out)?;
+        if read == 0 && !out.is_empty() && self.tail != AFTER_STATEMENT && self.tail != b"\n\n" {
+            return Err(damaged("unexpected end of file"));
+        }
+        let new = &out[..read];
+        self.tail.extend_from_slice(&new[read.saturating_sub(AFTER_STATEMENT.len())..]);
+        let old = self.tail.len().saturating_sub(AFTER_STATEMENT.len());
+        self.tail.drain(..old);
+        Ok(read)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +138,23 @@ mod tests {
             for bad in [&b""[..], b"1\n", b"1\\.\n\n\n", b"1\n\\.", b"1\n\\\n\n", b"\n\n\n"] {
                 assert_eq!(rows(bad, step), None, "{bad:?}");
             }
+        }
+    }
+
+    #[test]
+    fn statements_end_with_empty_lines() {
+        for step in [1, 2, 7, 100] {
+            let read = |text: &[u8]| {
+                let mut out = Vec::new();
+                Statements::new(Drops(text, step)).read_to_end(&mut out).ok().map(|_| out)
+            };
+            let two = b"INSERT INTO t VALUES (1);\nINSERT INTO t VALUES (';\n\n\n');\n\n\n";
+            assert_eq!(read(two).unwrap(), two);
+            assert_eq!(read(b"\n\n").unwrap(), b"\n\n");
+            for cut in (0..two.len()).filter(|cut| !two[..*cut].ends_with(AFTER_STATEMENT)) {
+                assert_eq!(read(&two[..cut]), None, "{cut}");
+            }
+            assert_eq!(read(b"\n\n\n"), None);
         }
     }
 

@@ -361,6 +361,9 @@ impl Archive {
         })?;
         let (what, detail) = self.about(place, file.as_deref());
         Ok(match entry.copy_stmt {
+            b"" if entry.desc == b"TABLE DATA" => {
+                Box::new(Explained::new(copy_end::Statements::new(data), what, detail))
+            }
             b"" => Box::new(Explained::new(data, what, detail)),
             _ => Box::new(Explained::new(copy_end::Rows::new(data), what, detail)),
         })
