@@ -8,7 +8,7 @@ import psycopg
 
 from harness import proxy as px
 from harness.proxy import Proxy
-from restore.common import Missing, firn, same_blocks
+from restore.common import NEW, OLD, Missing, firn, same_blocks
 from trouble.full import NoDisk, SmallDisk
 
 # Of the archive: each has so many rows, the last of which is the one that fails.
@@ -471,6 +471,26 @@ def left_out(world):
     assert "public.t: the table took 0 of 1,000 rows" in run.out and re.search("left out +1,000 rows of 1 table", run.out), run.out
 
 
+def clean_objects(world, version):
+    """With -c large objects go, too: how archives name them has changed."""
+    server = world.server(version)
+    with server.connect(server.fresh("existing_objects")) as c:
+        c.execute("SELECT lo_from_bytea(n, 'new') FROM generate_series(4001, 4003) n; COMMENT ON LARGE OBJECT 4002 IS 'second'")
+    path = world.archive(f"existing-objects-{version}", lambda p: server.archive("existing_objects", p, "c"))
+    dump = server.dump("existing_objects")
+    for flags in (["-c"], ["-c", "--if-exists"]):
+        for jobs in ("1", "3"):
+            server.pg_restore(server.fresh("target"), path)
+            with server.connect("target") as c:
+                c.execute("SELECT lo_put(4001, 0, 'old contents'), lo_from_bytea(4999, 'mine')")
+                if len(flags) > 1:
+                    c.execute("SELECT lo_unlink(4003)")
+            firn(server, "target", path, *flags, "-j", jobs).ok()
+            with server.connect("target") as c:
+                assert c.execute("SELECT lo_unlink(4999)").fetchone() == (1,)
+            same_blocks(dump, server.dump("target"), str(flags))
+
+
 def own_journal_schema(world):
     """Somebody has a schema of the journal's name, with tables like the journal's or others: refused, and left as it is."""
     server = world.server()
@@ -523,6 +543,8 @@ def detached(world):
 
 
 def cases(world):
+    for version in (OLD, NEW):
+        yield f"existing clean large objects {version}", lambda v=version: clean_objects(world, v)
     for table in TABLES:
         for cause in CAUSES:
             # No row is in another's way where there is no key.

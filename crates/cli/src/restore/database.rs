@@ -8,7 +8,7 @@ use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
-use crate::plan::render::search_path;
+use crate::plan::render::{large_objects, search_path};
 use crate::plan::select::Selection;
 use crate::plan::text::{take_name, unquoted};
 use crate::report::{Event, Watch};
@@ -270,9 +270,15 @@ pub fn clean(
         if selects_schemas && !entry.namespace.is_empty() {
             drop = [search_path(entry.namespace), drop].concat();
         }
-        let dropped = connection.run(&drop);
-        tell::notices(connection, watch);
-        if let Err(failure) = dropped {
+        // From version 17 on a list of large objects, each of which goes by itself, with a comment for a statement.
+        let drops = match entry.desc {
+            b"BLOB METADATA" => unlinks(entry.defn, options.if_exists),
+            _ => vec![drop],
+        };
+        for drop in drops {
+            let dropped = connection.run(&drop);
+            tell::notices(connection, watch);
+            let Err(failure) = dropped else { continue };
             let error = failure.error;
             stop.check().map_err(stopped)?;
             if error.kind == ErrorKind::Connection {
@@ -287,6 +293,22 @@ pub fn clean(
         }
     }
     Ok(ignored)
+}
+
+/// The statements that remove a list of large objects.
+fn unlinks(list: &[u8], if_exists: bool) -> Vec<Vec<u8>> {
+    let unlink = |oid: &[u8]| {
+        match if_exists {
+        true => [
+            b"SELECT pg_catalog.lo_unlink(oid) FROM pg_catalog.pg_largeobject_metadata WHERE oid = '",
+            oid,
+            b"'",
+        ]
+        .concat(),
+        false => [b"SELECT pg_catalog.lo_unlink('", oid, b"')"].concat(),
+    }
+    };
+    large_objects(list).map(unlink).collect()
 }
 
 /// A DROP statement with IF EXISTS in it.
