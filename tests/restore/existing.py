@@ -491,6 +491,23 @@ def clean_objects(world, version):
             same_blocks(dump, server.dump("target"), str(flags))
 
 
+def table_not_there(world):
+    """With -a a table that is not there is an error, has the archive rows for it or not, as with pg_restore."""
+    server = world.server()
+    with server.connect(server.fresh("existing_none")) as c:
+        c.execute("CREATE TABLE full_one AS SELECT 1 AS i; CREATE TABLE empty_one (i int)")
+    path = world.archive("existing-none", lambda p: server.archive("existing_none", p, "c"))
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE TABLE full_one (i int)")
+    assert b"empty_one" in server.pg_restore("target", path, "-a", check=False).stderr
+    firn(server, "target", path, "-a", "-t", "empty_one").fails("42P01", "empty_one")
+    with server.connect("target") as c:
+        c.execute("CREATE TABLE empty_one (i int); INSERT INTO empty_one VALUES (7)")
+    firn(server, "target", path, "-a", "-t", "empty_one").ok()
+    with server.connect("target") as c:
+        assert c.execute("SELECT i FROM empty_one").fetchall() == [(7,)]
+
+
 def own_journal_schema(world):
     """Somebody has a schema of the journal's name, with tables like the journal's or others: refused, and left as it is."""
     server = world.server()
@@ -558,5 +575,6 @@ def cases(world):
     yield "existing killed verifying", lambda: killed_verifying(world)
     yield "existing busy user", lambda: busy_user(world, False)
     yield "existing busy user and an error", lambda: busy_user(world, True)
-    for body in (schema_in_the_way, table_in_the_way, object_in_the_way, clean, clean_with_dependents, clean_stops, left_out, own_journal_schema, taken_away, detached):
+    for body in (schema_in_the_way, table_in_the_way, object_in_the_way, clean, clean_with_dependents, clean_stops, left_out, table_not_there, own_journal_schema, taken_away,
+                 detached):
         yield f"existing {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

@@ -173,15 +173,9 @@ impl Worker<'_, '_> {
                 Some(part) => {
                     let rules = &site.terms.rules;
                     let freeze = rules.copy_freeze && part.1 == 1 && self.can_freeze(place);
-                    copy_rows(
-                        connection,
-                        site.archive,
-                        place,
-                        part,
-                        rules.skip_empty_data,
-                        freeze,
-                        &flow,
-                    )
+                    // Whether a table is there that was to be is for the server to say, rows or none.
+                    let skip_empty = rules.skip_empty_data && self.table_made(place).is_some();
+                    copy_rows(connection, site.archive, place, part, skip_empty, freeze, &flow)
                 }
                 None => {
                     let others = site.objects_of_others();
