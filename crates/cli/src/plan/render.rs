@@ -71,8 +71,11 @@ macro_rules! sql {
 }
 
 mod checks;
+mod objects;
 mod partitions;
 mod staging;
+
+pub use objects::{large_objects, LargeObjectStatement};
 
 impl Renderer<'_> {
     fn entry(&self, place: u32) -> Entry<'_> {
@@ -317,15 +320,18 @@ impl Renderer<'_> {
         let list = lists.find(|p| self.toc.entry(*p).desc == b"BLOB METADATA");
         let oids: Vec<&[u8]> =
             list.map_or(Vec::new(), |p| large_objects(self.toc.entry(p).defn).collect());
-        let Some(first) = oids.first() else { return sql!(out, entry.defn) };
-        let named = [b"LARGE OBJECT ", *first].concat();
-        for oid in &oids {
-            let mut rest = entry.defn;
-            while let Some(at) = rest.windows(named.len()).position(|w| w == named) {
-                sql!(out, rest[..at], "LARGE OBJECT ", *oid);
-                rest = &rest[at + named.len()..];
+        if oids.is_empty() {
+            return sql!(out, entry.defn);
+        }
+        let mut rest = entry.defn;
+        while let Some(statement) = LargeObjectStatement::take(&mut rest) {
+            if !statement.of_object {
+                sql!(out, statement.before, ";\n");
+                continue;
             }
-            sql!(out, rest, "\n");
+            for oid in &oids {
+                sql!(out, statement.before, *oid, statement.after, ";\n");
+            }
         }
     }
 
@@ -350,12 +356,6 @@ pub fn search_path(schema: &[u8]) -> Vec<u8> {
     sql!(out, "SET LOCAL search_path = ", quote_ident(schema));
     sql!(out, if schema == b"pg_catalog" { ";\n" } else { ", pg_catalog;\n" });
     out
-}
-
-/// The oids in the text of a list of large objects, one a line.
-pub fn large_objects(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let oid = |line: &&[u8]| !line.is_empty() && line.iter().all(u8::is_ascii_digit);
-    text.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).filter(oid)
 }
 
 /// How an entry's object is named in `ALTER … OWNER TO`; `None` for what has no owner of its own.

@@ -4,6 +4,7 @@ use super::names::{id, literal, one_line, qualified};
 use super::walk::{State, Walk};
 use crate::archive::{read_error, Absent, Entry};
 use crate::error::{Error, Result};
+use crate::plan::render::LargeObjectStatement;
 use crate::plan::select::Parts;
 use std::io::Read;
 
@@ -246,44 +247,12 @@ impl Walk<'_> {
             .filter(|list| list.desc == b"BLOB METADATA")
             .ok_or_else(|| Error::archive("the privileges of large objects do not say of which"))?;
         let mut rest = entry.defn;
-        while let Some(statement) = LargeObjectStatement::take(&mut rest) {
+        while let Some(statement) =
+            LargeObjectStatement::take(&mut rest).filter(|statement| statement.of_object)
+        {
             self.for_each_object(&list, statement.before, statement.after)?;
         }
         Ok(())
-    }
-}
-
-/// `GRANT … ON LARGE OBJECT 1 TO …`, in two parts around the oid.
-struct LargeObjectStatement<'a> {
-    before: &'a [u8],
-    after: &'a [u8],
-}
-
-impl<'a> LargeObjectStatement<'a> {
-    /// The next of several statements. Names in quotes are passed over.
-    fn take(text: &mut &'a [u8]) -> Option<Self> {
-        const OBJECT: &[u8] = b"LARGE OBJECT ";
-        let all = *text;
-        let (mut quotes, mut before, mut after, mut at) = (false, None, 0, 0);
-        while at < all.len() {
-            quotes ^= all[at] == b'"';
-            if !quotes && all[at] == b';' {
-                *text = all[at + 1..].trim_ascii_start();
-                return Some(LargeObjectStatement {
-                    before: &all[..before?],
-                    after: &all[after..at],
-                });
-            }
-            if !quotes && before.is_none() && all[at..].starts_with(OBJECT) {
-                let end = at + OBJECT.len();
-                before = Some(end);
-                after = end + all[end..].iter().take_while(|b| b.is_ascii_digit()).count();
-                at = after;
-            } else {
-                at += 1;
-            }
-        }
-        None
     }
 }
 
@@ -342,24 +311,6 @@ fn owned(entry: &Entry) -> Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn privileges_around_the_oid() {
-        let text = b"REVOKE ALL ON LARGE OBJECT 12 FROM \"LARGE OBJECT 1;\";\n  GRANT SELECT ON LARGE OBJECT 12 TO b;\n";
-        let mut rest = &text[..];
-        let mut found = Vec::new();
-        while let Some(s) = LargeObjectStatement::take(&mut rest) {
-            found.push((s.before, s.after));
-        }
-        assert_eq!(
-            found,
-            [
-                (&b"REVOKE ALL ON LARGE OBJECT "[..], &b" FROM \"LARGE OBJECT 1;\""[..]),
-                (b"GRANT SELECT ON LARGE OBJECT ", b" TO b"),
-            ]
-        );
-        assert_eq!(rest, b"");
-    }
 
     #[test]
     fn owners() {
