@@ -155,8 +155,10 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
     let mut ended = false;
     let mut copied = Copied::default();
     while !ended {
-        // In one go: uncompressed archives give a row at a time.
-        let read = source.take(BLOCK as u64).read_to_end(&mut buffer).map_err(read_error)?;
+        // In one go: uncompressed archives give a row at a time. Of a long statement, which is looked at from its beginning each time,
+        // as much again as there is.
+        let more = buffer.len().max(BLOCK) as u64;
+        let read = source.take(more).read_to_end(&mut buffer).map_err(read_error)?;
         ended = read == 0;
         if flow.stop.is_set() {
             return Err(stopped());
