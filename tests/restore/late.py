@@ -36,6 +36,11 @@ CREATE SCHEMA s; CREATE TABLE s.t AS SELECT i FROM generate_series(1, 3) i; CREA
 ALTER TABLE s.t OWNER TO late_owner; ALTER DEFAULT PRIVILEGES IN SCHEMA s GRANT SELECT ON TABLES TO late_reader;
 CREATE FUNCTION given() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN
     IF to_regclass('s.t') IS NOT NULL THEN GRANT UPDATE ON TABLE s.t TO late_reader; END IF; END$$;
+CREATE TABLE s.p (i int, seen int) PARTITION BY LIST (i); CREATE TABLE s.p_1 PARTITION OF s.p FOR VALUES IN (1);
+CREATE TABLE s.p_2 PARTITION OF s.p FOR VALUES IN (2); INSERT INTO s.p VALUES (1, 0), (2, 0);
+REVOKE ALL ON s.p, s.p_1, s.p_2 FROM late_reader; ALTER TABLE s.p_2 OWNER TO late_owner;
+CREATE FUNCTION s.see() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.seen := 1; RETURN NEW; END$$;
+CREATE TRIGGER see BEFORE INSERT ON s.p FOR EACH ROW EXECUTE FUNCTION s.see();
 CREATE EVENT TRIGGER given ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION given();
 """
 # Few and cheap steps would not be done in one transaction.
