@@ -2,6 +2,7 @@
 import os
 
 from harness.program import firn as any_firn
+from restore import secrets
 from restore.common import NEW, OLD, firn
 from restore.flags import archive, source
 
@@ -91,7 +92,54 @@ def across(world):
     assert f"made by pg_dump {OLD}" in run.out and "equal to the archive" in run.out, run.out[-2000:]
 
 
+def at(server, dbname):
+    """A connection string for a database; what -d says otherwise by flags."""
+    return f"host={server.root} port={server.port} user=postgres dbname='{dbname}'"
+
+
+def source_beside(world):
+    """A source that is named is on the target's server, by whatever way that is known."""
+    server = world.server()
+    db, _ = source(world)
+    path = archive(world)
+    for target in (at(server, "target"), f"postgresql://postgres@/target?host={server.root}&port={server.port}"):
+        server.fresh("target")
+        run = firn(server, None, path, "-d", target, "--verify", "--verify-source", db, where=False).ok()
+        assert "equal to the source" in run.out, run.out[-2000:]
+    server.fresh("target")
+    run = firn(server, "target", path, "--verify", "--verify-source", at(server, db)).ok()
+    assert "equal to the source" in run.out, run.out[-2000:]
+
+
+def created(world, name, flags):
+    """-C with --verify: compared is the database that was made, on the server of -d, whatever its name looks like."""
+    server = world.server()
+    quoted = '"' + name + '"'
+    with server.connect() as c:
+        c.execute(f"DROP DATABASE IF EXISTS {quoted}")
+        c.execute(f"CREATE DATABASE {quoted} TEMPLATE template0")
+    escaped = name.replace("'", "\\'")
+    with server.connect(name) as c:
+        c.execute("CREATE TABLE t AS SELECT 1 AS a")
+    path = world.archive("created-" + "".join(ch if ch.isalnum() else "_" for ch in name), lambda p: server.archive(f"dbname='{escaped}'", p, "c"))
+    for target in (["-d", at(server, "postgres")], server.where("postgres")):
+        with server.connect() as c:
+            c.execute(f"DROP DATABASE {quoted}")
+        program, notes = secrets.spy(world)
+        run = firn(server, None, path, *target, "-C", "--verify", "--pg-dump", program, *flags, where=False).ok()
+        assert "equal to the archive" in run.out and "1 tables with 1 rows" in run.out, run.out[-2000:]
+        # All that pg_dump is told of the server is the server.
+        told = secrets.read(notes)
+        assert f"host='{server.root}'" in told and f"dbname='{escaped}'" in told, told
+    with server.connect() as c:
+        c.execute(f"DROP DATABASE {quoted}")
+
+
 def cases(world):
+    yield "verified source beside", lambda: source_beside(world)
+    for name in ("plain_name", "a=b c", "host=evil.example password=x dbname='y'", "postgresql://evil.example/x"):
+        for flags in (["-j", "2"], ["--transaction-size=3"]):
+            yield f"verified created {name} {flags[0]}", lambda n=name, f=flags: created(world, n, f)
     for name in FLAGS:
         yield f"verified {name}", lambda n=name: equal(world, n, "c")
     yield "verified directory", lambda: equal(world, "all", "d")

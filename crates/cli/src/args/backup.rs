@@ -293,11 +293,10 @@ impl Make {
                 .detail("Every file of an encrypted backup is encrypted with a key of its own, and bound to that backup.")
                 .hint("Leave out --incremental: all tables are then copied."));
         }
-        let mut connection = self.connect.params(Some(dbname))?;
-        connection.push(("dbname".to_string(), dbname.clone()));
+        let address = self.connect.address(Some(dbname))?;
         Ok(Options {
             login: Login {
-                connection,
+                address,
                 role: self.role.clone(),
                 row_security: self.selection.enable_row_security,
             },
@@ -343,11 +342,12 @@ mod tests {
         let found = options("firn backup -h x -p 5 db /dest -j 3 -Z zstd:5 -t a* -T b -s --role r")
             .unwrap();
         assert_eq!(found.destination, "/dest");
-        assert_eq!(found.login.connection[2], ("dbname".to_string(), "db".to_string()));
+        let address = |options: &Options| options.login.address.conninfo(|_| true);
+        assert_eq!(address(&found), "host='x' port='5' dbname='db'");
         assert_eq!(found.selection, ["--table=a*", "--exclude-table=b", "--schema-only"]);
         assert_eq!((found.jobs, found.compression.unwrap().to_string()), (3, "zstd:5".into()));
         let found = options("firn backup -d service=x /dest").unwrap();
-        assert_eq!(found.login.connection, [("dbname".to_string(), "service=x".to_string())]);
+        assert_eq!(address(&found), "service='x'");
         let base = |line| options(line).unwrap().incremental;
         assert_eq!(base("firn backup db /dest"), None);
         assert_eq!(base("firn backup --incremental db /dest"), Some(Base::Latest));

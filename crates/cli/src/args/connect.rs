@@ -1,7 +1,7 @@
 //! How to connect, with the flags of PostgreSQL's own programs.
 
 use crate::error::{Error, Result};
-use crate::pg::Connection;
+use crate::pg::{Address, Connection};
 use clap::{Args, ValueHint};
 
 /// Under this word help and manual list the flags; each says it itself, as else all later flags would go there, too.
@@ -28,28 +28,30 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// libpq's keywords and values, without `dbname`. Asks for a password if told to, or if the server of `dbname`
-    /// wants one, nobody has said it, and there is a terminal to ask at.
-    pub fn params(&self, dbname: Option<&str>) -> Result<Vec<(String, String)>> {
-        let given = [("host", &self.host), ("port", &self.port), ("user", &self.username)];
-        let mut params: Vec<(String, String)> = given
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_string(), value.clone()?)))
-            .collect();
+    /// Where to connect to: these flags, and a name, connection string or URI. Asks for a password if told to, or if the server wants
+    /// one, nobody has said it, and there is a terminal to ask at.
+    pub fn address(&self, dbname: Option<&str>) -> Result<Address> {
+        let address = self.elsewhere(dbname)?;
         let missing = || -> Result<bool> {
             if self.no_password || !has_terminal() {
                 return Ok(false);
             }
-            let mut params = params.clone();
-            params.extend(dbname.map(|name| ("dbname".to_string(), name.to_string())));
-            Connection::lacks_password(&params)
+            Connection::lacks_password(&address)
         };
-        if self.password || missing()? {
-            let password = rpassword::prompt_password("Password: ")
-                .map_err(|e| Error::io("could not read the password", &e))?;
-            params.push(("password".into(), password));
+        if !self.password && !missing()? {
+            return Ok(address);
         }
-        Ok(params)
+        let password = rpassword::prompt_password("Password: ")
+            .map_err(|e| Error::io("could not read the password", &e))?;
+        Ok(address.or("password", &password))
+    }
+
+    /// The same of another database, without asking for a password.
+    pub fn elsewhere(&self, dbname: Option<&str>) -> Result<Address> {
+        let given = [("host", &self.host), ("port", &self.port), ("user", &self.username)];
+        let given: Vec<(&str, &str)> =
+            given.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?))).collect();
+        Address::new(&given, dbname)
     }
 }
 

@@ -9,10 +9,11 @@ use super::output::Output;
 use crate::archive::Format;
 use crate::crypt::Keys;
 use crate::error::{Error, Result};
+use crate::pg::{is_conninfo, Address};
 use crate::plan::redirect::{names, Redirects};
 use crate::plan::select::Filter;
 use crate::plan::Rules;
-use crate::restore::check::Check;
+use crate::restore::check::{Check, Source};
 use crate::restore::session::Target;
 use crate::restore::Options;
 use crate::script::text::restrict_key;
@@ -339,26 +340,34 @@ impl Args {
     }
 
     /// How to connect. What needs no server does not ask for passwords.
-    fn params(&self) -> Result<Vec<(String, String)>> {
+    fn address(&self) -> Result<Address> {
         let dbname = self.dbname.as_deref();
         if self.list
             || self.file.is_some()
             || dbname.is_none() && (self.dry_run || std::env::var_os("PGDATABASE").is_none())
         {
-            return Ok(Vec::new());
+            return Ok(Address::default());
         }
-        self.connect.params(dbname)
+        self.connect.address(dbname)
     }
 
-    fn check(&self) -> Option<Check> {
-        (self.verify.is_some() || self.verify_source.is_some()).then(|| Check {
+    fn check(&self) -> Result<Option<Check>> {
+        if self.verify.is_none() && self.verify_source.is_none() {
+            return Ok(None);
+        }
+        // A name is one on the target's server, by whatever way that is known.
+        let source = |text: &String| match is_conninfo(text) {
+            true => self.connect.elsewhere(Some(text)).map(Source::Elsewhere),
+            false => Ok(Source::Database(text.clone())),
+        };
+        Ok(Some(Check {
             depth: match self.verify {
                 Some(VerifyDepth::Checksums) => Depth::Checksums,
                 _ => Depth::Counts,
             },
-            source: self.verify_source.clone(),
+            source: self.verify_source.as_ref().map(source).transpose()?,
             pg_dump: self.pg_dump.clone(),
-        })
+        }))
     }
 
     /// Where the archive is.
@@ -451,8 +460,8 @@ impl Args {
             keys: self.keys()?,
             use_list: self.use_list.clone(),
             target: Target {
-                params: self.params()?,
-                dbname: self.dbname.clone(),
+                address: self.address()?,
+                named: self.dbname.is_some(),
                 role: self.role.clone(),
                 row_security: self.enable_row_security,
             },
@@ -469,7 +478,7 @@ impl Args {
             go_on_after_errors: self.on_error == Some(OnError::Continue),
             stop_at_drops: self.exit_on_error || self.on_error == Some(OnError::Stop),
             count_rows: !self.no_count,
-            verify: self.check(),
+            verify: self.check()?,
             analyze: !self.no_analyze,
             strict_names: self.strict_names,
             disable_triggers: self.disable_triggers && rows_only,

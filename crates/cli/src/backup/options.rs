@@ -3,6 +3,7 @@
 use crate::archive::Compression;
 use crate::crypt::Sealing;
 use crate::error::{Error, Result};
+use crate::pg::Address;
 use crate::store::StoreSettings;
 use std::fmt;
 use std::path::PathBuf;
@@ -77,8 +78,7 @@ impl fmt::Display for Spec {
 /// Whom to connect as, and to what.
 #[derive(Clone, Debug, Default)]
 pub struct Login {
-    /// libpq's keywords and values, among them `dbname`.
-    pub connection: Vec<(String, String)>,
+    pub address: Address,
     /// The role to become.
     pub role: Option<String>,
     /// Take what row-level security lets see, rather than fail.

@@ -10,7 +10,7 @@ use super::session::Snapshot;
 use crate::archive::rewrite::{to_directory, Rewritten};
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::parse_conninfo;
+use crate::pg::Address;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -122,39 +122,22 @@ pub struct Handed {
 const SECRETS: [&str; 4] =
     ["sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"];
 
-/// Flags for a connection. A connection string is taken apart, so that no password stays in it.
-pub fn connection_flags(connection: &[(String, String)]) -> Result<Handed> {
+/// Flags for a connection: one connection string without the password. No part of it is read as another one.
+pub fn connection_flags(address: &Address) -> Result<Handed> {
     let mut handed = Handed { flags: vec!["--no-password".to_string()], password: None };
-    for (key, value) in connection {
-        match &key[..] {
-            "host" => handed.flags.push(format!("--host={value}")),
-            "port" => handed.flags.push(format!("--port={value}")),
-            "user" => handed.flags.push(format!("--username={value}")),
-            "password" => handed.password = Some(value.clone()),
-            "dbname" => {
-                let Some(pairs) = parse_conninfo(value)? else {
-                    handed.flags.push(format!("--dbname={value}"));
-                    continue;
-                };
-                let mut parts = Vec::new();
-                for (key, value) in pairs {
-                    if key == "password" {
-                        handed.password = Some(value);
-                    } else if SECRETS.contains(&&key[..]) {
-                        return Err(Error::usage(format!(
-                            "pg_dump cannot be given {key} without showing it to everybody on this machine"
-                        ))
-                        .hint("Put it into a service file and name the service."));
-                    } else {
-                        let value = value.replace('\\', "\\\\").replace('\'', "\\'");
-                        parts.push(format!("{key}='{value}'"));
-                    }
-                }
-                // It must not be taken for a mere name.
-                handed.flags.push(format!("--dbname={}", parts.join(" ")));
-            }
-            _ => {}
+    for (key, value) in address.pairs() {
+        if key == "password" {
+            handed.password = Some(value.to_string());
+        } else if SECRETS.contains(&key) {
+            return Err(Error::usage(format!(
+                "pg_dump cannot be given {key} without showing it to everybody on this machine"
+            ))
+            .hint("Put it into a service file and name the service."));
         }
+    }
+    let conninfo = address.conninfo(|key| key != "password");
+    if !conninfo.is_empty() {
+        handed.flags.push(format!("--dbname={conninfo}"));
     }
     Ok(handed)
 }
@@ -228,7 +211,7 @@ fn command(path: &Path) -> Command {
 /// Has `pg_dump` write down the schema as of a snapshot: the table of contents of a directory archive goes to `out`.
 pub fn contents(ask: &Ask, out: impl Write, halt: &Arc<Halt>) -> Result<Answer, Refusal> {
     let Ask { program, login, selection, snapshot, spec, .. } = *ask;
-    let Handed { flags, password } = connection_flags(&login.connection)?;
+    let Handed { flags, password } = connection_flags(&login.address)?;
     let mut command = command(&program.path);
     // The compression is given only to learn whether this pg_dump, and so its pg_restore, was built with it.
     command.args(["--format=custom", &compress_flag(program, spec)]);
@@ -386,25 +369,18 @@ mod tests {
 
     #[test]
     fn flags_of_the_connection() {
-        let pairs = |list: &[(&str, &str)]| -> Vec<(String, String)> {
-            list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
-        };
-        let handed = connection_flags(&pairs(&[
-            ("host", "h"),
-            ("port", "5"),
-            ("user", "u"),
-            ("dbname", "-d"),
-            ("password", "secret"),
-        ]))
-        .unwrap();
-        let flags = ["--no-password", "--host=h", "--port=5", "--username=u", "--dbname=-d"];
+        let flags = [("host", "h"), ("port", "5"), ("user", "u"), ("password", "secret")];
+        let handed = connection_flags(&Address::new(&flags, Some("-d")).unwrap()).unwrap();
+        let flags = ["--no-password", "--dbname=host='h' port='5' user='u' dbname='-d'"];
         assert_eq!(handed.flags, flags);
         assert_eq!(handed.password.as_deref(), Some("secret"));
+        // What the environment says counts for pg_dump as well.
+        assert_eq!(connection_flags(&Address::default()).unwrap().flags, ["--no-password"]);
     }
 
     #[test]
     fn no_secret_among_the_flags() {
-        let of = |dbname: &str| connection_flags(&[("dbname".into(), dbname.into())]);
+        let of = |dbname: &str| connection_flags(&Address::new(&[], Some(dbname))?);
         for dbname in ["postgresql://u:geheim@h/d", "host=h user=u password=geheim dbname=d"] {
             let handed = of(dbname).unwrap();
             assert_eq!(handed.password.as_deref(), Some("geheim"));
@@ -417,6 +393,21 @@ mod tests {
         assert_eq!(of("dbname='a''b\\\\c'").unwrap_err().exit_code(), 2);
         assert_eq!(of("dbname='a\\'b'").unwrap().flags[1], "--dbname=dbname='a\\'b'");
         of("dbname=d sslpassword=x").unwrap_err();
+    }
+
+    #[test]
+    fn a_name_sends_no_password_elsewhere() {
+        let server = Address::new(&[], Some("host=h password=geheim dbname=postgres")).unwrap();
+        let handed = connection_flags(&server.database("host=evil dbname=x")).unwrap();
+        assert_eq!(handed.flags.len(), 2);
+        for part in ["--dbname=", "host='h'", "dbname='host=evil dbname=x'"] {
+            assert!(handed.flags[1].contains(part), "{handed:?}");
+        }
+        let name = Address::default().database("postgresql://evil/x");
+        assert_eq!(
+            connection_flags(&name).unwrap().flags[1],
+            "--dbname=dbname='postgresql://evil/x'"
+        );
     }
 
     #[test]

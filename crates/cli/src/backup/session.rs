@@ -6,7 +6,7 @@ use super::options::{Login, Options};
 use super::tasks::{Table, Tables};
 use crate::archive::rewrite::{Content, DataEntry};
 use crate::error::{Error, Result};
-use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::pg::{quote_ident, quote_literal, Connection, For};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,13 +15,12 @@ use std::time::Duration;
 /// ended for being long.
 const SETTINGS: &str = "SET DateStyle = ISO; SET IntervalStyle = postgres; \
      SET extra_float_digits = 3; SET synchronize_seqscans = off; SET statement_timeout = 0; \
-     SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET search_path = ''";
+     SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0";
 
 /// Connects and applies the settings; nothing is begun.
 pub fn connect(login: &Login) -> Result<Connection> {
-    let mut params = login.connection.clone();
-    params.push(("fallback_application_name".into(), "firn backup".into()));
-    let connection = Connection::open(&params)?;
+    let address = login.address.clone().or("fallback_application_name", "firn backup");
+    let connection = Connection::open(&address, For::OwnQueries)?;
     let mut sql = SETTINGS.to_string();
     if connection.server_version() >= 170000 {
         sql += "; SET transaction_timeout = 0";
@@ -274,13 +273,23 @@ impl Leader {
     /// that does not tell is no hindrance.
     fn cold_bytes(&self) -> HashMap<u32, u64> {
         let mut cold = HashMap::new();
-        let extension =
-            self.connection.query(b"SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'firn'");
-        if !extension.is_ok_and(|rows| !rows.is_empty()) {
+        // A view of the extension's own, which belongs to a superuser: nobody else can have put anything in its place.
+        let own = self.connection.query(
+            b"SELECT 1 FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_depend d ON d.refobjid = e.oid AND d.deptype = 'e' \
+              AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+              JOIN pg_catalog.pg_class c ON c.oid = d.objid JOIN pg_catalog.pg_roles r ON r.oid = c.relowner \
+              WHERE e.extname = 'firn' AND c.oid = pg_catalog.to_regclass('firn.tables') AND r.rolsuper",
+        );
+        if !own.is_ok_and(|rows| !rows.is_empty()) {
             return cold;
         }
-        let ask = b"SAVEPOINT firn; SELECT relation::pg_catalog.oid, cold_bytes FROM firn.tables WHERE cold_bytes > 0";
-        match self.connection.query(ask) {
+        let ask =
+            b"SELECT relation::pg_catalog.oid, cold_bytes FROM firn.tables WHERE cold_bytes > 0";
+        let look = || {
+            self.connection.run(b"SAVEPOINT firn")?;
+            self.connection.refusing("foreign-table", || self.connection.query(ask))
+        };
+        match look() {
             Ok(rows) => {
                 for row in 0..rows.len() {
                     if let (Some(oid), Some(bytes)) = (rows.number(row, 0), rows.number(row, 1)) {

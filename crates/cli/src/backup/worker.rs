@@ -125,14 +125,18 @@ fn copy_table(
     table: &Table,
     done: Done,
 ) -> Result<()> {
-    let lock = match table.lockable() {
-        true => {
-            [b"LOCK TABLE ONLY ", &table.quoted[..], b" IN ACCESS SHARE MODE NOWAIT; "].concat()
-        }
-        false => Vec::new(),
-    };
+    let lock: [&[u8]; 3] = [b"LOCK TABLE ONLY ", &table.quoted, b" IN ACCESS SHARE MODE NOWAIT; "];
+    let lock = if table.lockable() { lock.concat() } else { Vec::new() };
     let statement = [&lock[..], &table.copy].concat();
     let name = &done.name.clone();
+    if !table.lockable() {
+        // What foreign tables show was asked for, by --include-foreign-data.
+        let connection = &follower.connection;
+        return connection.refusing("view", || {
+            connection.start_copy(&statement).map_err(|e| about(e, name))?;
+            stream(plan, connection, lane, table, done).map_err(|e| about(e, name))
+        });
+    }
     match follower.connection.start_copy(&statement) {
         Ok(()) => {
             stream(plan, &follower.connection, lane, table, done).map_err(|e| about(e, name))?;

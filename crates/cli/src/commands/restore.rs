@@ -3,6 +3,7 @@
 use crate::archive::{Absent, Archive};
 use crate::args::restore::Args;
 use crate::error::{Error, ErrorKind, Result};
+use crate::pg::For;
 use crate::plan::build::describe;
 use crate::plan::select::{choose, unmatched, Filter};
 use crate::plan::simulate::{components, simulate};
@@ -53,7 +54,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(file) = &args.file {
         return script(args, &options, file);
     }
-    if options.target.dbname.is_none() && std::env::var_os("PGDATABASE").is_none() {
+    if !options.target.named && std::env::var_os("PGDATABASE").is_none() {
         return Err(Error::usage("no target database was given")
             .hint("Name it with -d; with -C that is a database to connect to first, such as \"postgres\"."));
     }
@@ -180,14 +181,14 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
     let options = &Options { filter, ..options.clone() };
     options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;
-    let facts = match &options.target.dbname {
-        Some(_) => {
-            let connection = options.target.connect(None)?;
+    let facts = match options.target.named {
+        true => {
+            let connection = options.target.connect(None, For::OwnQueries)?;
             let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
             options.add_reloads(&connection, archive.toc(), &mut facts)?;
             facts
         }
-        None => facts::assumed(options.jobs),
+        false => facts::assumed(options.jobs),
     };
     let terms = options.terms(facts);
     let (selection, plan) = restore::plan(&archive, &terms)?;

@@ -1,13 +1,33 @@
 //! A connection, blocking; one thread uses it at a time.
 
+use super::conninfo::Address;
 use super::result::{bytes, text, Failure, Raw, Rows};
 use crate::error::{Error, ErrorKind, Result};
 use std::ffi::{c_char, c_int, CString};
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, PoisonError};
 
+/// What a connection is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// Queries of this program alone. They are about tables, and whoever owns one by then may have put something else in its place: a
+    /// view, whose functions would run as the role that we are, or a foreign table, which would have the server connect to others
+    /// as that role. As `pg_dump` has it both are refused, by servers that know the setting (from the minor releases of August 2024 on).
+    OwnQueries,
+    /// Statements of an archive as well, for which views are as good as tables. Own queries about tables of users go by
+    /// [`Connection::ask`] there.
+    Statements,
+}
+
+const RESTRICT: &str = "restrict_nonsystem_relation_kind";
+/// The kinds that own queries are not about.
+const REFUSED: &str = "view, foreign-table";
+
 /// A connection to a server. Closed when dropped.
 pub struct Connection {
+    /// The server can be told which kinds of relations to refuse.
+    restricts: bool,
+    purpose: For,
     raw: *mut pq_sys::PGconn,
     /// What the server has told besides results. At a fixed address, which libpq knows.
     notices: Box<Mutex<Vec<String>>>,
@@ -57,35 +77,80 @@ fn c_string(text: &[u8]) -> Result<CString> {
 }
 
 impl Connection {
-    /// Connects. `params` are libpq's keywords; a `dbname` may itself be a connection string or URI. What is not
-    /// given comes from the environment, service files and defaults.
-    pub fn open(params: &[(String, String)]) -> Result<Connection> {
-        let connection = Connection::attempt(params)?;
+    /// Connects. What is not given comes from the environment, service files and defaults.
+    pub fn open(address: &Address, purpose: For) -> Result<Connection> {
+        let mut connection = Connection::attempt(address)?;
         if !connection.is_alive() {
             return Err(Error::new(ErrorKind::Connection, connection.message()));
         }
+        // The database's owner may have set a path on which his functions and operators come before PostgreSQL's.
+        connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
+        let set = match purpose {
+            For::OwnQueries => format!("SET {RESTRICT} = '{REFUSED}'"),
+            For::Statements => format!("SHOW {RESTRICT}"),
+        };
+        connection.purpose = purpose;
+        connection.restricts = connection.run(set.as_bytes()).is_ok();
         Ok(connection)
     }
 
+    /// Own queries have to say so.
+    fn guards(&self) -> bool {
+        self.restricts && self.purpose == For::Statements
+    }
+
+    /// An own query, as text to be sent among others within a transaction.
+    pub fn guarded(&self, sql: &[u8]) -> Vec<u8> {
+        let [before, after] = match self.guards() {
+            true => [
+                format!("SET LOCAL {RESTRICT} = '{REFUSED}';\n"),
+                format!("SET LOCAL {RESTRICT} = DEFAULT;\n"),
+            ],
+            false => [String::new(), String::new()],
+        };
+        [before.as_bytes(), sql, after.as_bytes()].concat()
+    }
+
+    /// An own query about users' tables on a connection that is there for statements as well.
+    pub fn ask(&self, sql: &[u8]) -> Result<Rows> {
+        let sql = self.guarded(&[sql, b";\n"].concat());
+        let mut results = self.run(&sql)?;
+        let at = usize::from(self.guards());
+        Ok(if at < results.len() { results.swap_remove(at) } else { Rows::default() })
+    }
+
+    /// On a connection for own queries: do something for which only these kinds of relations are refused.
+    pub fn refusing<T>(&self, kinds: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.restricts {
+            return work();
+        }
+        self.run(format!("SET {RESTRICT} = '{kinds}'").as_bytes())?;
+        let done = work();
+        let back = self.run(format!("SET {RESTRICT} = '{REFUSED}'").as_bytes());
+        // In a transaction that has failed that is rolled back with it.
+        let done = done?;
+        back?;
+        Ok(done)
+    }
+
     /// The server asks for a password that nobody has given.
-    pub fn lacks_password(params: &[(String, String)]) -> Result<bool> {
-        let connection = Connection::attempt(params)?;
+    pub fn lacks_password(address: &Address) -> Result<bool> {
+        let connection = Connection::attempt(address)?;
         // SAFETY: libpq's structure, connected or not.
         Ok(!connection.is_alive()
             && unsafe { pq_sys::PQconnectionNeedsPassword(connection.raw) } != 0)
     }
 
     /// A connection, or what is left of the attempt.
-    fn attempt(params: &[(String, String)]) -> Result<Connection> {
-        let (keys, values) = c_params(params)?;
-        let (key_pointers, value_pointers) = (pointers(&keys), pointers(&values));
-        // SAFETY: two arrays of C strings that end in null and outlive the call.
-        let raw =
-            unsafe { pq_sys::PQconnectdbParams(key_pointers.as_ptr(), value_pointers.as_ptr(), 1) };
+    fn attempt(address: &Address) -> Result<Connection> {
+        let conninfo = c_conninfo(address)?;
+        // SAFETY: a C string that outlives the call.
+        let raw = unsafe { pq_sys::PQconnectdb(conninfo.as_ptr()) };
         if raw.is_null() {
             return Err(Error::new(ErrorKind::Connection, "out of memory"));
         }
-        let connection = Connection { raw, notices: Box::default() };
+        let connection =
+            Connection { restricts: false, purpose: For::Statements, raw, notices: Box::default() };
         let notices: *const Mutex<Vec<String>> = &*connection.notices;
         // SAFETY: libpq's structure, connected or not; the function gets the address of the list, which lives until
         // after the connection is closed.
@@ -97,11 +162,10 @@ impl Connection {
 
     /// Whether a server would take such a connection: it answers, answers that it cannot yet (it starts, recovers or
     /// stops), or does not answer.
-    pub fn ping(params: &[(String, String)]) -> Result<Ping> {
-        let (keys, values) = c_params(params)?;
-        let (keys, values) = (pointers(&keys), pointers(&values));
-        // SAFETY: two arrays of C strings that end in null and outlive the call.
-        let answer = unsafe { pq_sys::PQpingParams(keys.as_ptr(), values.as_ptr(), 1) };
+    pub fn ping(address: &Address) -> Result<Ping> {
+        let conninfo = c_conninfo(address)?;
+        // SAFETY: a C string that outlives the call.
+        let answer = unsafe { pq_sys::PQping(conninfo.as_ptr()) };
         Ok(match answer {
             pq_sys::PGPing::PQPING_OK => Ping::Ready,
             pq_sys::PGPing::PQPING_REJECT => Ping::NotYet,
@@ -335,16 +399,9 @@ pub enum Ping {
     Silent,
 }
 
-fn c_params(params: &[(String, String)]) -> Result<(Vec<CString>, Vec<CString>)> {
-    let all = |part: fn(&(String, String)) -> &String| -> Result<Vec<CString>> {
-        params.iter().map(|p| c_string(part(p).as_bytes())).collect()
-    };
-    Ok((all(|(key, _)| key)?, all(|(_, value)| value)?))
-}
-
-/// The addresses of strings, and null behind them.
-fn pointers(all: &[CString]) -> Vec<*const c_char> {
-    all.iter().map(|s| s.as_ptr()).chain([null()]).collect()
+fn c_conninfo(address: &Address) -> Result<CString> {
+    let text = address.conninfo(|_| true);
+    CString::new(text).map_err(|_| Error::usage("a connection's parameter holds a zero byte"))
 }
 
 /// Notices that are kept until somebody asks; a server that says more says it again.

@@ -5,11 +5,72 @@ use crate::error::{Error, Result};
 use std::ffi::CString;
 use std::ptr::null_mut;
 
+/// Where to connect to and as whom: libpq's keywords and values, each once.
+///
+/// A connection string is taken apart where it comes in, and nowhere else: from there on a database's name is a name, even if it
+/// looks like a connection string. Names come from archives, and one of those could send a password to another server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Address(Vec<(String, String)>);
+
+impl Address {
+    /// What flags say, and a name, connection string or URI, which counts where both say something. As in libpq an empty flag
+    /// says nothing.
+    pub fn new(flags: &[(&str, &str)], dbname: Option<&str>) -> Result<Address> {
+        let mut address = Address::default();
+        for (key, value) in flags.iter().filter(|(_, value)| !value.is_empty()) {
+            address.set(key, value);
+        }
+        let Some(dbname) = dbname.filter(|name| !name.is_empty()) else { return Ok(address) };
+        match parse_conninfo(dbname)? {
+            Some(pairs) => pairs.iter().for_each(|(key, value)| address.set(key, value)),
+            None => address.set("dbname", dbname),
+        }
+        Ok(address)
+    }
+
+    /// Another database of the same server, for the same user; its name is nothing but a name.
+    pub fn database(&self, name: &str) -> Address {
+        let mut address = self.clone();
+        address.set("dbname", name);
+        address
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        self.0.retain(|(other, _)| other != key);
+        self.0.push((key.to_string(), value.to_string()));
+    }
+
+    /// The same, with a value for what nothing has been said of.
+    pub fn or(mut self, key: &str, value: &str) -> Address {
+        if !self.0.iter().any(|(other, _)| other == key) {
+            self.set(key, value);
+        }
+        self
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&key[..], &value[..]))
+    }
+
+    /// As a connection string, without the keywords that `keep` leaves out. It cannot be taken for a mere name.
+    pub fn conninfo(&self, keep: impl Fn(&str) -> bool) -> String {
+        let parts = self.pairs().filter(|(key, _)| keep(key));
+        let quoted = |(key, value): (&str, &str)| {
+            format!("{key}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
+        };
+        parts.map(quoted).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Whether libpq takes it for a connection string or URI, and not for a mere name of a database. Its own rule.
+pub fn is_conninfo(text: &str) -> bool {
+    let uri = ["postgresql://", "postgres://"].iter().any(|prefix| text.starts_with(prefix));
+    uri || text.contains('=')
+}
+
 /// Keywords and values of a connection string or URI; only those that it names. `None` if it is a mere name of a database.
-pub fn parse_conninfo(conninfo: &str) -> Result<Option<Vec<(String, String)>>> {
-    // libpq's own rule.
-    let uri = ["postgresql://", "postgres://"].iter().any(|prefix| conninfo.starts_with(prefix));
-    if !uri && !conninfo.contains('=') {
+fn parse_conninfo(conninfo: &str) -> Result<Option<Vec<(String, String)>>> {
+    if !is_conninfo(conninfo) {
         return Ok(None);
     }
     let wrong = |why: String| Error::usage("invalid connection string").detail(why);
@@ -30,38 +91,63 @@ pub fn parse_conninfo(conninfo: &str) -> Result<Option<Vec<(String, String)>>> {
     unsafe {
         while !(*option).keyword.is_null() {
             if !(*option).val.is_null() {
-                pairs.push((text(bytes((*option).keyword)), value(bytes((*option).val))));
+                let value = String::from_utf8(bytes((*option).val).to_vec());
+                pairs.push((text(bytes((*option).keyword)), value));
             }
             option = option.add(1);
         }
         pq_sys::PQconninfoFree(options);
     }
-    Ok(Some(pairs))
-}
-
-fn value(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).into_owned()
+    let mut texts = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        let unknown = |_| wrong(format!("The value of {key} is not in UTF-8."));
+        let value = value.map_err(unknown)?;
+        texts.push((key, value));
+    }
+    Ok(Some(texts))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn pairs(address: &Address) -> Vec<(&str, &str)> {
+        let mut pairs: Vec<_> = address.pairs().collect();
+        pairs.sort_unstable();
+        pairs
+    }
+
     #[test]
     fn strings_and_names() {
-        assert_eq!(parse_conninfo("shop").unwrap(), None);
-        let pairs = |list: &[(&str, &str)]| -> Vec<(String, String)> {
-            list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
-        };
-        let mut found = parse_conninfo("dbname=shop password='a b'").unwrap().unwrap();
-        found.sort();
-        assert_eq!(found, pairs(&[("dbname", "shop"), ("password", "a b")]));
-        let mut found = parse_conninfo("postgres://u:p%20q@h/shop").unwrap().unwrap();
-        found.sort();
-        assert_eq!(
-            found,
-            pairs(&[("dbname", "shop"), ("host", "h"), ("password", "p q"), ("user", "u")])
-        );
-        assert!(parse_conninfo("a = b").is_err());
+        let of = |text: &str| Address::new(&[("host", "flag"), ("port", "")], Some(text));
+        assert_eq!(pairs(&of("shop").unwrap()), [("dbname", "shop"), ("host", "flag")]);
+        let found = of("dbname=shop password='a b'").unwrap();
+        assert_eq!(pairs(&found), [("dbname", "shop"), ("host", "flag"), ("password", "a b")]);
+        let found = of("postgres://u:p%20q@h/shop").unwrap();
+        let expected = [("dbname", "shop"), ("host", "h"), ("password", "p q"), ("user", "u")];
+        assert_eq!(pairs(&found), expected);
+        assert_eq!(of("a = b").unwrap_err().exit_code(), 2);
+        assert!(of("postgres://u:%ff@h/shop").unwrap_err().to_string().contains("password"));
+    }
+
+    #[test]
+    fn names_are_names() {
+        let server = Address::new(&[], Some("host=h password=geheim dbname=postgres")).unwrap();
+        let name = "host=evil.example dbname='x\\";
+        let other = server.database(name);
+        assert_eq!(pairs(&other), [("dbname", name), ("host", "h"), ("password", "geheim")]);
+        // What is made of it is read as the same again.
+        let again = Address::new(&[], Some(&other.conninfo(|_| true))).unwrap();
+        assert_eq!(pairs(&again), pairs(&other));
+        assert!(!other.conninfo(|key| key != "password").contains("geheim"));
+        let nowhere = Address::default().database(name);
+        let again = Address::new(&[], Some(&nowhere.conninfo(|_| true))).unwrap();
+        assert_eq!(pairs(&again), [("dbname", name)]);
+    }
+
+    #[test]
+    fn what_nothing_has_been_said_of() {
+        let address = Address::new(&[], Some("host=h")).unwrap();
+        assert_eq!(pairs(&address.or("host", "x").or("port", "5")), [("host", "h"), ("port", "5")]);
     }
 }

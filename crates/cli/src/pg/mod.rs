@@ -8,8 +8,8 @@ mod connection;
 mod conninfo;
 mod result;
 
-pub use connection::{Canceller, Connection, Ping};
-pub use conninfo::parse_conninfo;
+pub use connection::{Canceller, Connection, For, Ping};
+pub use conninfo::{is_conninfo, Address};
 pub use result::{Failure, Rows};
 
 /// An identifier quoted for SQL, always with quotes.

@@ -181,6 +181,35 @@ pub fn split_statement(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], text[end + 1..].trim_ascii()))
 }
 
+/// The number of rows of an `INSERT INTO name [(columns)] [OVERRIDING …] VALUES (…), (…) [ON CONFLICT …]`, without its semicolon.
+pub fn inserted_rows(statement: &[u8]) -> Option<u64> {
+    let mut text = statement;
+    take(&mut text, b"INSERT INTO ")?;
+    take_name(&mut text)?;
+    text = text.trim_ascii_start();
+    if let Some(columns) = text.strip_prefix(b"(") {
+        text = columns[find_outside(columns, b')')? + 1..].trim_ascii_start();
+    }
+    if text == b"DEFAULT VALUES" || text.starts_with(b"DEFAULT VALUES ") {
+        return Some(1);
+    }
+    for kind in [&b"OVERRIDING SYSTEM VALUE "[..], b"OVERRIDING USER VALUE "] {
+        text = text.strip_prefix(kind).unwrap_or(text);
+    }
+    take(&mut text, b"VALUES")?;
+    let mut rows = 0;
+    loop {
+        let row = text.trim_ascii_start().strip_prefix(b"(")?;
+        text = row[find_outside(row, b')')? + 1..].trim_ascii_start();
+        rows += 1;
+        match text.strip_prefix(b",") {
+            Some(more) => text = more,
+            None => break,
+        }
+    }
+    (text.is_empty() || text.starts_with(b"ON CONFLICT ")).then_some(rows)
+}
+
 pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     let mut text = defn;
     take(&mut text, b"CREATE TABLE ")?;
@@ -303,6 +332,33 @@ pub fn index_attach(defn: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_inserts() {
+        let rows = |text: &str| inserted_rows(text.as_bytes());
+        assert_eq!(rows("INSERT INTO public.t VALUES (1, 'it''s; (a),', NULL)"), Some(1));
+        assert_eq!(
+            rows("INSERT INTO s.\"a (b\" (x, \"y)\") VALUES\n\t(1, E'\\'('),\n\t(f(2), '');"),
+            None
+        );
+        assert_eq!(
+            rows("INSERT INTO s.\"a (b\" (x, \"y)\") VALUES\n\t(1, E'\\'('),\n\t(2, '')"),
+            Some(2)
+        );
+        let overriding =
+            "INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (1), (2), (3) ON CONFLICT DO NOTHING";
+        assert_eq!(rows(overriding), Some(3));
+        assert_eq!(rows("INSERT INTO t DEFAULT VALUES"), Some(1));
+        assert_eq!(rows("INSERT INTO t DEFAULT VALUES ON CONFLICT DO NOTHING"), Some(1));
+        for other in [
+            "INSERT INTO t SELECT 1",
+            "INSERT INTO t VALUES",
+            "UPDATE t SET a = 1",
+            "INSERT INTO t VALUES (1) x",
+        ] {
+            assert_eq!(rows(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn tables() {

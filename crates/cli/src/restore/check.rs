@@ -9,7 +9,7 @@ use crate::archive::{Archive, Entry};
 use crate::backup::program::Program;
 use crate::backup::{Done, Login, Progress};
 use crate::error::{Error, Result};
-use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::pg::{quote_ident, quote_literal, Address, Connection};
 use crate::plan::select::Selection;
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
@@ -20,10 +20,18 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct Check {
     pub depth: Depth,
-    /// A database to compare with, in place of the archive: name, connection string or URI.
-    pub source: Option<String>,
+    /// A database to compare with, in place of the archive.
+    pub source: Option<Source>,
     /// `None`: the `pg_dump` that fits the server.
     pub pg_dump: Option<PathBuf>,
+}
+
+/// Where the database is that an archive was made of.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// On the target's server.
+    Database(String),
+    Elsewhere(Address),
 }
 
 /// Differences that are shown; more are counted.
@@ -151,14 +159,12 @@ pub fn check(
     stop: &Stop,
 ) -> Result<()> {
     let Restored { archive, terms, selection, dbname } = *restored;
-    let login = |name: Option<String>| {
-        let mut connection = options.target.params.clone();
-        connection.extend(name.map(|name| ("dbname".to_string(), name)));
-        Login { connection, role: options.target.role.clone(), row_security: false }
-    };
-    let mut target = login(options.target.dbname.clone());
-    target.connection.extend(dbname.map(|name| ("dbname".to_string(), name.to_string())));
-    let source = check.source.clone().map(|name| login(Some(name)));
+    let login = |address| Login { address, role: options.target.role.clone(), row_security: false };
+    let target = login(options.target.at(dbname));
+    let source = check.source.as_ref().map(|source| match source {
+        Source::Database(name) => login(options.target.at(Some(name))),
+        Source::Elsewhere(address) => login(address.clone()),
+    });
     let manifest = match source {
         None => archive.manifest()?,
         Some(_) => None,

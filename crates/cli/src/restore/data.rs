@@ -103,7 +103,7 @@ fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result
     if let Some(frozen) = freeze.then(|| frozen_copy(statement)).flatten() {
         connection.run(&frozen.lock)?;
         // Somebody may have put rows there since the table was made, and they are his.
-        if connection.query(&frozen.is_empty)?.flag(0, 0) {
+        if connection.ask(&frozen.is_empty)?.flag(0, 0) {
             connection.run(&frozen.truncate)?;
             connection.start_copy(&frozen.copy)?;
             return Ok(4);

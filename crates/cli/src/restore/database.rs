@@ -1,12 +1,12 @@
 //! The target database: creating it, and dropping what is in the way.
 
 use super::journal::{self, fence};
-use super::session::{self, Target};
+use super::session;
 use super::work::Stop;
 use super::{tell, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::pg::{quote_ident, quote_literal, Connection, For};
 use crate::plan::build::describe;
 use crate::plan::render::{large_objects, search_path};
 use crate::plan::select::Selection;
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// A database that was made, or that was there.
 pub struct Made {
-    /// For [`Target::connect`].
+    /// For [`session::Target::connect`].
     pub name: String,
     /// It was made without its owner, who could not be had: what failed.
     pub ownerless: Option<String>,
@@ -46,7 +46,7 @@ pub fn create(
         Error::usage("the name of the archive's database is not in UTF-8")
             .hint("Create the database yourself and restore into it without --create.")
     })?;
-    let connection = options.target.connect(None)?;
+    let connection = options.target.connect(None, For::OwnQueries)?;
     let _cancels = stop.cancels(&connection);
     // As on the connections that come, but for what the archive sets within its database.
     connection.run(&session::no_limits(&connection))?;
@@ -73,7 +73,7 @@ pub fn create(
     literal.push(b')');
     let exists = connection.query(&literal)?.flag(0, 0);
     if exists && options.resume {
-        return Ok(Made { name: connection_string(&name, &options.target), ownerless: None });
+        return Ok(Made { name, ownerless: None });
     }
     if exists && options.clean {
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
@@ -106,7 +106,7 @@ pub fn create(
         stop.check()?;
         rest = after;
     }
-    Ok(Made { name: connection_string(&name, &options.target), ownerless })
+    Ok(Made { name, ownerless })
 }
 
 /// There is no such role, or one may not give it databases.
@@ -228,22 +228,21 @@ pub fn tell_owner(
     Ok(())
 }
 
-/// A database name for [`Target::connect`] that libpq takes for nothing but a name. It looks for connection strings in the
-/// first of several names only: behind the target's own a name is a name.
-pub fn connection_string(name: &str, target: &Target) -> String {
-    if target.dbname.is_some() {
-        return name.to_string();
-    }
-    match name.contains('=') || name.starts_with("postgres://") || name.starts_with("postgresql://")
-    {
-        true => format!("dbname='{}'", name.replace('\\', "\\\\").replace('\'', "\\'")),
-        false => name.to_string(),
-    }
-}
-
 /// Drop all that will be restored, in reverse order. As in `pg_restore`, what cannot be dropped (for it is not there) is
 /// told and left, unless errors are to end it.
 pub fn clean(
+    connection: &Connection,
+    archive: &Archive,
+    selection: &Selection,
+    options: &Options,
+    watch: &dyn Watch,
+    stop: &Stop,
+) -> Result<Vec<String>> {
+    // Event triggers may read views.
+    connection.refusing("", || drop_all(connection, archive, selection, options, watch, stop))
+}
+
+fn drop_all(
     connection: &Connection,
     archive: &Archive,
     selection: &Selection,
@@ -372,14 +371,5 @@ mod tests {
         for (drop, desc, expected) in cases {
             assert_eq!(if_exists(drop, desc).as_deref(), Some(expected));
         }
-    }
-
-    #[test]
-    fn odd_database_names() {
-        let nowhere = Target::default();
-        assert_eq!(connection_string("plain", &nowhere), "plain");
-        assert_eq!(connection_string("a=b'c", &nowhere), "dbname='a=b\\'c'");
-        let somewhere = Target { dbname: Some("postgres".into()), ..Target::default() };
-        assert_eq!(connection_string("a=b'c", &somewhere), "a=b'c");
     }
 }

@@ -5,7 +5,7 @@
 use super::{session, tell, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{Connection, For};
 use crate::plan::select::Selection;
 use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::restore::together::together;
@@ -66,7 +66,7 @@ pub fn analyze(
     let tables = Mutex::new(tables);
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let connect = || {
-        let own = options.target.connect(dbname)?;
+        let own = options.target.connect(dbname, For::Statements)?;
         session::prepare(&own, toc, &options.target, None)?;
         Ok(own)
     };
@@ -111,7 +111,8 @@ pub fn analyze(
 fn first(options: &Options, dbname: Option<&str>) -> Result<Connection> {
     let mut tries = 0;
     loop {
-        match options.target.connect(dbname) {
+        // ANALYZE runs functions of indexes, as their owners.
+        match options.target.connect(dbname, For::Statements) {
             Err(e) if e.kind == ErrorKind::Connection && tries < 20 => tries += 1,
             connection => return connection,
         }

@@ -41,7 +41,7 @@ pub mod work;
 use crate::archive::{Archive, Format, Toc};
 use crate::crypt::Keys;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{Connection, For};
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
 use crate::plan::redirect::Redirects;
@@ -252,9 +252,8 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn connect(&self) -> Result<Connection> {
-        let connection = self.options.target.connect(self.dbname)?;
+        let connection = self.options.target.connect(self.dbname, For::OwnQueries)?;
         session::prepare(&connection, self.archive.toc(), &self.options.target, None)?;
-        session::refuse_views(&connection);
         Ok(connection)
     }
 
@@ -290,10 +289,9 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     };
     let dbname = created.as_ref().map(|made| &made.name[..]);
     let ownerless = created.as_ref().and_then(|made| made.ownerless.clone());
-    let connection = options.target.connect(dbname)?;
+    let connection = options.target.connect(dbname, For::OwnQueries)?;
     let cancels = stop.cancels(&connection);
     session::prepare(&connection, archive.toc(), &options.target, None)?;
-    session::refuse_views(&connection);
     journal::fence::be_alone(&connection, None, &|| stop.is_set())?;
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });

@@ -2,47 +2,38 @@
 
 use crate::archive::Toc;
 use crate::error::{Error, Result};
-use crate::pg::{quote_ident, Connection, Ping};
+use crate::pg::{quote_ident, Address, Connection, For, Ping};
 
 /// How to connect and what to be.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// libpq's keywords and values, without the database.
-    pub params: Vec<(String, String)>,
-    /// Name, connection string or URI.
-    pub dbname: Option<String>,
+    pub address: Address,
+    /// `-d` was given. What it does not say, or all without it, comes from the environment.
+    pub named: bool,
     pub role: Option<String>,
     /// Let row-level security policies apply instead of failing where they would.
     pub row_security: bool,
 }
 
 impl Target {
-    /// libpq's keywords and values; the database is `dbname` in place of the target's own if given.
-    fn params(&self, dbname: Option<&str>) -> Vec<(String, String)> {
-        let mut params = self.params.clone();
-        // A firewall that forgets quiet connections is to be noticed; what the user says of it comes later, and counts.
-        params.insert(0, ("keepalives_idle".into(), "60".into()));
-        if let Some(own) = &self.dbname {
-            params.push(("dbname".into(), own.clone()));
-        }
-        if let Some(dbname) = dbname {
-            params.push(("dbname".into(), dbname.into()));
-        }
-        params.push(("fallback_application_name".into(), "firn".into()));
-        params
+    /// Where the database of this name is, or the target's own.
+    pub fn at(&self, dbname: Option<&str>) -> Address {
+        dbname.map_or_else(|| self.address.clone(), |name| self.address.database(name))
     }
 
-    /// Connect; to `dbname` in place of the target's own if given.
-    pub fn connect(&self, dbname: Option<&str>) -> Result<Connection> {
-        let connection = Connection::open(&self.params(dbname))?;
-        // The database's owner may have set a path on which his functions and operators come before PostgreSQL's.
-        connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
-        Ok(connection)
+    fn connected_to(&self, dbname: Option<&str>) -> Address {
+        // A firewall that forgets quiet connections is to be noticed.
+        self.at(dbname).or("keepalives_idle", "60").or("fallback_application_name", "firn")
+    }
+
+    /// Connect; to the database named in place of the target's own if one is.
+    pub fn connect(&self, dbname: Option<&str>, purpose: For) -> Result<Connection> {
+        Connection::open(&self.connected_to(dbname), purpose)
     }
 
     /// Whether the server takes connections.
     pub fn ping(&self, dbname: Option<&str>) -> Result<Ping> {
-        Connection::ping(&self.params(dbname))
+        Connection::ping(&self.connected_to(dbname))
     }
 }
 
@@ -122,13 +113,6 @@ pub fn no_limits(connection: &Connection) -> Vec<u8> {
         sql.extend_from_slice(b"SET transaction_timeout = 0;\n");
     }
     sql
-}
-
-/// For connections on which only our own queries run: they are about tables. Whoever owns one by then may have put a view in its
-/// place, whose functions would run as the role that restores. As `pg_dump` has it views are refused, by servers that know
-/// the setting (from the minor releases of August 2024 on).
-pub fn refuse_views(connection: &Connection) {
-    let _ = connection.run(b"SET restrict_nonsystem_relation_kind = 'view'");
 }
 
 #[cfg(test)]

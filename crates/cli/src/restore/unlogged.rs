@@ -242,7 +242,7 @@ pub fn clause(connection: &Connection, table: &[u8]) -> Result<Vec<u8>> {
 /// It has no rows; `table` as [`clause`] has it.
 pub fn is_empty(connection: &Connection, table: &[u8]) -> Result<bool> {
     let look = [b"SELECT NOT EXISTS (SELECT FROM ", table, b")"].concat();
-    Ok(connection.query(&look)?.flag(0, 0))
+    Ok(connection.ask(&look)?.flag(0, 0))
 }
 
 /// Take back what is recorded of rows that a crash has taken. Returns the entries that come again.

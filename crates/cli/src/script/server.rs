@@ -5,13 +5,12 @@
 use super::{walk, Sink, Wishes};
 use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{Connection, For};
 use crate::plan::build::describe;
 use crate::plan::redirect::Redirects;
 use crate::plan::select::{select, unmatched, Selection};
 use crate::report::{Event, Watch};
 use crate::restore::data::{copy_rows, Flow};
-use crate::restore::database::connection_string;
 use crate::restore::journal;
 use crate::restore::left_out::LeftOut;
 use crate::restore::proof::in_order::{self, InOrder};
@@ -59,14 +58,8 @@ struct Server<'a> {
     single: bool,
     /// What needed something of schemas whose objects are redirected, before. Nothing in a database that is made.
     crossing: BTreeSet<String>,
-    /// The database that was made, as a connection string.
+    /// The database that was made.
     made: Option<String>,
-}
-
-/// Settings of the connection that `pg_restore` has, too: nobody's functions are found by an unqualified name.
-fn prepare(connection: &Connection) -> Result<()> {
-    connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
-    Ok(())
 }
 
 impl Server<'_> {
@@ -145,8 +138,7 @@ impl Sink for Server<'_> {
             Error::usage("the name of the archive's database is not in UTF-8")
                 .hint("Create the database yourself and restore into it without --create.")
         })?;
-        let name = connection_string(&name, self.target);
-        self.connection = self.target.connect(Some(&name))?;
+        self.connection = self.target.connect(Some(&name), For::Statements)?;
         self.cancels = self.stop.cancels(&self.connection);
         prepare(&self.connection)?;
         self.made = Some(name);
@@ -211,7 +203,7 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
         return Err(Error::usage(missing));
     }
-    let connection = options.target.connect(None)?;
+    let connection = options.target.connect(None, For::Statements)?;
     let cancels = stop.cancels(&connection);
     prepare(&connection)?;
     let (database, server_version) = (&connection.database(), connection.server_version());

@@ -151,8 +151,8 @@ fn compare_all(
     let encoding = archive_encoding(archive).unwrap_or(encoding);
     let literal = crate::pg::quote_literal(encoding.as_bytes());
     connection.run(&[b"SET client_encoding = ", &literal[..]].concat())?;
-    let tables = rows::tables(archive.toc(), selected, &connection)?;
-    if terms.depth == Depth::Checksums && !ignore.data {
+    let tables = rows::tables(archive, selected, &connection)?;
+    if !ignore.data {
         progress.phase("comparing large objects");
         let (count, differences) = match expected {
             Expected::Archive { .. } => {

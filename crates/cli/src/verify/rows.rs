@@ -1,32 +1,40 @@
 //! Comparing tables' rows: how many, and on request which.
 
+mod reader;
+
 use super::{Difference, RowSum};
-use crate::archive::rewrite::{Content, DataEntry};
-use crate::archive::{read_error, Archive, Toc};
+use crate::archive::{read_error, Archive, Entry};
 use crate::backup::halt::Halt;
 use crate::backup::manifest::Manifest;
 use crate::backup::session;
-use crate::backup::tasks::{copy_target, Table};
+use crate::backup::tasks::copy_target;
 use crate::backup::{Done, Login, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
-use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader};
+use crate::plan::text::{inserted_rows, last_part, split_statement, take_name, unquoted};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A table whose rows are compared.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rows {
     /// Schema and name.
     pub name: Vec<Vec<u8>>,
     /// The entries with its data; several if partitions are loaded through it.
     pub places: Vec<usize>,
-    /// Copies its rows out.
-    pub copy: Vec<u8>,
-    /// Counts them.
-    pub count: Vec<u8>,
+    /// Its columns as COPY names them, separated by commas; none of a table without any.
+    columns: Vec<u8>,
+    /// Rows were loaded through it: they are its own or those of its partitions.
+    below: bool,
+    /// The archive has rows of foreign tables, which are read then.
+    foreign: bool,
+    /// Which rows are data, if not all are.
+    condition: Vec<u8>,
+    /// The archive has its rows as INSERT statements: they are counted.
+    pub inserts: bool,
 }
 
 impl Rows {
@@ -34,72 +42,115 @@ impl Rows {
         let parts: Vec<_> = self.name.iter().map(|part| String::from_utf8_lossy(part)).collect();
         format!("TABLE {}", parts.join("."))
     }
+
+    fn quoted(&self) -> Vec<u8> {
+        let parts: Vec<Vec<u8>> = self.name.iter().map(|part| quote_ident(part)).collect();
+        parts.join(&b"."[..])
+    }
+
+    /// What its rows are compared by.
+    fn depth(&self, depth: Depth) -> Depth {
+        if self.inserts {
+            Depth::Counts
+        } else {
+            depth
+        }
+    }
 }
 
 /// The tables with data among the selected entries. `connection` tells of which not all rows are data.
 pub fn tables(
-    toc: &Toc,
+    archive: &Archive,
     selected: &dyn Fn(usize) -> bool,
     connection: &Connection,
 ) -> Result<Vec<Rows>> {
-    let special = special(connection)?;
+    let toc = archive.toc();
+    let conditions = conditions(connection)?;
+    let attachments = toc.entries().filter(|entry| entry.desc == b"TABLE ATTACH");
+    let attached: HashSet<i32> =
+        attachments.flat_map(|entry| entry.dependencies.to_vec()).collect();
     let mut tables = BTreeMap::<Vec<Vec<u8>>, Rows>::new();
     for place in (0..toc.len()).filter(|&place| selected(place)) {
         let entry = toc.entry(place);
-        if entry.desc != b"TABLE DATA" || entry.copy_stmt.is_empty() {
+        if entry.desc != b"TABLE DATA" {
             continue;
         }
+        let inserts = entry.copy_stmt.is_empty();
         let own = vec![entry.namespace.to_vec(), entry.tag.to_vec()];
-        let (target, columns) = copy_target(entry.copy_stmt).ok_or_else(|| {
-            Error::archive(format!("entry {} has an unknown COPY statement", entry.dump_id))
-        })?;
-        if let Some(rows) = tables.get_mut(&target) {
-            rows.places.push(place);
-            continue;
-        }
-        let quoted: Vec<Vec<u8>> = target.iter().map(|part| quote_ident(part)).collect();
-        let quoted = quoted.join(&b"."[..]);
-        let (copy, count) = if target == own {
-            let (relkind, condition) = special.get(&own).cloned().unwrap_or((b'r', Vec::new()));
-            let data = DataEntry {
-                dump_id: entry.dump_id,
-                oid: entry.oid,
-                namespace: entry.namespace.to_vec(),
-                name: entry.tag.to_vec(),
-                content: Content::Table { copy_stmt: entry.copy_stmt.to_vec() },
-                file: String::new(),
-            };
-            let table = Table::new(place, &data, entry.copy_stmt, relkind, &condition)?;
-            let count = [b"SELECT count(*) FROM ONLY ", &quoted[..], b" ", &condition].concat();
-            (table.copy, count)
-        } else {
-            // Partitions are loaded through their root: where their rows are is the root's choice.
-            let list = columns.strip_prefix(b"(").and_then(|c| c.strip_suffix(b")")).unwrap_or(b"");
-            let copy = [b"COPY (SELECT ", list, b" FROM ", &quoted, b") TO STDOUT"].concat();
-            (copy, [b"SELECT count(*) FROM ", &quoted[..]].concat())
+        let (mut target, columns) = match inserts {
+            false => copy_target(entry.copy_stmt).ok_or_else(|| {
+                Error::archive(format!("entry {} has an unknown COPY statement", entry.dump_id))
+            })?,
+            true => match first_insert(archive, place)? {
+                Some(name) => (name, &b""[..]),
+                // Rows of others may be loaded through its root, and come here.
+                None if entry.dependencies.iter().any(|id| attached.contains(id)) => continue,
+                None => (own.clone(), &b""[..]),
+            },
         };
-        tables.insert(target.clone(), Rows { name: target, places: vec![place], copy, count });
+        // Until 10.2 statements leave out their schema.
+        if target.len() == 1 {
+            target.insert(0, entry.namespace.to_vec());
+        }
+        let of = entry.dependencies.iter().filter_map(|&id| Some(toc.entry(toc.place(id)?)));
+        let is_foreign = of.into_iter().any(|table| table.desc == b"FOREIGN TABLE");
+        let rows = tables.entry(target.clone()).or_insert_with(|| {
+            let columns = columns.strip_prefix(b"(").and_then(|c| c.strip_suffix(b")"));
+            Rows {
+                columns: columns.unwrap_or_default().to_vec(),
+                below: target != own,
+                condition: conditions
+                    .get(&own)
+                    .filter(|_| target == own)
+                    .cloned()
+                    .unwrap_or_default(),
+                name: target,
+                ..Rows::default()
+            }
+        });
+        rows.places.push(place);
+        rows.foreign |= is_foreign;
+        rows.inserts |= inserts;
     }
     Ok(tables.into_values().collect())
 }
 
-/// By schema and name: `pg_class.relkind` and a condition that rows must meet.
-type Special = HashMap<Vec<Vec<u8>>, (u8, Vec<u8>)>;
+/// The table that the first INSERT of an entry is into; none without rows.
+fn first_insert(archive: &Archive, place: usize) -> Result<Option<Vec<Vec<u8>>>> {
+    let entry = archive.toc().entry(place);
+    if !entry.has_data {
+        return Ok(None);
+    }
+    let mut begin = Vec::new();
+    archive.data(place)?.take(4096).read_to_end(&mut begin).map_err(read_error)?;
+    let begin = begin.trim_ascii_start();
+    if begin.is_empty() {
+        return Ok(None);
+    }
+    let name = begin.strip_prefix(b"INSERT INTO ").and_then(|mut text| take_name(&mut text));
+    let name = name.ok_or_else(|| unknown_insert(&entry))?;
+    let table = last_part(name);
+    let schema = name[..name.len() - table.len()].strip_suffix(b".");
+    let schema = schema.map_or_else(|| entry.namespace.to_vec(), unquoted);
+    Ok(Some(vec![schema, unquoted(table)]))
+}
 
-/// Foreign tables, and tables of extensions.
-fn special(connection: &Connection) -> Result<Special> {
+fn unknown_insert(entry: &Entry) -> Error {
+    let (id, name) = (entry.dump_id, String::from_utf8_lossy(entry.tag));
+    Error::archive(format!("entry {id}, rows of {name}, has an unknown INSERT statement"))
+}
+
+/// By schema and name: a condition that rows of tables of extensions must meet to be data.
+fn conditions(connection: &Connection) -> Result<HashMap<Vec<Vec<u8>>, Vec<u8>>> {
     let rows = connection.query(
-        b"SELECT n.nspname, c.relname, c.relkind, x.cond FROM pg_catalog.pg_class c \
+        b"SELECT n.nspname, c.relname, x.cond FROM pg_catalog.pg_class c \
           JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-          LEFT JOIN (SELECT u.oid, u.cond FROM pg_catalog.pg_extension e, \
+          JOIN (SELECT u.oid, u.cond FROM pg_catalog.pg_extension e, \
           ROWS FROM (pg_catalog.unnest(e.extconfig), pg_catalog.unnest(e.extcondition)) u(oid, cond)) x ON x.oid = c.oid \
-          WHERE c.relkind = 'f' OR x.cond <> ''",
+          WHERE x.cond <> ''",
     )?;
     let cell = |row, column| rows.get(row, column).unwrap_or_default().to_vec();
-    let kind = |row| rows.get(row, 2).and_then(|k| k.first()).copied().unwrap_or(b'r');
-    Ok((0..rows.len())
-        .map(|row| (vec![cell(row, 0), cell(row, 1)], (kind(row), cell(row, 3))))
-        .collect())
+    Ok((0..rows.len()).map(|row| (vec![cell(row, 0), cell(row, 1)], cell(row, 2))).collect())
 }
 
 /// What is compared.
@@ -110,6 +161,9 @@ pub enum Depth {
     /// Their checksums, too.
     Checksums,
 }
+
+/// Bytes of INSERT statements that are read at once.
+const AT_ONCE: u64 = 1 << 20;
 
 /// How to go about it.
 pub struct Work<'a> {
@@ -172,40 +226,25 @@ pub fn of_database(
     tables: &[Rows],
     work: &Work,
 ) -> Result<Vec<Result<RowSum>>> {
-    let begin = || {
+    let connect = || {
         let connection = session::connect(login)?;
         let encoding = quote_literal(encoding.as_bytes());
         connection.run(&[b"SET client_encoding = ", &encoding[..]].concat())?;
         Ok(connection)
     };
+    let columns = match tables.iter().any(|table| table.depth(work.depth) == Depth::Counts) {
+        true => reader::narrowest(&connect()?)?,
+        false => HashMap::new(),
+    };
     let one = |connection: &Connection, table: &Rows| -> Result<(Result<RowSum>, u64)> {
-        let sum = match work.depth {
-            Depth::Counts => connection
-                .query(&table.count)
-                .map(|rows| RowSum::counted(rows.number(0, 0).unwrap_or(0))),
-            Depth::Checksums => copied(connection, table, work.halt),
-        };
-        match sum {
+        match reader::read(connection, table, table.depth(work.depth), &columns, work.halt) {
             Ok(sum) => Ok((Ok(sum), sum.rows())),
             // What is wrong with one table is a difference, not the end.
             Err(e) if e.kind == ErrorKind::Statement => Ok((Err(e), 0)),
             Err(e) => Err(e),
         }
     };
-    each(tables, "rows of ", work, begin, one)
-}
-
-fn copied(connection: &Connection, table: &Rows, halt: &Halt) -> Result<RowSum> {
-    connection.start_copy(&table.copy)?;
-    let mut sum = RowSum::default();
-    while let Some(row) = connection.copy_row()? {
-        sum.add_rows(&row);
-        if sum.rows().is_multiple_of(4096) {
-            halt.check()?;
-        }
-    }
-    connection.copied()?;
-    Ok(sum)
+    each(tables, "rows of ", work, connect, one)
 }
 
 /// What an archive holds, by the manifest where it tells, else by reading the data.
@@ -229,6 +268,7 @@ pub fn of_archive(
         for &place in &table.places {
             whole.merge(match told.get(&archive.toc().entry(place).dump_id) {
                 Some(sum) => *sum,
+                None if table.inserts => inserted(archive, place, work.halt)?,
                 None => read(archive, place, work.halt)?,
             });
         }
@@ -252,6 +292,30 @@ fn read(archive: &Archive, place: usize, halt: &Halt) -> Result<RowSum> {
     Ok(sum)
 }
 
+/// Counts the rows of an entry with INSERT statements.
+fn inserted(archive: &Archive, place: usize, halt: &Halt) -> Result<RowSum> {
+    let entry = archive.toc().entry(place);
+    let (mut rows, mut buffer) = (0, Vec::new());
+    let mut ended = !entry.has_data;
+    let mut source = archive.data(place)?;
+    while !ended {
+        let read = source.by_ref().take(AT_ONCE).read_to_end(&mut buffer).map_err(read_error)?;
+        ended = read == 0;
+        halt.check()?;
+        let mut rest = &buffer[..];
+        while let Some((statement, after)) = split_statement(rest) {
+            rows += inserted_rows(statement).ok_or_else(|| unknown_insert(&entry))?;
+            rest = after;
+        }
+        let whole = buffer.len() - rest.len();
+        buffer.drain(..whole);
+    }
+    match buffer.trim_ascii().is_empty() {
+        true => Ok(RowSum::counted(rows)),
+        false => Err(unknown_insert(&entry)),
+    }
+}
+
 /// What differs.
 pub fn compare(
     tables: &[Rows],
@@ -266,7 +330,7 @@ pub fn compare(
             Ok(found) if found.rows() != expected.rows() => {
                 format!("it has {} rows instead of {}", found.rows(), expected.rows())
             }
-            Ok(found) if depth == Depth::Checksums && found != expected => {
+            Ok(found) if table.depth(depth) == Depth::Checksums && found != expected => {
                 format!("its {} rows differ: checksum {found} instead of {expected}", found.rows())
             }
             Ok(_) => continue,
@@ -284,9 +348,7 @@ mod tests {
     fn differences_of_rows() {
         let table = |name: &str| Rows {
             name: vec![b"s".to_vec(), name.as_bytes().to_vec()],
-            places: vec![],
-            copy: vec![],
-            count: vec![],
+            ..Rows::default()
         };
         let sum = |text: &str| {
             let mut sum = RowSum::default();

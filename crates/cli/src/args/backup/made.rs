@@ -64,9 +64,8 @@ impl Verify {
     /// The database to compare with the backup.
     pub fn login(&self) -> Result<Option<Login>> {
         let Some(dbname) = &self.dbname else { return Ok(None) };
-        let mut connection = self.connect.params(Some(dbname))?;
-        connection.push(("dbname".to_string(), dbname.clone()));
-        Ok(Some(Login { connection, role: self.role.clone(), row_security: false }))
+        let address = self.connect.address(Some(dbname))?;
+        Ok(Some(Login { address, role: self.role.clone(), row_security: false }))
     }
 
     /// How to compare it.

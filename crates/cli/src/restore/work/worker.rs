@@ -265,6 +265,7 @@ impl Worker<'_, '_> {
             };
             (0..plan.steps.len() as u32).filter(covers).collect()
         };
+        let Some((connection, session)) = &self.connection else { return };
         let (undo, steps) = match &plan.steps[step as usize].work {
             // As in pg_restore a table has all of its rows or none. Only tables that this restore has made are loaded
             // in parts. The lock waits for parts that are being committed; later ones see that one has failed.
@@ -276,7 +277,7 @@ impl Worker<'_, '_> {
                     &b"LOCK TABLE ONLY "[..],
                     &table,
                     b" IN ACCESS EXCLUSIVE MODE;\n",
-                    &journal::only_own_rows(&table, &steps_of_rows),
+                    &connection.guarded(&journal::only_own_rows(&table, &steps_of_rows)),
                     b"TRUNCATE TABLE ONLY ",
                     &table,
                     b";\n",
@@ -293,7 +294,6 @@ impl Worker<'_, '_> {
             }
             _ => return,
         };
-        let Some((connection, session)) = &self.connection else { return };
         let sql = [b"BEGIN;\n", &undo[..], &journal::forget(*session, &steps), b"COMMIT;"].concat();
         if let Err(failure) = connection.run(&sql) {
             // Then it is recorded, and a resumed run does the rest.

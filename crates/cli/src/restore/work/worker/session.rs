@@ -2,6 +2,7 @@
 
 use super::{cancelled, Worker};
 use crate::error::{Error, ErrorKind, Result};
+use crate::pg::For;
 use crate::report::{Event, Setback};
 use crate::restore::journal::{self, fence};
 use crate::restore::session::prepare;
@@ -56,7 +57,7 @@ impl Worker<'_, '_> {
 
     fn connect(&mut self) -> Result<()> {
         let site = self.site;
-        let connection = site.target.connect(site.dbname)?;
+        let connection = site.target.connect(site.dbname, For::Statements)?;
         self.cancels = Some(site.stop.cancels(&connection));
         prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
         let session = site.keeper.enter(&connection)?;
