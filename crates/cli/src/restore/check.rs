@@ -199,7 +199,17 @@ fn tell(outcome: &Outcome, check: &Check, watch: &dyn Watch) -> Result<()> {
     if let Some(error) = outcome.error() {
         return Err(Error { message: format!("{} to {with}", error.message), ..error });
     }
-    let sums = if check.depth == Depth::Checksums { ", of the same checksums" } else { "" };
+    let sums = match (check.depth, outcome.only_counted) {
+        (Depth::Counts, _) => String::new(),
+        (Depth::Checksums, 0) => ", of the same checksums".to_string(),
+        (Depth::Checksums, all) if all == outcome.tables => {
+            "; these came as INSERT statements and were counted only".to_string()
+        }
+        (Depth::Checksums, some) => format!(
+            ", of the same checksums but for {} tables, whose rows came as INSERT statements and were counted only",
+            count(some as u64)
+        ),
+    };
     let value = format!(
         "equal to {with}: {} objects, {} tables with {} rows{sums}",
         count(outcome.objects as u64),

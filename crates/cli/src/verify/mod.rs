@@ -79,6 +79,8 @@ pub struct Outcome {
     pub objects: usize,
     pub tables: usize,
     pub rows: u64,
+    /// Tables whose rows were only counted, though checksums were asked for: the archive has INSERT statements.
+    pub only_counted: usize,
     /// Large objects whose contents were compared.
     pub large_objects: usize,
 }
@@ -179,6 +181,9 @@ fn compare_all(
         }
     };
     outcome.tables = tables.len();
+    if terms.depth == Depth::Checksums {
+        outcome.only_counted = tables.iter().filter(|table| table.inserts).count();
+    }
     outcome.rows = there.iter().flatten().map(RowSum::rows).sum();
     outcome.differences.extend(rows::compare(&tables, &wanted, &there, terms.depth));
     Ok(outcome)
