@@ -18,7 +18,9 @@ CHANGES = [
     ("UPDATE child SET x = y, y = x", "TABLE public.child: its 1 rows differ", True),
     ("DROP TABLE child", "TABLE public.child: it is missing", False),
     ("SELECT lo_put((SELECT min(oid) FROM pg_largeobject_metadata), 0, 'changed')", "BLOB", True),
+    ("SELECT lo_put((SELECT min(oid) FROM pg_largeobject_metadata), 3000000, 'x')", "bytes instead of", False),
     ("SELECT lo_put((SELECT min(oid) FROM pg_largeobject_metadata), 3000000, 'x')", "bytes instead of", True),
+    ("DO $$DECLARE f int := lo_open((SELECT min(oid) FROM pg_largeobject_metadata), 131072); BEGIN PERFORM lo_truncate(f, 0); END$$", "bytes instead of", False),
     ("SELECT lo_unlink((SELECT min(oid) FROM pg_largeobject_metadata))", "BLOB", False),
 ]
 

@@ -374,6 +374,16 @@ def object_in_the_way(world):
         with server.connect("target") as c:
             found = c.execute("SELECT convert_from(lo_get(4242), 'UTF8')").fetchone()
             assert found == ("precious",), (flags, found)
+    # Once it is out of the way, what the archive has comes, with its contents.
+    with server.connect(server.fresh("target")) as c:
+        c.execute("SELECT lo_from_bytea(4242, 'precious')")
+    firn(server, "target", path, "--on-error=continue").fails()
+    with server.connect("target") as c:
+        c.execute("SELECT lo_unlink(4242)")
+    firn(server, "target", path, "--resume").ok()
+    with server.connect("target") as c:
+        found = c.execute("SELECT convert_from(lo_get(4242), 'UTF8'), convert_from(lo_get(4243), 'UTF8')").fetchone()
+        assert found == ("from the archive, and longer", "another"), found
 
 
 def clean(world):

@@ -1,7 +1,10 @@
 """--verify: equal is told as equal, and each difference to the archive, the manifest or the source is found."""
 import os
+import shutil
 
+from harness import proxy as px
 from harness.program import firn as any_firn
+from harness.proxy import Proxy
 from restore import secrets
 from restore.common import NEW, OLD, firn
 from restore.flags import archive, source
@@ -166,6 +169,35 @@ def inserts(world, name, extra):
         assert run.code == 3 and told in run.out, run.out
 
 
+def objects(world, flags, told):
+    """Large objects that have lost contents are found by their sizes; also by --verify if nothing is counted."""
+    server = world.server()
+    with server.connect(server.fresh("objects")) as c:
+        c.execute("SELECT lo_from_bytea(4711, decode(repeat('00ff', 50000), 'hex')), lo_from_bytea(4712, ''), lo_from_bytea(4713, 'few')")
+        # With a hole at its end.
+        c.execute("DO $$DECLARE f int := lo_open(lo_create(4714), 131072); BEGIN PERFORM lowrite(f, 'x'); PERFORM lo_truncate(f, 10000); END$$")
+    path = world.archive("objects", lambda p: server.archive("objects", p, "c"))
+    server.fresh("target")
+    run = firn(server, "target", path, *flags).ok()
+    assert ("4 large objects by their sizes" in run.out) == ("--no-count" not in flags), run.out
+    for change, code in ("PERFORM lo_truncate(lo_open(4711, 131072), 99000);", 3), ("PERFORM lo_put(4712, 0, 'x');", 0 if "--verify" not in flags else 3):
+        server.fresh("target")
+
+        def change_it(_, change=change):
+            with server.connect("target") as c:
+                c.execute(f"DO $$BEGIN {change} END$$")
+        folder = os.path.join(server.root, "objects")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"SELECT n, wrong FROM", px.call(change_it)))
+            run = firn(server, "target", path, *proxy.where("target"), "-j", "1", *flags, where=False, patience=px.PATIENCE)
+            assert proxy.fired.is_set()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert run.code == code, f"exit code {run.code}:\n{run.out}"
+        assert code == 0 or told in run.out, run.out
+        # More than was written is told.
+        assert code == 3 or "large objects have 110,004 bytes, 110,003 were written" in run.out, run.out
+
+
 def cases(world):
     yield "verified source beside", lambda: source_beside(world)
     for name in ("plain_name", "a=b c", "host=evil.example password=x dbname='y'", "postgresql://evil.example/x"):
@@ -174,6 +206,8 @@ def cases(world):
     for name, extra in ("inserts", ["--inserts"]), ("columns", ["--column-inserts"]), ("several", ["--rows-per-insert=7"]), (
             "root", ["--inserts", "--load-via-partition-root"]), ("conflicts", ["--inserts", "--on-conflict-do-nothing"]):
         yield f"verified inserts {name}", lambda n=name, e=extra: inserts(world, n, e)
+    yield "verified objects", lambda: objects(world, [], "large objects have 109,003 bytes, 110,003 were written")
+    yield "verified objects --verify", lambda: objects(world, ["--no-count", "--verify"], "bytes instead of")
     for name in FLAGS:
         yield f"verified {name}", lambda n=name: equal(world, n, "c")
     yield "verified directory", lambda: equal(world, "all", "d")

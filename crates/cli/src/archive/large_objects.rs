@@ -23,7 +23,7 @@ pub(super) fn complete<'a>(
 }
 
 /// The large objects that are defined for the `BLOBS` entry at `place`; none if the archive has no definitions.
-fn defined(toc: &Toc, place: usize) -> HashSet<u32> {
+pub fn defined(toc: &Toc, place: usize) -> HashSet<u32> {
     let listed: Vec<_> = toc
         .entry(place)
         .dependencies

@@ -21,7 +21,7 @@ mod directory;
 mod fault;
 mod folder;
 mod header;
-mod large_objects;
+pub mod large_objects;
 mod member;
 mod remote;
 pub mod rewrite;

@@ -18,6 +18,8 @@ pub struct Copied {
     /// Bytes of text.
     pub bytes: u64,
     pub statements: u64,
+    /// Large objects whose contents were not written.
+    pub left_out: u64,
 }
 
 impl Copied {
@@ -26,6 +28,7 @@ impl Copied {
         self.sent += more.sent;
         self.bytes += more.bytes;
         self.statements += more.statements;
+        self.left_out += more.left_out;
     }
 }
 
@@ -198,6 +201,7 @@ pub fn write_large_objects(
     for object in archive.large_objects(place)? {
         let mut object = object?;
         if except.contains(&object.oid) {
+            copied.left_out += 1;
             continue;
         }
         let mut buffer = vec![0; BLOCK / 2];

@@ -55,7 +55,7 @@ pub struct Found {
 #[derive(Debug, Default)]
 pub struct Done {
     pub steps: Vec<u32>,
-    /// Rows that a step copied, for those that copy.
+    /// Rows that a step copied, for those that copy; of large objects the bytes.
     pub rows: HashMap<u32, u64>,
     /// Steps that are recorded more than once. As each is recorded where it is done, it was done more than once.
     pub twice: Vec<u32>,

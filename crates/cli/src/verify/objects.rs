@@ -1,15 +1,22 @@
-//! Comparing the contents of large objects: those of an archive, or of another database, with those that are there.
+//! Comparing large objects: those of an archive, or of another database, with those that are there; by their contents, or by
+//! their sizes, which the server knows without reading them.
 
 use super::Difference;
+use crate::archive::large_objects::defined;
 use crate::archive::{read_error, Archive};
 use crate::backup::halt::Halt;
+use crate::backup::manifest::Manifest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 /// Bytes that are read at a time; as text they are twice as many.
 const PIECE: usize = 1 << 20;
+
+/// Objects whose sizes are asked for at once.
+const AT_ONCE: usize = 1000;
 
 /// What a large object holds.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,6 +69,95 @@ pub fn with_database(
         differences.extend(compare(oid, &wanted, there, halt)?);
     }
     Ok((all.len(), differences))
+}
+
+/// Compares the sizes of the large objects whose contents are among the selected entries: all together if a manifest tells that,
+/// else each with what the archive has.
+pub fn sizes_with_archive(
+    archive: &Archive,
+    manifest: Option<&Manifest>,
+    selected: &dyn Fn(usize) -> bool,
+    there: &Connection,
+    halt: &Halt,
+) -> Result<Vec<Difference>> {
+    let toc = archive.toc();
+    let is_contents = |place: &usize| toc.entry(*place).desc == b"BLOBS";
+    let places: Vec<usize> = (0..toc.len()).filter(is_contents).collect();
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    if let Some(manifest) = manifest.filter(|_| places.iter().all(|place| selected(*place))) {
+        let oids: BTreeSet<u32> = places.iter().flat_map(|place| defined(toc, *place)).collect();
+        let found: u64 = sizes(there, &oids, || halt.check())?.values().sum();
+        let wanted = manifest.head.large_objects.bytes;
+        let problem = format!("they have {found} bytes instead of {wanted}");
+        let difference = Difference::new("LARGE OBJECTS", problem);
+        return Ok(if found == wanted { Vec::new() } else { vec![difference] });
+    }
+    let mut wanted = BTreeMap::new();
+    for place in places.into_iter().filter(|place| selected(*place)) {
+        for object in archive.large_objects(place)? {
+            let mut object = object?;
+            halt.check()?;
+            let bytes =
+                std::io::copy(&mut object.data, &mut std::io::sink()).map_err(read_error)?;
+            wanted.insert(object.oid, bytes);
+        }
+    }
+    compare_sizes(&wanted, there, halt)
+}
+
+/// Compares the sizes of all large objects of one database with those of another.
+pub fn sizes_with_database(
+    source: &Connection,
+    there: &Connection,
+    halt: &Halt,
+) -> Result<Vec<Difference>> {
+    let all = source.query(b"SELECT oid FROM pg_catalog.pg_largeobject_metadata")?;
+    let all: BTreeSet<u32> = (0..all.len()).filter_map(|row| all.number(row, 0)).collect();
+    compare_sizes(&sizes(source, &all, || halt.check())?, there, halt)
+}
+
+fn compare_sizes(
+    wanted: &BTreeMap<u32, u64>,
+    there: &Connection,
+    halt: &Halt,
+) -> Result<Vec<Difference>> {
+    let found = sizes(there, &wanted.keys().copied().collect(), || halt.check())?;
+    let compare = |(oid, wanted): (&u32, &u64)| match found.get(oid) {
+        None => Some(difference(*oid, "it is missing")),
+        Some(found) if found != wanted => {
+            Some(difference(*oid, format!("it has {found} bytes instead of {wanted}")))
+        }
+        Some(_) => None,
+    };
+    Ok(wanted.iter().filter_map(compare).collect())
+}
+
+/// The sizes of large objects, for which the server looks at the last page of each; those that are not there are not in the answer.
+pub fn sizes(
+    connection: &Connection,
+    oids: &BTreeSet<u32>,
+    look: impl Fn() -> Result<()>,
+) -> Result<BTreeMap<u32, u64>> {
+    let mut sizes = BTreeMap::new();
+    let oids: Vec<String> = oids.iter().map(u32::to_string).collect();
+    for oids in oids.chunks(AT_ONCE) {
+        look()?;
+        // Opened for reading; the end of the statement closes them all.
+        let sql = format!(
+            "SELECT oid, pg_catalog.lo_lseek64(pg_catalog.lo_open(oid, 262144), 0, 2) FROM pg_catalog.pg_largeobject_metadata \
+             WHERE oid OPERATOR(pg_catalog.=) ANY ('{{{}}}'::pg_catalog.oid[])",
+            oids.join(",")
+        );
+        let rows = connection.query(sql.as_bytes())?;
+        for row in 0..rows.len() {
+            if let (Some(oid), Some(bytes)) = (rows.number(row, 0), rows.number(row, 1)) {
+                sizes.insert(oid, bytes);
+            }
+        }
+    }
+    Ok(sizes)
 }
 
 fn prepare(connection: &Connection) -> Result<()> {

@@ -9,9 +9,11 @@
 //! - [`in_order`]: of what was restored on one connection.
 //! - [`schemas`]: what went into other schemas.
 //! - [`rows`]: as many rows as were copied.
+//! - [`large_objects`]: as many bytes of large objects as were written.
 
 mod catalogs;
 pub mod in_order;
+mod large_objects;
 mod objects;
 mod questions;
 mod rows;
@@ -49,11 +51,14 @@ pub(super) fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<
     let (redirects, before) = (&job.terms.redirects, &job.terms.facts.crossing);
     let chosen = (toc, &job.selection);
     differences.extend(schemas::differences(connection, redirects, before, chosen)?);
-    let mut counted = rows::Counted::default();
+    let (mut counted, mut large_objects) = (rows::Counted::default(), 0);
     if job.options.count_rows && job.terms.filter.wants_data() {
         job.watch.event(&Event::Phase("counting rows"));
         counted = rows::compare(job, connection, recorded)?;
         differences.append(&mut counted.differences);
+        let (looked, found) = large_objects::compare(job, connection, recorded)?;
+        large_objects = looked;
+        differences.extend(found);
     }
     for difference in differences.iter().take(SHOWN) {
         job.watch.event(&Event::Note(difference));
@@ -75,6 +80,9 @@ pub(super) fn of(job: &Job, connection: &Connection, recorded: &Done) -> Result<
     if counted.tables > 0 {
         let (tables, rows) = (count(counted.tables as u64), count(counted.rows));
         value += &format!(", {tables} tables with {rows} rows by counting");
+    }
+    if large_objects > 0 {
+        value += &format!(", {} large objects by their sizes", count(large_objects as u64));
     }
     job.watch.event(&Event::Fact { name: "checked", value: &value });
     Ok(())

@@ -116,7 +116,7 @@ impl Worker<'_, '_> {
         let mut sql = b"BEGIN;\n".to_vec();
         let mut settings = Settings::default();
         let mut copied = Copied::default();
-        let mut rows = Vec::new();
+        let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
         self.records.set(None);
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
@@ -194,7 +194,12 @@ impl Worker<'_, '_> {
             }
             let noted = site.left_out.note(site.archive.toc(), site.terms, place as u32, &found);
             noted.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
-            rows.push((step, found.rows));
+            match part {
+                Some(_) => rows.push((step, found.rows)),
+                // Of large objects the bytes are recorded. Those of others may be gone when it is resumed, and this comes again then.
+                None if found.left_out > 0 => not_recorded.push(step),
+                None => rows.push((step, found.bytes)),
+            }
             copied.add(&found);
         }
         // Another part of the same table may have failed meanwhile.
@@ -213,7 +218,9 @@ impl Worker<'_, '_> {
                 sql.extend(journal::record_entry(*session, place));
             }
             _ => {
-                let unrecorded = |step: &u32| self.is_refill(*step) || site.comes_again(*step);
+                let unrecorded = |step: &u32| {
+                    self.is_refill(*step) || site.comes_again(*step) || not_recorded.contains(step)
+                };
                 let (_, new): (Vec<u32>, _) = steps.iter().partition(|step| unrecorded(step));
                 rows.retain(|(step, _)| new.contains(step));
                 self.records.set(new.first().copied());
