@@ -298,7 +298,8 @@ def other_options(world):
         c.execute("CREATE TABLE u (i int)")
     run = firn(server, "target", path, "-j", "1").fails("--resume")
     for flags, name in (("-O",), "no_owner"), (("--no-tablespaces",), "no_tablespaces"), (("-s",), "schema_only"), (("-t", "t"), "tables"), (
-            ("--disable-rule=all",), "partition_of"):
+            ("--disable-rule=all",), "partition_of"), (("--enable-row-security",), "row_security"), (("--strict-names",), "strict_names"), (
+            ("-c", "--if-exists"), "if_exists"):
         run = firn(server, "target", path, "-j", "1", "--resume", *flags).fails("begun with other options", name)
         assert run.code == 2, run.out
     with server.connect("target") as c:

@@ -65,6 +65,9 @@ pub struct Terms {
     pub no_tablespaces: bool,
     pub no_table_access_method: bool,
     pub clean: bool,
+    pub if_exists: bool,
+    pub strict_names: bool,
+    pub row_security: bool,
     pub disable_triggers: bool,
     /// Who switches them off, if it is not who restores.
     #[serde(default)]
@@ -223,6 +226,9 @@ impl Options {
             no_tablespaces: self.no_tablespaces,
             no_table_access_method: self.no_table_access_method,
             clean: self.clean,
+            if_exists: self.if_exists,
+            strict_names: self.strict_names,
+            row_security: self.target.row_security,
             disable_triggers: self.disable_triggers,
             superuser: self.superuser.clone(),
             session_authorization: self.session_authorization,
