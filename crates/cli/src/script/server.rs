@@ -140,7 +140,6 @@ impl Sink for Server<'_> {
         })?;
         self.connection = self.target.connect(Some(&name), For::Statements)?;
         self.cancels = self.stop.cancels(&self.connection);
-        prepare(&self.connection)?;
         self.made = Some(name);
         Ok(())
     }
@@ -205,7 +204,6 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     }
     let connection = options.target.connect(None, For::Statements)?;
     let cancels = stop.cancels(&connection);
-    prepare(&connection)?;
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });
     if let Some(check) = &options.verify {

@@ -23,9 +23,9 @@ pub fn compare(
         return Ok((0, Vec::new()));
     }
     job.watch.event(&Event::Phase("comparing large objects"));
-    job.stop.cancels(connection);
+    let cancels = job.stop.cancels(connection);
     let compared = all(job, connection, recorded, &steps);
-    job.stop.cancels_no_more();
+    drop(cancels);
     match compared {
         Err(_) if job.stop.is_set() => Err(super::cancelled()),
         // Their owner by now lets us write, but not read.
