@@ -193,11 +193,49 @@ def dry_run(world):
     same_blocks(empty, server.dump("target"))
 
 
+def silenced(world):
+    """--disable-triggers where no definitions are restored, for whatever reason: no trigger fires, and all are enabled afterwards."""
+    server = world.server()
+    with server.connect(server.fresh("silenced")) as c:
+        c.execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int); CREATE TABLE c (id int);"
+                  "CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'it fires'; END$$;"
+                  "INSERT INTO a SELECT i, repeat(md5(i::text), 40) FROM generate_series(1, 3000) i; INSERT INTO b VALUES (1)")
+        for table in "abc":
+            c.execute(f"CREATE TRIGGER fires BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION fires();"
+                      f"ALTER TABLE {table} DISABLE TRIGGER fires")
+    whole = world.archive("silenced", lambda p: server.archive("silenced", p, "c"))
+    rows = world.archive("silenced-a", lambda p: server.archive("silenced", p, "d", extra=["-a"]))
+    inserts = world.archive("silenced-i", lambda p: server.archive("silenced", p, "c", extra=["--inserts"]))
+    chosen = os.path.join(world.folder, "silenced-list")
+    with open(chosen, "w", encoding="utf-8") as f:
+        f.writelines(line + "\n" for line in server.program("pg_restore", "-l", whole).stdout.decode().splitlines() if " TABLE DATA " in line)
+    for path, flags in ((rows, []), (whole, ["-a"]), (whole, ["--section=data"]), (whole, ["-L", chosen]), (inserts, ["-a"]), (rows, ["-1"])):
+        found = []
+        for program in ("pg_restore", "firn", "firn without"):
+            # The triggers are enabled, but for that of the table without rows.
+            server.fresh("target")
+            server.pg_restore("target", whole, "-s")
+            with server.connect("target") as c:
+                c.execute("ALTER TABLE a ENABLE TRIGGER fires; ALTER TABLE b ENABLE TRIGGER fires")
+                if program == "pg_restore":
+                    server.pg_restore("target", path, "--disable-triggers", *flags)
+                elif program == "firn":
+                    jobs = [] if "-1" in flags else ["-j", "3"]
+                    firn(server, "target", path, "--disable-triggers", *jobs, *flags).ok()
+                else:
+                    firn(server, "target", path, *flags).fails("it fires")
+                    continue
+                found.append((c.execute("SELECT tgrelid::regclass::text, tgenabled FROM pg_trigger ORDER BY 1").fetchall(),
+                              c.execute("SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)").fetchone()))
+        assert found[0] == found[1] and found[0][1] == (3000, 1), (path, flags, found)
+
+
 def cases(world):
     for name in FLAGS:
         yield f"flags {name}", lambda n=name: one(world, n, 3)
     yield "flags create", lambda: create(world)
     yield "flags list", lambda: use_list(world)
+    yield "flags silenced", lambda: silenced(world)
     yield "flags dry run", lambda: dry_run(world)
     for flags, words in ((["-s", "-a"], ["schema-only", "data-only"]), (["--if-exists"], ["--clean"]),
                          (["-c", "-a"], ["clean", "data-only"]), (["--section=middle"], ["middle"]), (["--jobs", "0"], ["jobs"])):

@@ -110,12 +110,13 @@ pub struct Choice {
 }
 
 /// The entries that are restored.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Selection {
     chosen: Vec<bool>,
     order: Vec<u32>,
     /// TABLE's dump id to the place of its TABLE DATA.
     data: HashMap<i32, u32>,
+    rows_only: bool,
 }
 
 impl Selection {
@@ -134,6 +135,11 @@ impl Selection {
 
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
+    }
+
+    /// No definition is chosen, by the flags or as there is none.
+    pub fn rows_only(&self) -> bool {
+        self.rows_only
     }
 
     /// The chosen entry with the rows of the table with a dump id.
@@ -165,7 +171,8 @@ pub fn select(toc: &Toc, filter: &Filter) -> Selection {
             }
         }
     }
-    Selection { chosen, order, data }
+    let rows_only = !filter.wants_schema() || !parts.iter().any(|p| p.schema);
+    Selection { chosen, order, data, rows_only }
 }
 
 /// What `pg_restore` says of the first name among those asked for that names nothing in the archive.

@@ -87,17 +87,23 @@ pub struct Terms {
     #[serde(default)]
     pub made_for: Option<u32>,
     #[serde(skip)]
-    chosen: OnceLock<Vec<bool>>,
+    chosen: OnceLock<Selection>,
 }
 
 impl Terms {
     /// The entry at a place is made by this restore.
     fn makes(&self, toc: &Toc, place: usize) -> bool {
-        let chosen = self.chosen.get_or_init(|| {
-            let selection = select(toc, &self.filter);
-            (0..toc.len()).map(|p| selection.has(p as u32)).collect()
-        });
-        chosen.get(place).copied().unwrap_or(false)
+        place < toc.len() && self.selection(toc).has(place as u32)
+    }
+
+    fn selection(&self, toc: &Toc) -> &Selection {
+        self.chosen.get_or_init(|| select(toc, &self.filter))
+    }
+
+    /// Triggers do not fire while rows are loaded: of tables that were there before. As in `pg_restore`, an archive or a list
+    /// without definitions says that as well as -a does.
+    fn silences_triggers(&self, toc: &Toc) -> bool {
+        self.disable_triggers && self.selection(toc).rows_only()
     }
 
     /// The table whose rows an entry has, if this restore makes it.

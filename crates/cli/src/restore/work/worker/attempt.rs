@@ -7,8 +7,9 @@ use crate::plan::build::copies_via_root;
 use crate::plan::render::Settings;
 use crate::plan::Work;
 use crate::report::Event;
-use crate::restore::data::{copy_rows, table_of_copy, write_large_objects, Copied, Flow};
+use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
 use crate::restore::journal;
+use crate::restore::reload;
 use crate::restore::tell::statement_at;
 use crate::restore::unlogged;
 use crate::restore::work::lock;
@@ -144,14 +145,15 @@ impl Worker<'_, '_> {
                 }
             };
             let place = site.plan.entries(step as usize)[0] as usize;
-            let silent = match site.terms.disable_triggers {
-                true => table_of_copy(site.archive.toc().entry(place).copy_stmt),
+            let toc = site.archive.toc();
+            let silent = match part.is_some() && site.terms.silences_triggers(toc) {
+                true => Some(reload::target(toc, place as u32)),
                 false => None,
             };
             let again = site.again.contains(&(place as u32)) && self.table_made(place).is_some();
-            if let Some(table) = silent {
+            if let Some(table) = &silent {
                 sql.extend(self.become_superuser(&mut settings));
-                sql.extend([&b"ALTER TABLE "[..], table, b" DISABLE TRIGGER ALL;\n"].concat());
+                sql.extend([b"ALTER TABLE ", &table[..], b" DISABLE TRIGGER ALL;\n"].concat());
             }
             if again {
                 sql.extend(site.renderer.become_user(b"", &mut settings));
@@ -184,9 +186,9 @@ impl Worker<'_, '_> {
             };
             let found =
                 result.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
-            if let Some(table) = silent {
+            if let Some(table) = &silent {
                 sql.extend(self.become_superuser(&mut settings));
-                sql.extend([&b"ALTER TABLE "[..], table, b" ENABLE TRIGGER ALL;\n"].concat());
+                sql.extend([b"ALTER TABLE ", &table[..], b" ENABLE TRIGGER ALL;\n"].concat());
             }
             if !after.is_empty() {
                 sql.extend(site.renderer.become_user(b"", &mut settings));

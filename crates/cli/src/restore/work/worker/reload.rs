@@ -25,8 +25,9 @@ impl Worker<'_, '_> {
         let (connection, _) = self.connection.as_ref().ok_or_else(cancelled)?;
         let reload = &site.terms.facts.reloads[number as usize];
         let refill = self.is_refill(step);
+        let silent = site.terms.silences_triggers(site.archive.toc());
         let triggers = |sql: &mut Vec<u8>, settings: &mut Settings, how: &[u8]| {
-            for table in reload.emptied.iter().filter(|_| site.terms.disable_triggers && !refill) {
+            for table in reload.emptied.iter().filter(|_| silent && !refill) {
                 sql.extend(self.become_superuser(settings));
                 sql.extend([b"ALTER TABLE ", &table[..], how, b" TRIGGER ALL;\n"].concat());
             }
