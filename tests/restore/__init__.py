@@ -1,10 +1,10 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way."""
 from restore import alone, applications, asowner, beside, catalogs, common, crowded, damage, dumpsuite, errors, existing, faults, flags, hostile, \
     inorder, kills, late, likeness, memory, misnamed, old, order, parts, probing, redirect, regression, renamed, roundtrip, secrets, shapes, stopping, \
-    tables, verified, versions
+    tables, unwritten, verified, versions
 
-PARTS = (roundtrip, catalogs, dumpsuite, applications, shapes, flags, likeness, inorder, asowner, secrets, verified, versions, old, order, probing, errors,
-         damage, kills, faults, existing, hostile, beside, late, tables, crowded, stopping, memory, parts, alone, redirect, renamed, misnamed, regression)
+PARTS = (roundtrip, catalogs, dumpsuite, applications, shapes, flags, likeness, inorder, asowner, secrets, unwritten, verified, versions, old, order, probing,
+         errors, damage, kills, faults, existing, hostile, beside, late, tables, crowded, stopping, memory, parts, alone, redirect, renamed, misnamed, regression)
 
 
 def run(tally, pattern):

@@ -57,8 +57,9 @@ fn make(args: &Make) -> Result<ExitCode> {
     if let Ok(report) = &result {
         tell(&reporter, report);
     }
-    reporter.finish(result.as_ref().err());
-    result.map(|_| ExitCode::SUCCESS)
+    let told = reporter.finish(result.as_ref().err());
+    result?;
+    told.map(|_| ExitCode::SUCCESS)
 }
 
 /// What a finished backup has, for the summary.

@@ -8,6 +8,7 @@ use crate::plan::build::describe;
 use crate::plan::select::{choose, unmatched, Filter};
 use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
+use crate::report::file::{NewFile, Readers};
 use crate::report::{Event, Reporter, Watch};
 use crate::restore::work::Stop;
 use crate::restore::{self, facts, Options};
@@ -15,7 +16,6 @@ use crate::script::server;
 use crate::script::text::Text;
 use crate::script::walk::walk;
 use crate::store::StoreSettings;
-use std::fs::File;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,11 +77,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             reporter.event(&Event::Ignored(report.ignored.len()));
         }
     }
-    let complete = reporter.finish(result.as_ref().err());
+    let told = reporter.finish(result.as_ref().err());
     result?;
     if ignored > 0 {
         eprintln!("firn: warning: errors ignored on restore: {ignored}");
     }
+    let complete = told?;
     Ok(if complete && ignored == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -120,8 +121,10 @@ fn list(options: &Options, file: &str) -> Result<ExitCode> {
         super::printed(write_list(&archive, &filter, &mut out).and_then(|()| out.flush()))?
     } else {
         let failed = |e| Error::io(format!("could not write output file \"{file}\""), &e);
-        let mut out = io::BufWriter::new(File::create(file).map_err(failed)?);
-        write_list(&archive, &filter, &mut out).and_then(|()| out.flush()).map_err(failed)?;
+        let new = NewFile::create(file, Readers::Usual).map_err(failed)?;
+        let mut out = io::BufWriter::new(new);
+        let written = write_list(&archive, &filter, &mut out).and_then(|()| out.flush());
+        written.and_then(|()| out.get_mut().keep()).map_err(failed)?;
         ExitCode::SUCCESS
     };
     match unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {

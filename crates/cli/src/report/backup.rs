@@ -112,6 +112,6 @@ mod tests {
             assert_eq!((counts.rows, counts.bytes), (12, 1200));
             assert_eq!(progress.busy(), 0);
         });
-        assert!(!reporter.finish(None));
+        assert!(!reporter.finish(None).unwrap());
     }
 }

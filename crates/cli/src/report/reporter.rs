@@ -1,7 +1,7 @@
 //! The watcher of a run: keeps what is known of it and shows it, by a thread of its own, so that neither a slow
 //! terminal nor a full pipe ever holds up the work.
 
-use super::file::create_private;
+use super::file::{NewFile, Readers};
 use super::html;
 use super::json::{self, When};
 use super::lines::{self, Detail};
@@ -12,8 +12,7 @@ use super::summary;
 use super::words::{count, counted};
 use super::{Event, Watch};
 use crate::error::{Error, ErrorKind, Result};
-use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -118,6 +117,8 @@ struct Shared {
     begin: Instant,
     known: Mutex<Known>,
     wake: Condvar,
+    /// Why the log ends where it does.
+    broken: Mutex<Option<io::Error>>,
 }
 
 /// Watches a run, and shows it as its settings say. Clones watch the same run.
@@ -125,7 +126,7 @@ struct Shared {
 pub struct Reporter {
     shared: Arc<Shared>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
-    html: Arc<Mutex<Option<File>>>,
+    html: Arc<Mutex<Option<NewFile>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,7 +138,7 @@ impl Reporter {
     pub fn start(settings: Settings) -> Result<Reporter> {
         let html =
             match &settings.html {
-                Some(path) => Some(create_private(path).map_err(|e| {
+                Some(path) => Some(NewFile::create(path, Readers::Owner).map_err(|e| {
                     Error::io(format!("could not create HTML report \"{path}\""), &e)
                 })?),
                 None => None,
@@ -149,6 +150,7 @@ impl Reporter {
             begin: Instant::now(),
             known: Mutex::new(known),
             wake: Condvar::new(),
+            broken: Mutex::new(None),
         });
         shared.open();
         let (sender, thread) =
@@ -168,8 +170,9 @@ impl Reporter {
         self.event(&Event::Note(text));
     }
 
-    /// The run is over: show how it went, write the report. Tells whether nothing is missing.
-    pub fn finish(&self, error: Option<&Error>) -> bool {
+    /// The run is over: show how it went, write the report. Tells whether nothing is missing; or what of report and log could
+    /// not be written, where no error says that the run has failed anyhow.
+    pub fn finish(&self, error: Option<&Error>) -> Result<bool> {
         let error = error.map(secret::error);
         let error = error.as_ref();
         let now = self.shared.begin.elapsed();
@@ -184,9 +187,20 @@ impl Reporter {
             let _ = thread.join();
         }
         let known = lock(&self.shared.known);
-        self.write_html(&known.progress, now, &verdict);
+        let html = self.write_html(&known.progress, now, &verdict);
         self.shared.close(&known.progress, now, &verdict, error);
-        verdict.complete
+        let log = lock(&self.shared.broken).take();
+        let log = log.map(|e| Error::io("could not write the log to standard output", &e));
+        let mut unwritten: Vec<Error> = html.err().into_iter().chain(log).collect();
+        // The error that the program ends with is the last thing that it says.
+        let last = if error.is_none() { unwritten.pop() } else { None };
+        for other in unwritten {
+            eprintln!("firn: warning: {}", other.message);
+        }
+        match last {
+            Some(e) => Err(e.detail(format!("How it ended: {}.", verdict.text))),
+            None => Ok(verdict.complete),
+        }
     }
 
     /// Look at what is known so far.
@@ -194,14 +208,14 @@ impl Reporter {
         look(&lock(&self.shared.known).progress)
     }
 
-    fn write_html(&self, progress: &Progress, now: Duration, verdict: &Verdict) {
-        let Some(mut file) = lock(&self.html).take() else { return };
+    fn write_html(&self, progress: &Progress, now: Duration, verdict: &Verdict) -> Result<()> {
+        let Some(mut file) = lock(&self.html).take() else { return Ok(()) };
         let settings = &self.shared.settings;
         let text = html::page(settings, progress, now, self.shared.begun, verdict);
-        if let Err(e) = file.write_all(text.as_bytes()).and_then(|()| file.flush()) {
+        file.write_all(text.as_bytes()).and_then(|()| file.keep()).map_err(|e| {
             let path = settings.html.as_deref().unwrap_or_default();
-            eprintln!("firn: warning: could not write HTML report \"{path}\": {e}");
-        }
+            Error::io(format!("could not write HTML report \"{path}\""), &e)
+        })
     }
 }
 
@@ -271,16 +285,20 @@ impl Shared {
         }
     }
 
-    /// Lines of the usual kind. That a log cannot be written must not end the work.
+    /// Lines of the usual kind. That a log cannot be written must not end the work; one for programs ends there, so that
+    /// they do not take what comes later for all of it.
     fn write(&self, lines: &[String]) {
         let text = lines.iter().flat_map(|l| [l.as_str(), "\n"]).collect::<String>();
-        let _ = match self.settings.format {
+        match self.settings.format {
             Format::Json => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(text.as_bytes()).and_then(|()| out.flush())
+                let mut broken = lock(&self.broken);
+                if broken.is_none() {
+                    let mut out = io::stdout().lock();
+                    *broken = out.write_all(text.as_bytes()).and_then(|()| out.flush()).err();
+                }
             }
-            Format::Text => std::io::stderr().lock().write_all(text.as_bytes()),
-        };
+            Format::Text => drop(io::stderr().lock().write_all(text.as_bytes())),
+        }
     }
 
     /// The end of the display.

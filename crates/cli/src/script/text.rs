@@ -3,16 +3,38 @@
 use super::{names, Sink};
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, Result};
+use crate::report::file::{NewFile, Readers};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 
 /// A script that is being written.
 pub struct Text {
-    out: BufWriter<Box<dyn Write>>,
+    out: BufWriter<Out>,
     /// Its name for messages.
     name: String,
     /// Whoever reads standard output has seen enough.
     pub closed: bool,
+}
+
+enum Out {
+    Standard(io::Stdout),
+    File(NewFile),
+}
+
+impl Write for Out {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        match self {
+            Out::Standard(out) => out.write(text),
+            Out::File(file) => file.write(text),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Out::Standard(out) => out.flush(),
+            Out::File(file) => file.flush(),
+        }
+    }
 }
 
 /// The end of a table's rows, with the empty lines that pg_dump puts there.
@@ -21,10 +43,10 @@ const END_OF_ROWS: &[u8] = b"\\.\n\n\n";
 impl Text {
     /// Writes to a file, or to standard output if it is named `-`.
     pub fn create(name: &str) -> Result<Text> {
-        let out: Box<dyn Write> = match name {
-            "-" => Box::new(io::stdout()),
-            name => Box::new(
-                File::create(name)
+        let out = match name {
+            "-" => Out::Standard(io::stdout()),
+            name => Out::File(
+                NewFile::create(name, Readers::Usual)
                     .map_err(|e| Error::io(format!("could not open output file \"{name}\""), &e))?,
             ),
         };
@@ -47,10 +69,13 @@ impl Text {
         })
     }
 
-    /// All is written.
+    /// All is written. A script that does not get here is none: of a file nothing is left.
     pub fn finish(&mut self) -> Result<()> {
-        let flushed = self.out.flush();
-        self.check(flushed)
+        let kept = self.out.flush().and_then(|()| match self.out.get_mut() {
+            Out::Standard(_) => Ok(()),
+            Out::File(file) => file.keep(),
+        });
+        self.check(kept)
     }
 }
 
