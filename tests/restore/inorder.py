@@ -76,9 +76,10 @@ def all_or_nothing(world):
         assert run.code == 1 and "--resume" not in run.out, run.out
         with server.connect("target") as c:
             assert c.execute("SELECT count(*) FROM pg_class WHERE relname = 'a'").fetchone() == (left,)
+        # Said where it is so, and only there.
+        assert ("Nothing was changed" in run.out) == (not left) and "NOT complete" in run.out, run.out
         if not left:
             same(before, server.dump("target"))
-        assert "NOT complete" in run.out and ("Nothing was changed" in run.out) == (not left), run.out
         # Rows that are refused: the COPY is named.
         with server.connect(server.fresh("target")) as c:
             c.execute("CREATE TABLE public.a (i int); CREATE TABLE public.b (i int CHECK (i <= 500))")
@@ -329,7 +330,8 @@ def refused(world):
 
 
 def table(world):
-    """The guide has a table of all flags of pg_restore 18; each is taken, or refused with the reason that stands there."""
+    """The guide has a table of all flags of pg_restore 18, and firn has them all, beginnings of their names included. What each does is
+    compared elsewhere (flags, like ...)."""
     with open(os.path.join(common.ROOT, "docs", "guide", "restore.md"), encoding="utf-8") as f:
         text = f.read()
     section = text.split("## Flag by flag", 1)[1].split("\n## ", 1)[0]
@@ -348,6 +350,38 @@ def table(world):
     assert missing == [], f"not in firn restore --help: {missing}"
     for flag, cells in rows.items():
         assert len(cells) >= 2 and cells[1], f"{flag} says nothing"
+    valued = set(re.findall(r"(--[a-z-]+)=", helped))
+    beginnings(world, known - {"--help", "--version"}, valued)
+
+
+def beginnings(world, known, valued):
+    """What getopt_long makes of the beginnings of pg_restore's flags, firn makes of them."""
+    server = world.server(NEW)
+    words = {}
+    for flag in sorted(known):
+        for end in range(3, len(flag)):
+            words.setdefault(flag[:end], []).append(flag)
+    nowhere = os.path.join(world.folder, "nowhere")
+
+    def told(word, flag):
+        return firn(server, "", f"{word}=1" if flag in valued else word, nowhere, where=False)
+    whole = {flag: told(flag, flag) for flag in known}
+    for flag, run in whole.items():
+        assert "unrecognized option" not in run.out, (flag, run.out)
+    wrong = []
+    for word, flags in words.items():
+        if word in known:
+            continue
+        right = server.program("pg_restore", f"{word}=1" if flags[0] in valued else word, nowhere, check=False).stderr.decode()
+        run = told(word, flags[0])
+        if "is ambiguous" in right:
+            fine = run.code == 2 and "is ambiguous" in run.out
+        else:
+            assert "unrecognized option" not in right and len(flags) == 1, (word, flags, right)
+            fine = (run.code, run.out) == (whole[flags[0]].code, whole[flags[0]].out)
+        if not fine:
+            wrong.append(f"{word}: {run.out[:200]}")
+    assert not wrong, wrong[:10]
 
 
 def warned(world):

@@ -1,5 +1,6 @@
 //! What the command line says.
 
+mod abbreviated;
 pub mod backup;
 pub mod connect;
 mod filter_file;

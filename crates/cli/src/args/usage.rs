@@ -1,6 +1,6 @@
 //! Wrong command lines, said as PostgreSQL's programs say them.
 
-use super::Cli;
+use super::{abbreviated, Cli};
 use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind as Kind};
 use clap::{Command, CommandFactory, Parser};
@@ -17,12 +17,24 @@ pub enum Refused {
 
 /// Read a command line; its first word is the program's name.
 pub fn parse(words: &[OsString]) -> Result<Cli, Refused> {
-    Cli::try_parse_from(words).map_err(|e| match e.kind() {
+    match Cli::try_parse_from(words) {
+        Err(e) if e.kind() == Kind::UnknownArgument => {
+            match abbreviated::spelled_out(&command_of(words), words).map_err(Refused::Wrong)? {
+                Some(words) => Cli::try_parse_from(&words).map_err(|e| refused(e, &words)),
+                None => Err(refused(e, words)),
+            }
+        }
+        other => other.map_err(|e| refused(e, words)),
+    }
+}
+
+fn refused(e: clap::Error, words: &[OsString]) -> Refused {
+    match e.kind() {
         Kind::DisplayHelp
         | Kind::DisplayVersion
         | Kind::DisplayHelpOnMissingArgumentOrSubcommand => Refused::Shown(e),
         _ => Refused::Wrong(explain(&e, words)),
-    })
+    }
 }
 
 /// The command that the words name, with its subcommands: `firn backup verify`.
@@ -163,7 +175,7 @@ fn first_line(e: &clap::Error) -> String {
 mod tests {
     use super::*;
 
-    fn refused(line: &str) -> String {
+    fn message(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         match parse(&words) {
             Err(Refused::Wrong(e)) => {
@@ -176,7 +188,7 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, expected: &str) {
-        assert_eq!(refused(line), expected, "{line}");
+        assert_eq!(message(line), expected, "{line}");
     }
 
     #[test]
@@ -241,7 +253,7 @@ mod tests {
         let help = "\nHINT:  Try \"firn restore --help\" for more information.";
         // Clap names first the option that says what it does not go with, however they were given.
         for line in ["firn restore a -q -v", "firn restore a -v -q"] {
-            let message = refused(line);
+            let message = message(line);
             assert!(message.contains(&format!(" cannot be used together{help}")), "{message}");
             for part in ["options -", "-q/--quiet", "-v/--verbose"] {
                 assert!(message.contains(part), "{message}");
