@@ -11,6 +11,7 @@ import time
 from collections import Counter
 
 from harness.cluster import Cluster
+from harness.tally import Missing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "benches", "restore"))
@@ -23,10 +24,6 @@ PANIC = re.compile(r"panicked at|RUST_BACKTRACE|stack overflow")
 OLD, NEW = "15", "18"
 # No restore of these tests takes so long, in seconds.
 PATIENCE = 300
-
-
-class Missing(Exception):
-    """What a test needs is not on this machine."""
 
 
 def pg18():

@@ -119,9 +119,11 @@ def resumed_twice(world):
     server.fresh("target")
     firn(server, "target", path, "--jobs", "2").ok()
     run = firn(server, "target", path, "--jobs", "2", "--resume")
-    assert run.code in (0, 1, 2) and not PANIC.search(run.out), f"{run.code}: {run.out}"
+    run.fails("there is no unfinished restore")
+    assert run.code == 2, run.out
     same(dump, server.dump("target"))
-    firn(server, "target", path, "--jobs", "2").fails()
+    run = firn(server, "target", path, "--jobs", "2").fails("already exists")
+    assert run.code == 1, run.out
     same(dump, server.dump("target"))
 
 

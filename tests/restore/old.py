@@ -1,12 +1,14 @@
-"""Archives as PostgreSQL 9.0 to 10.2 wrote them: no entry for the search path, names of an entry's own schema without it.
+"""Archives of old versions. Those of 9.0 to 10.2 have no entry for the search path, and names of an entry's own schema without it.
 
-They are made of today's: no server of such an age is at hand. What pg_restore makes of them is what is right.
+Genuine ones lie in archives/: databases of such servers, filled by the files up to their version there, and dumped once by their own
+pg_dump, as no server of such an age is at hand; others are made of today's. What pg_restore makes of them is what is right.
 """
 import os
+import random
 import shutil
 
-from restore import twins
-from restore.common import NEW, OLD, firn, same
+from restore import likeness, twins
+from restore.common import NEW, OLD, firn, same, same_blocks
 
 SOURCE = """
 CREATE SCHEMA app; CREATE SCHEMA "Arc";
@@ -131,7 +133,71 @@ def old(world, version, flags, before=None):
         same(dump, server.dump("target"), f"{flags}, {jobs} jobs")
 
 
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "archives")
+# What is in the database before, made by pg_restore, by flags.
+GENUINE = {(): None, ("--no-owner", "-x"): None, ("-c", "--if-exists"): [], ("-a", "--disable-triggers"): ["-s"], ("-n", "Odd Name", "-n", "app"): "schemas",
+           ("--section=pre-data", "--section=data"): None, ("-t", "plain", "-t", "numbered"): "schemas"}
+# Of these pg_restore complains, though all is well: the schema is there in any database.
+PUBLIC = 'schema "public" already exists'
+
+
+def genuine(world, version, name, chosen):
+    """An archive by an old pg_dump of an old server: firn makes of it what pg_restore makes."""
+    server = world.server(version)
+    server.roles("old_owner", "old_reader")
+    path = os.path.join(HERE, name)
+    wrong, errors = [], {}
+    for number, flags in enumerate([(), *chosen]):
+        before = GENUINE[flags]
+        def prepare(db, before=before):
+            # Subscriptions keep a database.
+            if server.exists(db):
+                with server.connect(db) as c:
+                    for name, in c.execute("SELECT subname FROM pg_subscription WHERE subdbid = "
+                                           "(SELECT oid FROM pg_database WHERE datname = current_database())").fetchall():
+                        c.execute(f"ALTER SUBSCRIPTION {name} DISABLE; ALTER SUBSCRIPTION {name} SET (slot_name = NONE); DROP SUBSCRIPTION {name}")
+            server.fresh(db)
+            if before == "schemas":
+                with server.connect(db) as c:
+                    c.execute('CREATE SCHEMA app; CREATE SCHEMA "Odd Name"')
+            elif before is not None:
+                server.pg_restore(db, path, *before, check=False)
+        prepare("oracle")
+        right = server.pg_restore("oracle", path, *flags, check=False).stderr.decode()
+        complaints = right.count("error: could not") + right.count("error: COPY failed") - right.count(PUBLIC)
+        errors[flags] = complaints
+        expected, dump = twins.catalogs(server, "oracle"), server.dump("oracle")
+        for jobs in ((1, 4) if not number else (number % 4 + 1,)):
+            prepare("target")
+            run = firn(server, "target", path, "--jobs", str(jobs), *flags, *(["--on-error=continue"] if complaints else []))
+            try:
+                assert run.code == (1 if complaints else 0), f"{flags}, {jobs} jobs: {run.code}\n{run.out[-2500:]}\n{right[-2500:]}"
+                with server.connect("target") as c:
+                    c.execute("SET client_min_messages = error; DROP SCHEMA IF EXISTS firn_restore CASCADE")
+                twins.compare(expected, twins.catalogs(server, "target"), f"{flags}, {jobs} jobs")
+                same_blocks(dump, server.dump("target"), f"{flags}, {jobs} jobs")
+            except AssertionError as e:
+                wrong.append(str(e)[:3500])
+    prepare("target", None)
+    prepare("oracle", None)
+    # And its script.
+    try:
+        likeness.alike(world.server(NEW), ["-f", "-", likeness.KEY, path])
+    except AssertionError as e:
+        wrong.append(str(e)[:3500])
+    print(f"     {name} into {version}: pg_restore's complaints {[n for n in errors.values()]}", flush=True)
+    assert not wrong, "\n\n".join(wrong)
+
+
 def cases(world):
+    draw = random.Random(int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32)))
+    whole = os.environ.get("FIRN_CATALOGS") == "all"
+    more = [flags for flags in GENUINE if flags]
+    for name in sorted(os.listdir(HERE)):
+        if not name.endswith(".sql"):
+            for version in (OLD, NEW):
+                chosen = more if whole else draw.sample(more, 1)
+                yield f"old genuine {name} {version}", lambda v=version, n=name, c=chosen: genuine(world, v, n, c)
     for version in (OLD, NEW):
         for flags in ((), ("--no-owner",)):
             yield f"old archives {' '.join(flags)} {version}", lambda v=version, f=flags: old(world, v, f)

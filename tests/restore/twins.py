@@ -16,6 +16,8 @@ VOLATILE = {
 LEFT_OUT = {"pg_statistic", "pg_statistic_ext_data"}
 # What shared catalogs hold of one database.
 SHARED = {"pg_shdepend": "dbid", "pg_db_role_setting": "setdatabase", "pg_subscription": "subdbid"}
+# Names that the server makes of oids: of TOAST tables and of constraints' triggers. No other number is passed over.
+OIDS = "'(?<=pg_toast_|_ConstraintTrigger_|_ConstraintTrigger_[ac]_)[0-9]+', 'N', 'g'"
 # Expression trees as text.
 TREES = {
     ("pg_attrdef", "adbin"): "pg_get_expr(t.adbin, t.adrelid)",
@@ -32,7 +34,7 @@ TREES = {
     ("pg_rewrite", "ev_qual"): "pg_get_ruledef(t.oid)",
     ("pg_rewrite", "ev_action"): "pg_get_ruledef(t.oid)",
     ("pg_statistic_ext", "stxexprs"): "pg_get_statisticsobjdef(t.oid)",
-    ("pg_trigger", "tgqual"): "regexp_replace(pg_get_triggerdef(t.oid), '[0-9]{5,}', 'N', 'g')",
+    ("pg_trigger", "tgqual"): f"regexp_replace(pg_get_triggerdef(t.oid), {OIDS})",
     ("pg_type", "typdefaultbin"): "pg_get_expr(t.typdefaultbin, 0)",
 }
 # The one difference that may be: connoinherit of keys, which means nothing. It is false in a source made by PARTITION OF and
@@ -49,8 +51,7 @@ INSTEAD = {
     # Labels of enums are no objects of their own; their order has a column.
     ("pg_enum", "oid"): "NULL",
 }
-# Names that the server makes of oids: of TOAST tables and of triggers of foreign keys.
-NAMES = "regexp_replace({}::text, '[0-9]{{5,}}', 'N', 'g')"
+NAMES = f"regexp_replace({{}}::text, {OIDS})"
 
 
 def describe(catalog, oid, column="0"):

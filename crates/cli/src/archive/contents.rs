@@ -145,10 +145,9 @@ fn entry<R: Read>(
         0
     };
     let owner = perhaps(wire, buffer, Absent::OWNER, &mut absent)?;
-    // Tables WITH OIDS ended with PostgreSQL 12.
     let with_oids = text(wire, buffer)?;
     if &buffer[with_oids] == b"true" {
-        return Err(Error::archive("it has tables WITH OIDS, which PostgreSQL 12 and later lack"));
+        toc.note_oids();
     }
     loop {
         let start = buffer.len();

@@ -156,6 +156,8 @@ pub struct Toc {
     dense: i32,
     /// What the archive says, if this says something else.
     written: Option<Box<Toc>>,
+    /// Of a table it says that its rows have oids, which ended with PostgreSQL 12.
+    with_oids: bool,
 }
 
 /// A place that is none.
@@ -184,6 +186,15 @@ impl Toc {
     /// What the archive says: its names are those that users choose by.
     pub fn as_written(&self) -> &Toc {
         self.written.as_deref().unwrap_or(self)
+    }
+
+    pub(super) fn note_oids(&mut self) {
+        self.with_oids = true;
+    }
+
+    /// There are tables WITH OIDS, whose rows come without them.
+    pub fn with_oids(&self) -> bool {
+        self.as_written().with_oids
     }
 
     pub fn len(&self) -> usize {

@@ -128,15 +128,16 @@ const VOLATILE: [&str; 7] = [
     "attoptions",
 ];
 
+/// Names that the server makes of oids: of TOAST tables and of constraints' triggers. All other numbers count.
+const OIDS: &str = "'(?<=pg_toast_|_ConstraintTrigger_|_ConstraintTrigger_[ac]_)[0-9]+', 'N', 'g'";
+
 /// A column's value with names in place of oids; `None` for what cannot be the same.
 fn value(catalog: &str, column: &str, kind: &str, target: &str, array: bool) -> Option<String> {
     if VOLATILE.contains(&column) || kind == "xid" {
         return None;
     }
     let described = |class: &str, oid: &str, column: &str| {
-        format!(
-            "regexp_replace(pg_describe_object({class}, {oid}, {column}), '[0-9]{{4,}}', 'N', 'g')"
-        )
+        format!("regexp_replace(pg_describe_object({class}, {oid}, {column}), {OIDS})")
     };
     let own = format!("t.\"{column}\"");
     Some(match (column, kind) {
@@ -165,7 +166,7 @@ fn value(catalog: &str, column: &str, kind: &str, target: &str, array: bool) -> 
         (_, "pg_node_tree") => {
             format!("regexp_replace({own}::text, ':location -?[0-9]+', '', 'g')")
         }
-        (_, "name" | "text") => format!("regexp_replace({own}::text, '[0-9]{{4,}}', 'N', 'g')"),
+        (_, "name" | "text") => format!("regexp_replace({own}::text, {OIDS})"),
         _ => own,
     })
 }

@@ -73,6 +73,10 @@ impl Options {
             filter.list = Some(found.ids);
         }
         left_out(toc, &filter).iter().for_each(|line| tell(line));
+        if toc.with_oids() {
+            // In pg_restore's words, once.
+            tell("warning: restoring tables WITH OIDS is not supported anymore");
+        }
         Ok(filter)
     }
 }

@@ -1,0 +1,78 @@
+-- What the archives of all versions have: kinds and peculiarities of 9.0.
+CREATE SCHEMA app;
+CREATE SCHEMA "Odd Name" AUTHORIZATION old_owner;
+CREATE TYPE app.mood AS ENUM ('sad', 'ok', 'it''s');
+CREATE TYPE app.pair AS (a int, b text);
+CREATE DOMAIN app.positive AS int DEFAULT 1 CHECK (VALUE > 0);
+CREATE FUNCTION app.twice(i int, OUT o int) LANGUAGE sql IMMUTABLE STRICT AS 'SELECT $1 * 2';
+CREATE FUNCTION "Odd Name".twice(i int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 * 3';
+CREATE FUNCTION app.note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.note := 'it''s \ noted'; RETURN NEW; END$$;
+CREATE FUNCTION app.options(a int, b text DEFAULT 'a\\b') RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = app, public AS $$BEGIN RETURN b || a; END$$;
+CREATE AGGREGATE app.total(int) (SFUNC = int4pl, STYPE = int, INITCOND = '0');
+CREATE OPERATOR app.=== (LEFTARG = int, RIGHTARG = int, PROCEDURE = int4eq, COMMUTATOR = OPERATOR(app.===), RESTRICT = eqsel, JOIN = eqjoinsel, HASHES, MERGES);
+CREATE OPERATOR CLASS app.backwards FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =, OPERATOR 4 <=, OPERATOR 5 <, FUNCTION 1 btint4cmp(int, int);
+CREATE FUNCTION app.shown(app.pair) RETURNS text LANGUAGE sql AS 'SELECT $1.b';
+CREATE CAST (app.pair AS text) WITH FUNCTION app.shown(app.pair) AS ASSIGNMENT;
+CREATE CONVERSION app.latin FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8;
+CREATE TEXT SEARCH CONFIGURATION app.plain (COPY = simple);
+CREATE TEXT SEARCH DICTIONARY app.short (TEMPLATE = simple, STOPWORDS = english);
+
+CREATE TABLE app.t (id serial PRIMARY KEY, m app.mood DEFAULT 'ok', n app.positive, note text, p app.pair, w int CHECK (app.twice(w) < 10000), UNIQUE (w, note) DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE "Odd Name".t (id serial PRIMARY KEY, "v ""x""" text DEFAULT E'a\\b''c', other int REFERENCES app.t ON DELETE CASCADE DEFERRABLE);
+CREATE TABLE app.numbered (a int, b text) WITH OIDS;
+CREATE TABLE app.plain (a int, b text DEFAULT 'x', dropped int) WITH (fillfactor = 70);
+ALTER TABLE app.plain DROP COLUMN dropped;
+ALTER TABLE app.plain ALTER b SET STORAGE EXTERNAL;
+ALTER TABLE app.plain ALTER a SET STATISTICS 50;
+CREATE TABLE app.child (c int) INHERITS (app.plain);
+ALTER TABLE app.child ALTER b SET DEFAULT 'y';
+CREATE TABLE app.empty ();
+CREATE TABLE public.t (circle_of circle, EXCLUDE USING gist (circle_of WITH &&));
+CREATE TABLE public.bits (b bit(4), n numeric(10, 2)[], x inet, y bytea, z interval, f float8);
+CREATE SEQUENCE "Odd Name".counter INCREMENT -2 MAXVALUE 100 START 50 CYCLE OWNED BY "Odd Name".t.other;
+SELECT nextval('"Odd Name".counter');
+
+CREATE INDEX by_twice ON app.t (app.twice(w)) WHERE w > 3;
+CREATE INDEX by_twice ON "Odd Name".t ("Odd Name".twice(other));
+CREATE INDEX by_class ON app.plain (a app.backwards);
+ALTER TABLE app.plain CLUSTER ON by_class;
+CREATE TRIGGER note BEFORE INSERT OR UPDATE OF w ON app.t FOR EACH ROW WHEN (NEW.w = 7) EXECUTE PROCEDURE app.note();
+CREATE TRIGGER off BEFORE INSERT ON "Odd Name".t FOR EACH STATEMENT EXECUTE PROCEDURE app.note();
+ALTER TABLE "Odd Name".t DISABLE TRIGGER off;
+CREATE VIEW app.v AS SELECT id, app.twice(w) AS double FROM app.t WHERE m = 'ok';
+-- A view that needs its own type comes as a table and a rule.
+CREATE VIEW app.circular AS SELECT 1 AS a;
+CREATE FUNCTION app.of_view(app.circular) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE OR REPLACE VIEW app.circular AS SELECT app.of_view(NULL) AS a;
+CREATE RULE instead AS ON INSERT TO app.v DO INSTEAD INSERT INTO app.t (w) VALUES (NEW.double);
+CREATE RULE also AS ON DELETE TO app.plain DO ALSO NOTIFY gone;
+
+INSERT INTO app.t (w, n, p, note) SELECT i, i, ROW(i, E'text\t' || i)::app.pair, CASE WHEN i % 5 = 0 THEN NULL ELSE E'line\nbreak \\ ' || i END FROM generate_series(1, 400) i;
+INSERT INTO "Odd Name".t ("v ""x""", other) SELECT E'é☃ ' || i, i FROM generate_series(1, 60) i;
+INSERT INTO app.numbered SELECT i, 'row ' || i FROM generate_series(1, 20) i;
+INSERT INTO app.plain SELECT i, repeat('z', i) FROM generate_series(1, 50) i;
+INSERT INTO app.child VALUES (1, E'\\.', 2), (2, NULL, 3), (3, '', 4);
+INSERT INTO public.t VALUES ('<(0,0),1>'), ('<(9,9),1>');
+INSERT INTO public.bits VALUES (B'1010', '{1.50,NULL,-2}', '10.0.0.0/8', E'\\000\\001\\377', '1 year 2 days', 'NaN'), (NULL, NULL, NULL, '', NULL, 1e300);
+SELECT lo_create(4711);
+SELECT lowrite(lo_open(4711, 131072), decode(repeat('00ff5c27', 3000), 'hex'));
+SELECT lo_create(4712);
+ALTER LARGE OBJECT 4711 OWNER TO old_owner;
+COMMENT ON LARGE OBJECT 4711 IS 'it''s large';
+GRANT SELECT ON LARGE OBJECT 4712 TO old_reader;
+
+ALTER TABLE app.plain OWNER TO old_owner;
+ALTER FUNCTION app.twice(int) OWNER TO old_owner;
+GRANT SELECT ON app.t TO old_reader WITH GRANT OPTION;
+GRANT UPDATE (w), INSERT (n) ON app.t TO PUBLIC;
+GRANT USAGE ON SCHEMA app TO PUBLIC;
+GRANT ALL ON SEQUENCE "Odd Name".counter TO old_reader;
+REVOKE ALL ON FUNCTION app.twice(int) FROM PUBLIC;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES IN SCHEMA app GRANT SELECT ON TABLES TO old_reader;
+ALTER DEFAULT PRIVILEGES FOR ROLE old_owner REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+COMMENT ON TABLE app.t IS E'of \\ app';
+COMMENT ON COLUMN app.t.w IS 'a column';
+COMMENT ON CONSTRAINT t_pkey ON app.t IS 'a key';
+COMMENT ON SCHEMA public IS 'mine';
+COMMENT ON TRIGGER note ON app.t IS 'a trigger';

@@ -1,0 +1,28 @@
+-- What came until 9.6.
+CREATE COLLATION app.posix (LOCALE = 'C');
+CREATE FUNCTION app.minus(int, int) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT ($1 - $2)::float8';
+CREATE TYPE app.span AS RANGE (subtype = int, subtype_diff = app.minus);
+CREATE UNLOGGED TABLE app.unlogged (id bigserial PRIMARY KEY, j jsonb, s app.span, c text COLLATE app.posix);
+INSERT INTO app.unlogged (j, s, c) SELECT ('{"a": ' || i || '}')::jsonb, app.span(i, i + 5), 'x' FROM generate_series(1, 30) i;
+CREATE TABLE app.late (a int, b int);
+INSERT INTO app.late VALUES (-1, 1);
+ALTER TABLE app.late ADD CONSTRAINT late_check CHECK (a > 0) NOT VALID;
+ALTER TABLE app.late ADD CONSTRAINT never CHECK (b > 0) NO INHERIT;
+ALTER TABLE app.late REPLICA IDENTITY FULL;
+CREATE FOREIGN DATA WRAPPER nowhere OPTIONS (debug 'it''s');
+CREATE SERVER far FOREIGN DATA WRAPPER nowhere;
+CREATE USER MAPPING FOR old_owner SERVER far OPTIONS (user 'x', password 'y');
+CREATE FOREIGN TABLE app.distant (a int OPTIONS (name 'A') NOT NULL) SERVER far OPTIONS (place 'there');
+CREATE MATERIALIZED VIEW app.kept AS SELECT id, app.twice(w) AS d FROM app.t;
+CREATE MATERIALIZED VIEW app.unfilled AS SELECT count(*) FROM app.kept WITH NO DATA;
+CREATE INDEX kept_d ON app.kept (d);
+CREATE VIEW app.checked WITH (security_barrier) AS SELECT * FROM app.plain WHERE a > 0 WITH LOCAL CHECK OPTION;
+CREATE FUNCTION app.fires() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN END$$;
+CREATE EVENT TRIGGER fires ON ddl_command_end WHEN TAG IN ('CREATE CAST') EXECUTE PROCEDURE app.fires();
+ALTER EVENT TRIGGER fires DISABLE;
+ALTER TABLE app.t ENABLE ROW LEVEL SECURITY;
+CREATE POLICY mine ON app.t FOR SELECT TO old_reader USING (w > 3);
+CREATE FUNCTION app.cheap() RETURNS int LANGUAGE sql PARALLEL SAFE LEAKPROOF COST 3 AS 'SELECT 1';
+CREATE INDEX brin ON app.t USING brin (w) WITH (pages_per_range = 4);
+GRANT USAGE ON TYPE app.span TO old_reader;
+GRANT EXECUTE ON FUNCTION pg_catalog.pg_stat_reset() TO old_reader;
