@@ -132,6 +132,14 @@ def tidying(cluster):
         c.execute("SELECT pg_reload_conf()")
 
 
+def misspelt(cluster):
+    """A word that says nothing of how to crash does not crash."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f; SET firn.bulk_threshold = 100; CREATE TABLE f (id int) USING firn")
+        c.execute("SET firn.crash_point = 'load-reserved+STOP'")
+        assert c.execute("INSERT INTO f SELECT generate_series(1, 500)").rowcount == 500
+
+
 def committed_survives(cluster):
     """A load that was reported as committed is there after kill -9 of the whole server."""
     with cluster.connect() as c:
@@ -169,6 +177,7 @@ def run(tally, pattern):
                 tally.case(f"crash at {point} after a rolled-back offload", lambda: intents(cluster, point))
         if pattern in "tidied":
             tally.case("crash at tidied+wal in VACUUM", lambda: tidying(cluster))
+        tally.case("no crash at a misspelt point", lambda: misspelt(cluster))
         tally.case("crash of the server after commit", lambda: committed_survives(cluster))
     finally:
         cluster.destroy()

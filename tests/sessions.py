@@ -390,7 +390,8 @@ def run(tally, pattern):
             for name, steps in specs.items():
                 if pattern in name:
                     tally.case(f"sessions {name}", lambda: same(cluster, steps, placement))
-        for name, case in (("a move in a pivot", move_in_pivot), ("an equal key beside a reindex", equal_key)):
+        for name, case in (("a move in a pivot", move_in_pivot), ("an equal key beside a reindex", equal_key),
+                           ("writers among stripes beside a reindex", among_stripes)):
             if pattern in name:
                 tally.case(f"sessions {name}", lambda c=case: c(cluster))
         tally.case("sessions server log", lambda: quiet(cluster))
@@ -417,6 +418,39 @@ def move_in_pivot(cluster):
         assert c.execute("SELECT count(*), sum(n) FROM t").fetchone() == (100, 5050)
         assert c.execute("SELECT firn.compact('t')").fetchone() == (100,)
         assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
+
+
+def among_stripes(cluster):
+    """Who reads stripes to change rows has, from then on, the lock that he needs for it: a REINDEX waits for him, and he not for that."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS t CASCADE; SET firn.bulk_threshold = 0; CREATE TABLE t (id int, n int) USING firn "
+                  "WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("CREATE FUNCTION held(n int) RETURNS bool LANGUAGE plpgsql AS $$BEGIN PERFORM pg_advisory_lock_shared(1); "
+                  "PERFORM pg_advisory_unlock_shared(1); RETURN n = 7; END$$")
+        (toast,) = c.execute("SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 't'").fetchone()
+        (index,) = c.execute("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = %s::regclass", (toast,)).fetchone()
+        for sql in ("UPDATE t SET n = 8 WHERE held(n)", "DELETE FROM t WHERE held(n)", "SELECT * FROM t WHERE held(n) FOR UPDATE",
+                    "SELECT * FROM t WHERE held(n) FOR KEY SHARE", "INSERT INTO t SELECT id, 8 FROM t WHERE held(n)"):
+            for command in (f"INDEX {index}", f"TABLE {toast}"):
+                c.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 100) i")
+                writer, reindex = (Session(cluster, n) for n in "ab")
+                try:
+                    for s in (writer, reindex):
+                        s.conn.execute("SET deadlock_timeout = '100ms'; SET firn.bulk_threshold = 0")
+                    c.execute("SELECT pg_advisory_lock(1)")
+                    writer.start(sql)
+                    assert writer.waits(), (sql, writer.result)
+                    reindex.start(f"REINDEX {command}")
+                    assert reindex.waits(), (sql, command, reindex.result)
+                    c.execute("SELECT pg_advisory_unlock(1)")
+                    ends = writer.finish(), reindex.finish()
+                    assert "40P01" not in ends and ends[1] == "done", (sql, command, ends)
+                finally:
+                    c.execute("SELECT pg_advisory_unlock_all()")
+                    writer.close()
+                    reindex.close()
+        assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
+        c.execute("DROP TABLE t; DROP FUNCTION held")
 
 
 def equal_key(cluster):

@@ -3,7 +3,8 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import cancel, damage, extensions, full, ids, privileges, progress, stores, vanish, waits
+from trouble import (cancel, damage, extensions, full, ids, keys, privileges, progress, stores, vanish,
+                     waits)
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
 CASES = {
@@ -19,6 +20,7 @@ CASES = {
     "stores in folders": privileges.folders,
     "row store without blocks": full.no_blocks,
     "rows that no memory takes": full.no_memory,
+    "numbers of many digits": full.many_digits,
     "intents of dead offloads": damage.intents,
     "check of every stripe": damage.every_stripe,
     "repair": damage.repairs,
@@ -37,6 +39,9 @@ CASES = {
     "vacuum of damaged directory rows": damage.vacuum_of_damage,
     "damaged key of a directory row": damage.damaged_key,
     "vacuum beside damaged directory rows": damage.vacuum_pays_once,
+    "keys of directory rows on their pages": keys.directory_rows,
+    "keys of tombstones on their pages": keys.tombstones,
+    "keys of notes on their pages": keys.others,
     "exclusion beside a load": waits.exclusion,
     "expressions beside a load": waits.expressions,
     "keys beside replacements": waits.beside_replacements,

@@ -398,3 +398,17 @@ def no_memory(cluster):
             assert c.execute("UPDATE huge SET id = 33 WHERE id = 3 RETURNING id").fetchone() == (33,)
             c.execute("DROP TABLE huge")
     assert refusals[:2] == refusals[2:], refusals
+
+
+def many_digits(cluster):
+    """A jsonb of a few kilobytes whose text has half a gigabyte: who stores it in a stripe does not make that."""
+    peaks = {}
+    for am in ("heap", "firn"):
+        with cluster.connect() as c:
+            c.execute(f"SET firn.bulk_threshold = 0; CREATE TABLE digits (id int, j jsonb) USING {am}")
+            c.execute("INSERT INTO digits SELECT 1, ('[' || string_agg('1e131071', ',') || ']')::jsonb FROM generate_series(1, 4000)")
+            with open(f"/proc/{c.info.backend_pid}/status", encoding="ascii") as f:
+                peaks[am] = next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) >> 10
+            assert c.execute("SELECT jsonb_array_length(j), j -> 3999 = '1e131071' FROM digits").fetchone() == (4000, True)
+            c.execute("DROP TABLE digits")
+    assert peaks["firn"] < peaks["heap"] + 200, peaks

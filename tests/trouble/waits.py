@@ -1,5 +1,6 @@
 """What happens to those who wait for a row: for whoever is loading one that excludes theirs, or is moving the one that they change."""
 import os
+import time
 
 import psycopg
 
@@ -32,31 +33,71 @@ def exclusion(cluster):
                 c.execute("DROP TABLE x")
 
 
+def is_waiting(c, session):
+    """The session comes to wait for a lock."""
+    until = time.time() + 60
+    while session.running() and time.time() < until:
+        if c.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", (session.pid,)).fetchone() == ("Lock",):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+# What is computed of a row that is still being loaded: an index (or constraint) for x (id int, v text NOT NULL); statements that come to the
+# row's key, and what becomes of them; whether the table takes rows in bulk.
+EXPRESSIONS = [
+    ("CREATE UNIQUE INDEX ON x (whole(v))", [("ON CONFLICT (whole(v)) DO NOTHING", 0), ("ON CONFLICT (whole(v)) DO UPDATE SET v = 'changed'", 1)], False),
+    ("ALTER TABLE x ADD EXCLUDE USING btree (whole(v) WITH =)", [("", "23P01"), ("ON CONFLICT DO NOTHING", 0)], False),
+    ("CREATE UNIQUE INDEX ON x ((v::filled))", [("ON CONFLICT DO NOTHING", 0)], False),
+    ("CREATE UNIQUE INDEX ON x (of_row(x))", [("ON CONFLICT DO NOTHING", 0)], False),
+    ("CREATE UNIQUE INDEX ON x (lower(v)); CREATE INDEX ON x (whole(v))", [("ON CONFLICT (lower(v)) DO NOTHING", 0), ("", "23505")], True),
+    ("ALTER TABLE x ADD EXCLUDE USING btree ((lower(v) || id) WITH =)", [("", "23P01")], True),
+]
+
+
 def expressions(cluster):
-    """ON CONFLICT computes the index's expression of a row that another session is loading when that has its values."""
-    results = []
-    for am in ("heap", "firn"):
-        with cluster.connect() as c, cluster.connect() as other:
-            c.execute("DROP TABLE IF EXISTS x; CREATE OR REPLACE FUNCTION whole(v text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS "
-                      "$$BEGIN ASSERT v IS NOT NULL, 'null key'; RETURN lower(v); END$$")
-            c.execute(f"CREATE TABLE x (id int, v text NOT NULL) USING {am}; CREATE UNIQUE INDEX ON x (whole(v))")
-            other.execute("SET firn.bulk_threshold = 0; BEGIN")
-            with other.cursor().copy("COPY x FROM STDIN") as copy:
-                # More than a buffer, so that the first ones have been inserted.
-                for i in range(3000):
-                    copy.write(f"{i}\tkey {i}\n")
-                waiting = [Background(cluster, f"INSERT INTO x VALUES (-1, '{key}') ON CONFLICT (whole(v)) DO {action}", "SET firn.bulk_threshold = 0")
-                           for key, action in (("KEY 1", "NOTHING"), ("KEY 2", "UPDATE SET v = 'changed'"))]
-                for one in waiting:
-                    one.thread.join(1.5)
-                    assert one.running(), f"{am}: nobody was waited for: {one.result}"
-            other.execute("COMMIT")
-            for one in waiting:
-                one.thread.join(60)
-                one.conn.close()
-            results.append(([one.result for one in waiting], c.execute("SELECT count(*), count(*) FILTER (WHERE v = 'changed') FROM x").fetchall()))
-            c.execute("DROP TABLE x; DROP FUNCTION whole")
-    assert results[0] == results[1] == ([0, 1], [(3000, 1)]), results
+    """Who comes to a key that another session is loading waits for that, though the index's expression can be computed of whole rows only;
+    and VACUUM need not wait for either."""
+    with cluster.connect() as c:
+        c.execute("CREATE FUNCTION whole(v text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS "
+                  "$$BEGIN ASSERT v IS NOT NULL, 'null key'; RETURN lower(v); END$$")
+        c.execute("CREATE DOMAIN filled AS text CHECK (value IS NOT NULL)")
+    for index, statements, in_bulk in EXPRESSIONS:
+        for am in ("heap", "firn"):
+            with cluster.connect() as c, cluster.connect() as other:
+                c.execute(f"CREATE TABLE x (id int, v text NOT NULL) USING {am} WITH (autovacuum_enabled = off)")
+                c.execute("CREATE FUNCTION of_row(r x) RETURNS text IMMUTABLE STRICT LANGUAGE plpgsql AS "
+                          "$$BEGIN ASSERT r.v IS NOT NULL, 'null key'; RETURN lower(r.v); END$$")
+                c.execute(index)
+                # Entries that VACUUM has to take away.
+                c.execute("INSERT INTO x SELECT i, 'old ' || i FROM generate_series(10001, 11000) i; DELETE FROM x")
+                other.execute("SET firn.bulk_threshold = 0; BEGIN")
+                with other.cursor().copy("COPY x FROM STDIN") as copy:
+                    # More than a buffer, so that the first ones have been inserted.
+                    for i in range(3000):
+                        copy.write(f"{i}\tkey {i}\n")
+                    waiting = [Background(cluster, f"INSERT INTO x VALUES ({n}, 'key {n}') {what}") for n, (what, _) in enumerate(statements)]
+                    for one in waiting:
+                        assert is_waiting(c, one), f"{am}, {index}: nobody was waited for: {one.result}"
+                c.execute("SET statement_timeout = '20s'")
+                c.execute("VACUUM (INDEX_CLEANUP on) x")
+                c.execute("RESET statement_timeout")
+                other.execute("ANALYZE x; COMMIT")
+                for one, (what, becomes) in zip(waiting, statements):
+                    one.thread.join(60)
+                    one.conn.close()
+                    assert getattr(one.result, "sqlstate", one.result) == becomes, (am, index, what, one.result)
+                changed = sum(becomes == 1 for _, becomes in statements)
+                assert c.execute("SELECT count(*), count(*) FILTER (WHERE v = 'changed') FROM x").fetchone() == (3000, changed)
+                if am == "firn":
+                    assert (c.execute("SELECT stripes FROM firn.table_info('x')").fetchone() > (0,)) == in_bulk, index
+                    # Compaction writes values before entries that lead to them.
+                    c.execute("SELECT firn.compact('x')")
+                    assert c.execute("SELECT stripes FROM firn.table_info('x')").fetchone() > (0,)
+                    assert not c.execute("SELECT * FROM firn.check('x')").fetchall()
+                c.execute("DROP TABLE x CASCADE")
+    with cluster.connect() as c:
+        c.execute("DROP FUNCTION whole; DROP DOMAIN filled")
 
 
 def beside_replacements(cluster):

@@ -3,7 +3,7 @@
 use super::known::KnownStripes;
 use crate::directory::{tombstones, Directory};
 use crate::pg::datum::Datum;
-use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
     handle_for, layout, pending_row, stripe_row, Held, Layout, RowBuffer, StripeHandle,
 };
@@ -15,7 +15,8 @@ use std::rc::{Rc, Weak};
 pub enum Place {
     Stripe(crate::directory::Found),
     Pending(PendingRef),
-    /// Another session has reserved the row's TID and not written the row yet.
+    /// Another session has reserved the row's TID and not written the row yet: there are no values, and nobody waits for them here,
+    /// below an index scan that has a page pinned. Tables of which they are computed take no row so (`Rel::conflicts_need_values`).
     Reserved,
 }
 
@@ -158,10 +159,6 @@ impl Fetcher {
             lock::predicate_lock_row(self.table, tid, snap);
         }
         let Some(at) = self.known.locate(directory, tid, snap) else { return false };
-        if self.is_to_be_waited_for(&at, snap) {
-            lock::wait_for(at.xmin, self.table, tid, true);
-            return self.fetch(tid, snap, slot);
-        }
         if is_asked_whether_only(snap, slot) {
             let columns = self.layout.columns.len();
             let (mut values, mut nulls) = (vec![0; columns], vec![true; columns]);
@@ -181,17 +178,6 @@ impl Fetcher {
             }
         }
         true
-    }
-
-    /// A row that somebody else has only collected has no values yet. Who looks for a conflict waits for him if he sees that the row is
-    /// being inserted, but he computes the index's expressions of its values before that.
-    fn is_to_be_waited_for(&self, at: &RowAt, snap: Snap) -> bool {
-        matches!(at.place, Place::Reserved)
-            && snap.kind() == SnapKind::Dirty
-            && !lock::holds_light()
-            && !xact::is_ours(at.xmin)
-            && xact::is_in_progress(at.xmin)
-            && self.table.has_unique_expressions()
     }
 
     fn wanted_in(&mut self, slot: TupleSlot) -> Option<Rc<[bool]>> {

@@ -100,7 +100,7 @@ pub fn would_be_forgotten(directory: &Directory) -> bool {
 
 /// The next virtual block to be given out; None when there is no allocation row that can be read.
 pub fn next_block(toast: &Toast) -> Option<u64> {
-    let row = toast.find(KEY, Snap::self_snap())?;
+    let row = toast.find_damaged(KEY, Snap::self_snap()).filter(|row| !row.key_is_damaged)?;
     State::decode(&row.data).map(|state| state.next_block)
 }
 
@@ -133,9 +133,9 @@ pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
 pub fn handed_out(toast: &Toast) -> Option<u32> {
     let row = {
         let _lock = AllocationLock::take(toast.rel());
-        toast.find(KEY, Snap::self_snap())?
+        toast.find_damaged(KEY, Snap::self_snap())?
     };
-    let state = State::decode(&row.data);
+    let state = State::decode(&row.data).filter(|_| !row.key_is_damaged);
     if state.is_none() {
         damaged(toast, row.data.len()).warn();
     }

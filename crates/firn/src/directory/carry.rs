@@ -18,9 +18,6 @@ use std::ops::ControlFlow;
 
 /// Three sorts live at a time, and CLUSTER's own beside them.
 const SHARE: i32 = 4;
-/// Tombstones lie under the ids from [`keys::TOMBSTONES`] up to the last row's.
-const LAST_TOMBSTONES: u32 =
-    keys::TOMBSTONES + (((1u64 << 31) * firn_format::ROWS_PER_BLOCK as u64) >> 32) as u32;
 
 fn packed(tid: Tid) -> [u8; 6] {
     let mut out = [0; 6];
@@ -62,7 +59,7 @@ impl Wants {
             let sorter = wants.get_or_insert_with(|| Sorter::new(SHARE));
             sorter.put(&item(origin, row, at as u16));
         };
-        let ids = std::iter::once(keys::FORWARDING).chain(keys::TOMBSTONES..=LAST_TOMBSTONES);
+        let ids = std::iter::once(keys::FORWARDING).chain(keys::TOMBSTONES..=keys::LAST_TOMBSTONES);
         for id in ids {
             toast.scan::<()>(id, i32::MIN, i32::MAX, Snap::any(), false, |_, row| {
                 xact::check_for_interrupts();
@@ -154,7 +151,7 @@ impl NewPlaces {
         match id {
             keys::FORWARDING if settled => Carried::Not,
             keys::FORWARDING => Carried::With(forward::translated(data, &self.of(row))),
-            keys::TOMBSTONES..=LAST_TOMBSTONES => match successor(data) {
+            keys::TOMBSTONES..=keys::LAST_TOMBSTONES => match successor(data) {
                 None => Carried::AsItIs,
                 Some(_) => {
                     let next = self.of(row).first().map(|(_, tid)| *tid).filter(|_| !settled);

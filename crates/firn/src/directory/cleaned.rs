@@ -4,6 +4,7 @@
 
 use super::keys;
 use crate::pg::lock::AllocationLock;
+use crate::pg::toast::ChunkRow;
 use crate::pg::{ChunkKey, Snap, Toast};
 
 const KEY: ChunkKey = ChunkKey { id: keys::CLEANED, seq: 0 };
@@ -116,14 +117,17 @@ impl Damaged {
 
 /// The note. Without one, or with a damaged one, nothing counts as clean: that costs a pass.
 pub fn read(toast: &Toast) -> Cleaned {
-    let row = toast.find(KEY, Snap::self_snap());
-    row.and_then(|row| Cleaned::decode(&row.data)).unwrap_or_default()
+    row(toast).and_then(|row| Cleaned::decode(&row.data)).unwrap_or_default()
+}
+
+fn row(toast: &Toast) -> Option<ChunkRow> {
+    toast.find_damaged(KEY, Snap::self_snap()).filter(|row| !row.key_is_damaged)
 }
 
 /// Write the note, outside of any transaction.
 pub fn write(toast: &Toast, cleaned: Cleaned) {
     let _lock = AllocationLock::take(toast.rel());
-    if let Some(row) = toast.find(KEY, Snap::self_snap()).filter(|row| row.data.len() == LEN) {
+    if let Some(row) = row(toast).filter(|row| row.data.len() == LEN) {
         toast.overwrite(row.place, KEY, &cleaned.encode());
     }
 }
@@ -176,7 +180,7 @@ pub fn forget_settled(toast: &Toast, rows: u64, of_others: u64) {
 /// Make room for the note where an error had kept it from being made with the first stripe.
 pub fn make_room(toast: &Toast) {
     let _lock = AllocationLock::take(toast.rel());
-    if toast.find(KEY, Snap::self_snap()).is_none() {
+    if toast.find_damaged(KEY, Snap::self_snap()).is_none() {
         prepare(toast);
     }
 }

@@ -47,14 +47,17 @@ pub fn read(toast: &Toast) -> Option<Counted> {
     if toast.is_empty() {
         return None;
     }
-    toast.find(KEY, Snap::self_snap()).and_then(|row| Counted::decode(&row.data))
+    let row = toast.find_damaged(KEY, Snap::self_snap()).filter(|row| !row.key_is_damaged);
+    row.and_then(|row| Counted::decode(&row.data))
 }
 
 /// Write the note, outside of any transaction: VACUUM's cannot write otherwise.
 pub fn write(toast: &Toast, counted: Counted) {
     let _lock = AllocationLock::take(toast.rel());
-    match toast.find(KEY, Snap::self_snap()) {
-        Some(row) if row.data.len() == LEN => toast.overwrite(row.place, KEY, &counted.encode()),
+    match toast.find_damaged(KEY, Snap::self_snap()) {
+        Some(row) if row.data.len() == LEN && !row.key_is_damaged => {
+            toast.overwrite(row.place, KEY, &counted.encode())
+        }
         Some(_) => (),
         None => insert(toast, counted),
     }

@@ -108,10 +108,17 @@ impl Directory {
         let mut slots = Vec::new();
         if !self.toast.is_empty() {
             let high = (VIRTUAL_BASE - 1) as i32;
-            self.toast.scan::<()>(keys::DIRECTORY, 0, high, Snap::any(), false, |key, _| {
-                slots.push(key.seq as u32);
-                ControlFlow::Continue(())
-            });
+            self.toast.scan_damaged::<()>(
+                keys::DIRECTORY,
+                0,
+                high,
+                Snap::any(),
+                false,
+                |key, _| {
+                    slots.push(key.seq as u32);
+                    ControlFlow::Continue(())
+                },
+            );
         }
         slots.dedup();
         slots
@@ -155,8 +162,11 @@ impl Directory {
             return;
         }
         let (low, high) = (slots.start as i32, (slots.end.min(VIRTUAL_BASE) - 1) as i32);
-        self.toast.scan::<()>(keys::DIRECTORY, low, high, snap, false, |key, row| {
+        self.toast.scan_damaged::<()>(keys::DIRECTORY, low, high, snap, false, |key, row| {
             let slot = Slot(key.seq as u32);
+            if !row.is_under(key) {
+                return visit(slot, Err(misplaced(row.key())));
+            }
             match self.remember(slot, row.place(), row.xmin(), row.data()) {
                 Ok(found) if found.entry.state != EntryState::Live => ControlFlow::Continue(()),
                 found => visit(slot, found),
@@ -164,16 +174,19 @@ impl Directory {
         });
     }
 
-    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order; of one that does not decode there
-    /// is the slot that it was written for, if it still says so.
+    /// Visit the directory rows that `snap` sees, reserved ones too, in slot order; of one that does not decode, or has a damaged key,
+    /// there is the slot that it was written for, if it still says so.
     pub fn each_row(
         &self,
         snap: Snap,
         mut visit: impl FnMut(Slot, Result<&DirectoryEntry, Option<Slot>>),
     ) {
-        self.toast.scan::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
+        self.toast.scan_damaged::<()>(keys::DIRECTORY, 0, i32::MAX, snap, false, |key, row| {
             let slot = Slot(key.seq as u32);
-            let entry = decode(slot, row.data());
+            let entry = match row.is_under(key) {
+                true => decode(slot, row.data()),
+                false => Err(misplaced(row.key())),
+            };
             visit(slot, entry.as_ref().map_err(|_| written_for(row.data()).ok().flatten()));
             ControlFlow::Continue(())
         });
@@ -201,9 +214,11 @@ impl Directory {
         let look = |snap| {
             let row = self.toast.find_at_or_before(upto, snap)?;
             let slot = Slot(row.key.seq as u32);
-            let found = self
-                .remember(slot, row.place, row.xmin, &row.data)
-                .unwrap_or_else(|e| self.raise_damaged(slot, &e));
+            let found = match row.key_is_damaged {
+                true => Err(Error::corrupt("its key is damaged")),
+                false => self.remember(slot, row.place, row.xmin, &row.data),
+            };
+            let found = found.unwrap_or_else(|e| self.raise_damaged(slot, &e));
             covers(found.slot, found.entry.blocks).then_some(found)
         };
         // An offload, a load or VACUUM may replace the row while we look, see `tombstones::again`. An MVCC
@@ -288,6 +303,11 @@ pub fn damaged_row(table: Rel, slot: Slot) -> String {
     format!("directory row {} of table \"{}\" is damaged", slot.0, table.name())
 }
 
+/// Why a directory row that the index leads to is damaged: it has this key.
+fn misplaced(key: ChunkKey) -> Error {
+    Error::corrupt(format!("its key says ({}, {})", key.id, key.seq))
+}
+
 /// Bytes of the note of a row's slot.
 const NOTE: usize = 8;
 
@@ -320,6 +340,13 @@ fn written_for(data: &[u8]) -> firn_format::Result<Option<Slot>> {
         true => Ok(Some(slot)),
         false => Err(Error::corrupt("the note of a directory row's slot does not match")),
     }
+}
+
+/// The slot of the directory row that these data are, whatever the row's key says; None of one that has no note of it, and
+/// of anything else.
+pub fn directory_row_of(data: &[u8]) -> Option<Slot> {
+    let slot = written_for(data).ok()??;
+    DirectoryEntry::decode(body(data)).is_ok().then_some(slot)
 }
 
 /// The slot and a checksum of it and the entry.

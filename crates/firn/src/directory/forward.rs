@@ -3,7 +3,7 @@
 //! where it went. Lists live until no snapshot is older than the move.
 
 use super::keys;
-use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
+use crate::pg::toast::{RowView, CHUNK_BYTES, FROZEN_XID};
 use crate::pg::{xact, ChunkKey, Snap, Toast};
 use firn_format::{Slot, Tid};
 use std::ops::ControlFlow;
@@ -32,11 +32,10 @@ pub fn write(toast: &Toast, slot: Slot, origins: &[Tid], cid: u32) {
 /// snapshot does not): who begins now finds the rows where they are. Returns how many rows went.
 pub fn prune(toast: &Toast, oldest: u32) -> usize {
     let mut places = Vec::new();
-    toast.scan::<()>(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), false, |_, row| {
+    each_readable(toast, |row| {
         if row.xmin() == FROZEN_XID || xact::precedes(row.xmin(), oldest) {
             places.push(row.place());
         }
-        ControlFlow::Continue(())
     });
     if places.is_empty() {
         return 0;
@@ -51,13 +50,23 @@ pub fn prune(toast: &Toast, oldest: u32) -> usize {
 /// Rows in lists of moves that some snapshot does not see (`oldest` as above).
 pub fn rows_not_outlived(toast: &Toast, oldest: u32) -> u64 {
     let mut rows = 0;
-    toast.scan::<()>(keys::FORWARDING, i32::MIN, i32::MAX, Snap::self_snap(), false, |_, row| {
+    each_readable(toast, |row| {
         if row.xmin() != FROZEN_XID && !xact::precedes(row.xmin(), oldest) {
             rows += (row.data().len() / ENTRY) as u64;
         }
-        ControlFlow::Continue(())
     });
     rows
+}
+
+/// Visit the parts of all lists but those whose keys are damaged, for VACUUM, which leaves such a one where it is.
+fn each_readable(toast: &Toast, mut visit: impl FnMut(&RowView)) {
+    let (low, high) = (i32::MIN, i32::MAX);
+    toast.scan_damaged::<()>(keys::FORWARDING, low, high, Snap::self_snap(), false, |key, row| {
+        if row.is_under(key) {
+            visit(row);
+        }
+        ControlFlow::Continue(())
+    });
 }
 
 fn key(slot: Slot, part: usize) -> ChunkKey {

@@ -20,8 +20,16 @@ pub const CLEANED: u32 = 7;
 pub const CHUNKS: u32 = 100;
 /// First id of tombstones.
 pub const TOMBSTONES: u32 = 12_000;
+/// The id of the last row's.
+pub const LAST_TOMBSTONES: u32 =
+    TOMBSTONES + (((1u64 << 31) * firn_format::ROWS_PER_BLOCK as u64) >> 32) as u32;
 /// Last id that is ours.
 pub const LAST: u32 = 16_383;
+
+/// A row has this id neither from us nor from PostgreSQL.
+pub fn is_nobodys(id: u32) -> bool {
+    !matches!(id, DIRECTORY..=CLEANED | CHUNKS..=LAST_TOMBSTONES) && id <= LAST
+}
 
 /// Rows under this id are overwritten in place: who reads one that may be another transaction's work under
 /// way copies it under its page's lock.

@@ -5,7 +5,7 @@ use super::keys;
 use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::{seq_of, unsigned_of, RowView};
 use crate::pg::{error, guc, ChunkKey, Kind, Snap, SnapKind, Toast};
-use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
+use firn_format::{DeleteVector, Error, Slot, Tid, Tombstone, TombstoneState};
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 
@@ -40,7 +40,7 @@ pub fn tid_of(key: ChunkKey) -> Option<Tid> {
 pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
     let key = key_of(tid);
     let look = || {
-        toast.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
+        toast.scan_damaged(key.id, key.seq, key.seq, snap, false, |key, row| {
             ControlFlow::Break(stone(toast, key, row))
         })
     };
@@ -57,7 +57,7 @@ pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
 fn again<T>(toast: &Toast, key: ChunkKey, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..LOOKS {
         let found = look();
-        if found.is_some() || toast.find(key, Snap::any()).is_none() {
+        if found.is_some() || toast.find_damaged(key, Snap::any()).is_none() {
             return found;
         }
     }
@@ -79,7 +79,7 @@ fn look_to_lock(toast: &Toast, key: ChunkKey) -> Option<(Stone, u32)> {
     let mut dirty = DirtySnap::new();
     let snap = dirty.snap();
     let mut tombstone = None;
-    let anchor = toast.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
+    let anchor = toast.scan_damaged(key.id, key.seq, key.seq, snap, false, |key, row| {
         let (writer, _) = snap.dirty_found();
         let stone = stone(toast, key, row);
         if stone.tombstone.state == TombstoneState::Anchor {
@@ -104,7 +104,11 @@ pub fn is_anchor(data: &[u8]) -> bool {
     Tombstone::decode(data).is_ok_and(|t| t.state == TombstoneState::Anchor)
 }
 
-fn decode(row: &RowView) -> firn_format::Result<Stone> {
+fn decode(key: ChunkKey, row: &RowView) -> firn_format::Result<Stone> {
+    if !row.is_under(key) {
+        let own = row.key();
+        return Err(Error::corrupt(format!("its key says ({}, {})", own.id, own.seq)));
+    }
     let tombstone = Tombstone::decode(row.data())?;
     Ok(Stone {
         place: row.place(),
@@ -117,7 +121,7 @@ fn decode(row: &RowView) -> firn_format::Result<Stone> {
 
 /// The tombstone or anchor that a row is. Raises when it is damaged: whether the stripe's row lives is not known then.
 fn stone(toast: &Toast, key: ChunkKey, row: &RowView) -> Stone {
-    decode(row).unwrap_or_else(|e| {
+    decode(key, row).unwrap_or_else(|e| {
         let of = match tid_of(key) {
             Some(tid) => format!("the tombstone of row ({},{}) is damaged", tid.block, tid.offset),
             None => "a tombstone is damaged".to_owned(),
@@ -151,8 +155,8 @@ pub fn each_readable(
     snap: Snap,
     mut visit: impl FnMut(u32, Stone),
 ) {
-    within(toast, slot, 0..rows, snap, |_, row, at| {
-        if let Ok(stone) = decode(row) {
+    within(toast, slot, 0..rows, snap, |key, row, at| {
+        if let Ok(stone) = decode(key, row) {
             visit(at, stone);
         }
         ControlFlow::Continue(())
@@ -169,7 +173,7 @@ fn within(
 ) {
     let base = Tid::of(slot, 0).linear();
     for (from, low, high) in spans(slot, rows) {
-        let ended = toast.scan(low.id, low.seq, high.seq, snap, false, |key, row| {
+        let ended = toast.scan_damaged(low.id, low.seq, high.seq, snap, false, |key, row| {
             let linear = (from >> 32 << 32) | u64::from(unsigned_of(key.seq));
             guc::crash_point("tombstone-seen");
             visit(key, row, (linear - base) as u32)

@@ -147,7 +147,8 @@ fn text(raw: *mut core::ffi::c_char) -> String {
 /// Developer setting for crash tests: when `firn.crash_point` names this point, the backend kills
 /// itself as `kill -9` would, and PostgreSQL restarts from its log. With `+wal` behind the name all that
 /// was logged so far reaches the disk before; without, what was logged last is lost. With `#3` behind that, the third
-/// time that it comes there. With `+stop` behind the name it is not killed, but stops until it is told to go on.
+/// time that it comes there. With `+stop` behind the name it is not killed, but stops until it is told to go on. Other words do nothing: a
+/// test that misspells one does not do another's work.
 pub fn crash_point(name: &str) {
     // SAFETY: as above; kill on ourselves.
     unsafe {
@@ -163,10 +164,16 @@ pub fn crash_point(name: &str) {
             if times.parse() != Ok(REACHED) {
                 return;
             }
-            if how == "wal" {
-                super::wal::flush_all();
-            }
-            libc_kill(std::process::id() as i32, if how == "stop" { SIGSTOP } else { SIGKILL });
+            let signal = match how {
+                "" => SIGKILL,
+                "wal" => {
+                    super::wal::flush_all();
+                    SIGKILL
+                }
+                "stop" => SIGSTOP,
+                _ => return,
+            };
+            libc_kill(std::process::id() as i32, signal);
         }
     }
 }

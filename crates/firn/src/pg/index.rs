@@ -379,7 +379,10 @@ pub(super) unsafe fn validate(
         state: (&raw mut missing).cast(),
         scan: std::ptr::null_mut(),
     };
-    super::Toast::lock(Rel::of(table));
+    // A unique one looks at rows of equal keys, see `lock::before_indexes`.
+    if (*info).ii_Unique {
+        super::Toast::lock(Rel::of(table));
+    }
     // The row store under this very snapshot, then the stripes.
     let scan = super::ext::guarded(|| {
         super::tableam_scan::begin(

@@ -8,7 +8,8 @@
 
 use super::index::{Build, Builder, KnownTids};
 use super::snapshot::Snap;
-use super::toast::{fill_keys, tid_of};
+use super::toast::tid_of;
+use super::toast_scan::fill_keys;
 use pgrx::pg_sys;
 
 /// Insert the entries that `index` lacks of the rows that `snapshot` sees.

@@ -12,8 +12,9 @@ const MOST_LEVELS: usize = 64;
 /// Bytes of a value, and of its text, up to which it is kept as text: of a gigabyte there could be no string.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Bytes of a value up to which its text, whatever is in it, is no gigabyte: a number of twelve can have 131,072 digits.
-const NOT_LOOKED_THROUGH: usize = 64 << 10;
+/// Bytes of a value up to which its text, whatever is in it, is about half of that: with its entry, a number that has 131,072 digits
+/// takes sixteen.
+const NOT_LOOKED_THROUGH: usize = 4 << 10;
 
 /// How much longer than the value its text may be.
 const MOST_GROWTH: usize = 16;

@@ -134,6 +134,15 @@ pub(super) unsafe fn before_indexes(rel: pg_sys::Relation) {
     }
 }
 
+/// This transaction has locked the table to lock or change rows of it, or, as ANALYZE does, to write a note of them.
+pub(super) fn may_write(table: Rel) -> bool {
+    let modes = [pg_sys::RowExclusiveLock, pg_sys::RowShareLock, pg_sys::ShareUpdateExclusiveLock];
+    // SAFETY: looks into the session's own table of locks.
+    modes
+        .into_iter()
+        .any(|mode| unsafe { pg_sys::CheckRelationLockedByMe(table.raw(), mode as i32, false) })
+}
+
 /// Whether this session holds a page or another light lock: nobody can interrupt it, and whoever wants the page stands behind it.
 pub fn holds_light() -> bool {
     // SAFETY: reads a variable.

@@ -184,36 +184,6 @@ impl Rel {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
     }
-    /// It has an exclusion constraint whose index may name rows that have to be looked at: any but a B-tree may.
-    pub fn has_lossy_exclusion(self) -> bool {
-        let excludes = |oid: &u32| {
-            let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
-            // SAFETY: an open index.
-            unsafe {
-                let index = &*index.rel().0;
-                !index.rd_index.is_null()
-                    && (*index.rd_index).indisexclusion
-                    && (*index.rd_rel).relam != pg_sys::BTREE_AM_OID
-            }
-        };
-        super::tableam_ddl::index_oids(self).iter().any(excludes)
-    }
-    /// It has a unique index with expressions. (Exclusion constraints look at the values of such a row where their index may be wrong only,
-    /// and tables that have one of these take no row in bulk.)
-    pub fn has_unique_expressions(self) -> bool {
-        let is_such = |oid: &u32| {
-            let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
-            // SAFETY: an open index.
-            unsafe {
-                let raw = index.rel().0;
-                let form = (*raw).rd_index;
-                !form.is_null()
-                    && (*form).indisunique
-                    && !pg_sys::RelationGetIndexExpressions(raw).is_null()
-            }
-        };
-        super::tableam_ddl::index_oids(self).iter().any(is_such)
-    }
     /// Who reads the table's changes by logical decoding, if anybody does. It takes them off the row store's
     /// log and knows nothing of stripes. Subscribers (pgoutput) get what is published; other plugins get
     /// the changes of all tables that are logged.

@@ -2,7 +2,8 @@
 
 use super::datum::Datum;
 use super::rel::Attribute;
-use super::toast::{clear, raw_tid, tid_of};
+use super::toast::{raw_tid, tid_of};
+use super::toast_scan::clear;
 use super::Rel;
 use firn_format::Tid;
 use pgrx::pg_sys;

@@ -56,6 +56,11 @@ impl Snap {
         }
     }
 
+    /// An index scan by this snapshot keeps no page of a B-tree pinned (IsMVCCSnapshot(), _bt_drop_lock_and_maybe_pin()).
+    pub fn lets_go_of_pages(self) -> bool {
+        matches!(self.kind(), SnapKind::Mvcc | SnapKind::Other)
+    }
+
     /// What is read under this snapshot must be reported to serializable isolation.
     pub fn is_serializable(self) -> bool {
         super::xact::is_serializable() && self.kind() == SnapKind::Mvcc

@@ -26,8 +26,8 @@ pub struct Entry {
 pub enum Led {
     /// Nothing that the snapshot sees.
     Nowhere,
-    /// A visible row of another key.
-    Astray,
+    /// A visible row of another key: this one.
+    Astray(ChunkKey),
     /// A visible row: is it frozen, its bytes, the row's own place, the first of its bytes.
     Row { frozen: bool, bytes: usize, place: Tid, first: u8 },
 }
@@ -179,10 +179,7 @@ impl Rows<'_> {
                 if tid.is_null() {
                     break;
                 }
-                // Both columns are not null and of fixed length, so they follow the header.
-                let words = ((*scan).xs_itup as *const u8).add(INDEX_TUPLE_HEADER) as *const u32;
-                let key = ChunkKey { id: *words, seq: *words.add(1) as i32 };
-                let entry = Entry { key, place: tid_of(&*tid) };
+                let entry = Entry { key: key_of_entry((*scan).xs_itup), place: tid_of(&*tid) };
                 let behind = after.is_none_or(|a| {
                     (entry.key.seq, place_order(entry.place)) > (a.key.seq, place_order(a.place))
                 });
@@ -228,7 +225,7 @@ impl Rows<'_> {
                 if sees(snap, &mut tuple, page.buffer) {
                     let row = RowView { tuple: &mut tuple };
                     led = match row.key() == entry.key {
-                        false => Led::Astray,
+                        false => Led::Astray(row.key()),
                         true => Led::Row {
                             frozen: xmin == super::toast::FROZEN_XID,
                             bytes: row.data().len(),
@@ -255,6 +252,16 @@ impl Rows<'_> {
 }
 
 const INDEX_TUPLE_HEADER: usize = std::mem::size_of::<pg_sys::IndexTupleData>();
+
+/// The key in an entry of a TOAST relation's index.
+///
+/// # Safety
+/// An entry that a scan was asked to return, before the next one.
+pub(super) unsafe fn key_of_entry(entry: pg_sys::IndexTuple) -> ChunkKey {
+    // Both columns are not null and of fixed length, so they follow the header.
+    let words = (entry as *const u8).add(INDEX_TUPLE_HEADER) as *const u32;
+    ChunkKey { id: *words, seq: *words.add(1) as i32 }
+}
 
 fn place_order(place: Tid) -> (u32, u16) {
     (place.block, place.offset)

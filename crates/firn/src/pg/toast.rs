@@ -8,7 +8,6 @@ use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 pub use super::toast_row::RowView;
 use super::{ext, LockMode, Rel};
-use crate::directory::keys::is_overwritten;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
@@ -30,7 +29,10 @@ pub struct ChunkKey {
 /// A row found in the TOAST relation.
 #[derive(Clone, Debug)]
 pub struct ChunkRow {
+    /// As the index has it.
     pub key: ChunkKey,
+    /// The row has another one.
+    pub key_is_damaged: bool,
     /// Where the row is now; a rewrite of the table moves it.
     pub place: Tid,
     /// Inserting transaction as stored (2 when frozen).
@@ -79,6 +81,11 @@ impl Toast {
     /// (zero blocks: during TRUNCATE the index may still hold entries of the emptied heap).
     pub fn open(table: Rel, lock: LockMode) -> Option<Toast> {
         let oid = table.toast_oid()?;
+        // What is made stronger later may have to wait for a REINDEX, which waits for what is held already.
+        let lock = match lock {
+            LockMode::AccessShare if super::lock::may_write(table) => LockMode::RowExclusive,
+            _ => lock,
+        };
         Some(Toast::open_oid(oid, lock))
     }
 
@@ -136,7 +143,7 @@ impl Toast {
         self.rel.rel().raw()
     }
 
-    fn slot(&self) -> *mut pg_sys::TupleTableSlot {
+    pub(super) fn slot(&self) -> *mut pg_sys::TupleTableSlot {
         if self.slot.get().is_null() {
             // SAFETY: the descriptor belongs to the open relation; dropped in drop().
             let slot = unsafe {
@@ -148,179 +155,6 @@ impl Toast {
             self.slot.set(slot);
         }
         self.slot.get()
-    }
-
-    /// Visit the rows `id`, `low..=high` that `snap` sees, in key order (or backwards).
-    ///
-    /// In a serializable transaction, the rows are judged one by one: predicate locks belong on the
-    /// table's rows, not on ours that describe them, which would make neighbours conflict.
-    pub fn scan<B>(
-        &self,
-        id: u32,
-        low: i32,
-        high: i32,
-        snap: Snap,
-        backward: bool,
-        mut visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
-    ) -> Option<B> {
-        let slot = self.slot();
-        let mut found = None;
-        // SAFETY: index and heap are open; scan keys live on the stack across the scan; the row's
-        // bytes are only used while the slot holds its buffer pin.
-        unsafe {
-            let index = *self.indexes.add(self.valid);
-            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
-            let n = fill_keys(&mut keys, id, low, high);
-            let judge = snap.is_serializable();
-            let copies = may_change(id, snap);
-            let how = if judge { Snap::any() } else { snap };
-            let scan = pg_sys::index_beginscan(self.raw(), index, how.0, n, 0);
-            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
-            let direction = if backward {
-                pg_sys::ScanDirection::BackwardScanDirection
-            } else {
-                pg_sys::ScanDirection::ForwardScanDirection
-            };
-            while pg_sys::index_getnext_slot(scan, direction, slot) {
-                let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
-                let tuple = (*filled).base.tuple;
-                if judge && !self.judge(tuple, (*filled).buffer, snap) {
-                    continue;
-                }
-                let copy = copies.then(|| self.copy(&*tuple, (*filled).buffer));
-                let mut copied = copy.as_ref().map(|(_, tuple)| *tuple);
-                let view = RowView { tuple: copied.as_mut().map_or(tuple, |t| &raw mut *t) };
-                // A scan by an MVCC snapshot lets go of the index's page and trusts that it sees no row that is put at a place which
-                // VACUUM has freed since. Pinned rows everybody sees, at once.
-                let key = view.key();
-                if key.id != id || !(low..=high).contains(&key.seq) {
-                    continue;
-                }
-                if let ControlFlow::Break(b) = visit(key, &view) {
-                    found = Some(b);
-                    break;
-                }
-            }
-            pg_sys::index_endscan(scan);
-            clear(slot);
-        }
-        found
-    }
-
-    /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
-    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
-        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
-        unsafe {
-            let index = *self.indexes.add(self.valid);
-            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-            let bounds = [
-                (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
-                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
-            ];
-            for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
-                let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
-                pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
-            }
-            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
-            pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
-            loop {
-                super::xact::check_for_interrupts();
-                let forward = pg_sys::ScanDirection::ForwardScanDirection;
-                let tid = pg_sys::index_getnext_tid(scan, forward);
-                if tid.is_null() {
-                    break;
-                }
-                visit(tid_of(&*tid));
-            }
-            pg_sys::index_endscan(scan);
-        }
-    }
-
-    /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
-    pub fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
-        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
-        unsafe {
-            let index = *self.indexes.add(self.valid);
-            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
-            let n = fill_keys(&mut keys, id, low, high);
-            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
-            // Those that are known to lead nowhere are not passed over: that may be a long way.
-            (*scan).ignore_killed_tuples = false;
-            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
-            let forward = pg_sys::ScanDirection::ForwardScanDirection;
-            let found = !pg_sys::index_getnext_tid(scan, forward).is_null();
-            pg_sys::index_endscan(scan);
-            found
-        }
-    }
-
-    /// The row under `key` that `snap` sees.
-    pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
-        self.scan(key.id, key.seq, key.seq, snap, false, |_, row| ControlFlow::Break(row.to_row()))
-    }
-
-    /// The row with the greatest sequence number up to `key.seq` that `snap` sees.
-    pub fn find_at_or_before(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
-        self.scan(key.id, i32::MIN, key.seq, snap, true, |_, row| ControlFlow::Break(row.to_row()))
-    }
-
-    /// The row at a remembered place, if it is still the row of `key` and `snap` sees it. The
-    /// visitor gets its bytes.
-    pub fn at<T>(
-        &self,
-        place: Tid,
-        key: ChunkKey,
-        snap: Snap,
-        visit: impl FnOnce(&RowView) -> T,
-    ) -> Option<T> {
-        if !self.has_block(place.block) {
-            return None;
-        }
-        // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
-        unsafe {
-            let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-            tuple.t_self = raw_tid(place);
-            let mut buffer: pg_sys::Buffer = 0;
-            let judge = snap.is_serializable();
-            let how = if judge { Snap::any() } else { snap };
-            if !pg_sys::heap_fetch(self.raw(), how.0, &mut tuple, &mut buffer, false) {
-                return None;
-            }
-            let view = RowView { tuple: &mut tuple };
-            let hit = view.key() == key && (!judge || self.judge(&mut tuple, buffer, snap));
-            let copy = (hit && may_change(key.id, snap)).then(|| self.copy(&tuple, buffer));
-            if let Some((_, copied)) = &copy {
-                tuple = *copied;
-            }
-            let view = RowView { tuple: &mut tuple };
-            let result = hit.then(|| visit(&view));
-            pg_sys::ReleaseBuffer(buffer);
-            result
-        }
-    }
-
-    /// The tuple as it is at one moment; it leads to the words beside it.
-    unsafe fn copy(
-        &self,
-        tuple: &pg_sys::HeapTupleData,
-        buffer: pg_sys::Buffer,
-    ) -> (Vec<u64>, pg_sys::HeapTupleData) {
-        let len = tuple.t_len as usize;
-        let mut words = vec![0u64; len.div_ceil(8)];
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        std::ptr::copy_nonoverlapping(tuple.t_data.cast(), words.as_mut_ptr().cast::<u8>(), len);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        let copy = pg_sys::HeapTupleData { t_data: words.as_mut_ptr().cast(), ..*tuple };
-        (words, copy)
-    }
-
-    /// Does `snap` see the tuple? Conflicts with other serializable transactions are noted.
-    unsafe fn judge(&self, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer, snap: Snap) -> bool {
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        let visible = pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer);
-        pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        visible
     }
 
     pub(super) fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
@@ -506,7 +340,7 @@ impl Toast {
         }
     }
 
-    /// Delete the chunks `first..first + count` of a run.
+    /// Delete the chunks `first..first + count` of a run, but for those whose keys are damaged.
     pub fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32) {
         let mut at = 0;
         while at < count {
@@ -515,8 +349,10 @@ impl Toast {
             let end = (at + 1_024).min(count);
             let mut places = Vec::new();
             let (low, high) = (seq_of(first + at), seq_of(first + end - 1));
-            self.scan::<()>(id, low, high, Snap::self_snap(), false, |_, row| {
-                places.push(row.place());
+            self.scan_damaged::<()>(id, low, high, Snap::self_snap(), false, |key, row| {
+                if row.is_under(key) {
+                    places.push(row.place());
+                }
                 ControlFlow::Continue(())
             });
             for place in places {
@@ -608,13 +444,6 @@ impl Drop for Toast {
     }
 }
 
-/// The row under `id` that `snap` has found may be overwritten by another session while it is looked at. What
-/// an MVCC snapshot sees is committed, and directory rows are completed before that. Intents are overwritten, too, and
-/// not copied: one that is being written tells by its slot what is needed, and nobody asks for its key.
-fn may_change(id: u32, snap: Snap) -> bool {
-    is_overwritten(id) && snap.kind() != super::SnapKind::Mvcc
-}
-
 /// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.
 pub fn seq_of(unsigned: u32) -> i32 {
     (unsigned ^ 0x8000_0000) as i32
@@ -637,34 +466,4 @@ impl BulkInsert {
         // SAFETY: made in new().
         unsafe { pg_sys::FreeBulkInsertState(self.0) }
     }
-}
-
-pub(super) unsafe fn fill_keys(
-    keys: &mut [pg_sys::ScanKeyData; 3],
-    id: u32,
-    low: i32,
-    high: i32,
-) -> i32 {
-    let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
-        pg_sys::ScanKeyInit(
-            &mut keys[n],
-            column,
-            strategy as u16,
-            pg_sys::Oid::from(function),
-            value,
-        );
-    };
-    let equal = pg_sys::BTEqualStrategyNumber;
-    add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(pg_sys::Oid::from(id)));
-    if low == high {
-        add(1, 2, equal, pg_sys::F_INT4EQ, pg_sys::Datum::from(low));
-        return 2;
-    }
-    add(1, 2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, pg_sys::Datum::from(low));
-    add(2, 2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT4LE, pg_sys::Datum::from(high));
-    3
-}
-
-pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    ext::guarded(|| ext::direct::ExecClearTuple(slot))
 }

@@ -97,9 +97,15 @@ impl RowView {
             true => unsafe { pg_sys::HeapTupleHeaderGetCmin((*self.tuple).t_data) },
         }
     }
-    pub fn to_row(&self) -> ChunkRow {
+    /// It has the key by which the index has led to it; otherwise it is damaged.
+    pub fn is_under(&self, key: ChunkKey) -> bool {
+        self.key() == key
+    }
+    /// The row, found by `key`.
+    pub fn to_row(&self, key: ChunkKey) -> ChunkRow {
         ChunkRow {
-            key: self.key(),
+            key,
+            key_is_damaged: !self.is_under(key),
             place: self.place(),
             xmin: self.xmin(),
             data: self.data().to_vec(),

@@ -141,11 +141,11 @@ fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> Option<Rc<TupleSize>> {
     if total <= guc::bulk_threshold() || table.toast_oid().is_none() {
         return None;
     }
-    // Who decodes is told of rows in the row store only. A rollback may forget a first stripe. And who checks a constraint again by a
+    // Who decodes is told of rows in the row store only. A rollback may forget a first stripe. And who looks for a conflict by a
     // row's values, before he waits for who is inserting it, finds none while the row is only collected.
     stripes.unwrap_or_else(|| {
         let none = table.decoded_by().is_some()
-            || table.has_lossy_exclusion()
+            || table.conflicts_need_values()
             || is_forgotten_by_rollback(table);
         let found = (!none).then(|| Rc::new(TupleSize::of(table)));
         STATE.with_borrow_mut(|state| {

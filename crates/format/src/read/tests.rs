@@ -345,6 +345,23 @@ fn metadata_is_small_beside_values_without_bound() {
     }
 }
 
+/// Bytes are no text: those that are a last character's have successors.
+#[test]
+fn bytes_keep_their_bounds() {
+    let spec = ColumnSpec {
+        field_id: 1,
+        name: "v".to_owned(),
+        kind: ColumnKind::Bytes,
+        type_name: "bytea".to_owned(),
+    };
+    let mut w = StripeWriter::new(vec![spec], WriteOptions::default());
+    for _ in 0..10 {
+        w.column_mut(0).push_bytes(&[0x7F; 100]);
+        w.end_row();
+    }
+    assert!(meta_of(&w.encode().unwrap()).page_zone(0, 0).is_some());
+}
+
 /// Read everything that can be reached; only panics matter.
 fn read_all(bytes: &[u8], meta_offset: u64) {
     let Some(tail) = bytes.get(meta_offset as usize..) else { return };

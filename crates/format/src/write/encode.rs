@@ -97,17 +97,21 @@ fn parquet_type(spec: &ColumnSpec) -> Result<Type> {
     builder.build().map_err(failed)
 }
 
-/// Some value begins with nothing but what has no successor of its length: bytes of 0xFF, or such characters.
-fn has_unbounded(values: &ColumnBuilder) -> bool {
+/// Some value begins with nothing but what has no successor of its length: bytes of 0xFF, or, in text, such characters.
+fn has_unbounded(kind: ColumnKind, values: &ColumnBuilder) -> bool {
     let Data::Bytes(values) = &values.data else { return false };
     let is_last = |c| matches!(c, '\u{7f}' | '\u{7ff}' | '\u{d7ff}' | '\u{ffff}' | '\u{10ffff}');
+    let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|t| t.chars().all(is_last));
     let is_unbounded = |value: &[u8]| {
         let Some(first) = value.get(..STATISTICS_BYTES) else { return false };
-        let is_text =
-            |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|t| t.chars().all(is_last));
-        // Parquet cuts text between characters.
-        first.iter().all(|b| *b == 0xFF)
-            || (STATISTICS_BYTES - 3..=STATISTICS_BYTES).any(|end| is_text(&first[..end]))
+        match first[0] {
+            0xFF => first.iter().all(|b| *b == 0xFF),
+            // What those characters begin with. Parquet cuts text between characters.
+            0x7F | 0xDF | 0xED | 0xEF | 0xF4 if kind == ColumnKind::Text => {
+                (STATISTICS_BYTES - 3..=STATISTICS_BYTES).any(|end| is_text(&first[..end]))
+            }
+            _ => false,
+        }
     };
     (0..values.len()).any(|row| is_unbounded(values.get(row)))
 }
@@ -153,7 +157,7 @@ fn properties(
         .set_statistics_enabled(EnabledStatistics::Page);
     for ((c, choice), values) in columns.iter().zip(choices).zip(builders) {
         let path = ColumnPath::new(vec![c.name.clone()]);
-        if has_unbounded(values) {
+        if has_unbounded(c.kind, values) {
             // Parquet would keep the values whole where it cannot round a maximum up.
             let none = EnabledStatistics::None;
             builder = builder.set_column_statistics_enabled(path.clone(), none);

@@ -30,6 +30,8 @@ pub struct Facts {
     pub left_over: Vec<(u32, String)>,
     /// The index lacks entries, or has wrong ones, or cannot be read.
     pub index_is_damaged: bool,
+    /// Either entries of the index are damaged or the keys of rows: an index that is built anew would take the rows' word.
+    pub keys_are_doubtful: bool,
     /// All directory rows could be read, so that what they do not name belongs to nothing.
     pub directory_is_whole: bool,
     pub wasted: Vec<Wasted>,
@@ -82,7 +84,10 @@ pub fn plan(facts: &Facts) -> Vec<Step> {
         steps.push(remove(facts, *wasted));
     }
     // A unique index can be built once no key comes twice.
-    if !best.usable || facts.index_is_damaged {
+    if facts.keys_are_doubtful {
+        let why = "it, or the keys of the rows that it leads to, are damaged: restore the table from a backup or standby";
+        steps.push(Step::Cannot { object: format!("index {}", best.name), why: why.to_owned() });
+    } else if !best.usable || facts.index_is_damaged {
         steps.push(Step::RebuildIndex { oid: best.oid, name: best.name.clone() });
     }
     for (object, problem) in &facts.damage {
@@ -98,7 +103,7 @@ fn remove(facts: &Facts, wasted: Wasted) -> Step {
         Waste::Double if matches!(class, Class::Intent | Class::Counted) => None,
         Waste::Double => Some("which of them is right is not known; dump and restore the table"),
         Waste::Orphan if !facts.directory_is_whole => {
-            Some("a directory row that cannot be read may name them")
+            Some("a directory row that cannot be read or found may name them")
         }
         Waste::Orphan | Waste::Stale => None,
     };
@@ -167,6 +172,7 @@ impl Facts {
             .collect();
         self.index_is_damaged =
             survey.unindexed() > 0 || survey.astray > 0 || !survey.index_trouble.is_empty();
+        self.keys_are_doubtful = survey.doubtful > 0;
         self.directory_is_whole = survey.is_complete();
         for (class, _) in CLASSES {
             let at = class as usize;
@@ -238,6 +244,15 @@ mod tests {
             let facts = Facts { wasted: vec![wasted(class, Waste::Double)], ..whole() };
             assert!(!plan(&facts)[0].can_be_done(), "{class:?}");
         }
+    }
+
+    #[test]
+    fn an_index_that_may_be_right_is_not_built_anew() {
+        let mut facts = Facts { index_is_damaged: true, ..whole() };
+        assert_eq!(plan(&facts), vec![Step::RebuildIndex { oid: 1, name: "i1".into() }]);
+        facts.keys_are_doubtful = true;
+        let steps = plan(&facts);
+        assert!(steps.len() == 1 && !steps[0].can_be_done(), "{steps:?}");
     }
 
     #[test]

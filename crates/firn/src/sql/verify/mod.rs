@@ -81,6 +81,10 @@ pub fn check_contents(table: Rel, survey: &Survey, progress: &Progress, report: 
 fn report_structure(survey: &Survey, toast: u32, name: &str, report: Report<'_>) {
     let rows_of = format!("TOAST relation of {name}");
     report_toast_indexes(survey, toast, &rows_of, report);
+    if survey.strangers > 0 {
+        let text = format!("{} of its rows have keys that nobody gives", survey.strangers);
+        report("error", &rows_of, &text);
+    }
     for (class, what) in CLASSES {
         let doubled = survey.doubled[class as usize];
         if doubled > 0 {
@@ -135,6 +139,10 @@ fn report_toast_indexes(survey: &Survey, toast: u32, rows_of: &str, report: Repo
     if survey.astray > 0 {
         let text = format!("{} of its entries lead to rows of another key", survey.astray);
         report("error", &format!("index of {rows_of}"), &text);
+    }
+    if survey.doubtful > 0 {
+        let text = format!("the keys of {} of its rows may be damaged", survey.doubtful);
+        report("error", rows_of, &text);
     }
     let unindexed = survey.unindexed();
     if unindexed > 0 {
@@ -233,8 +241,13 @@ fn check_addresses(survey: &Survey, at: usize, name: &str, report: Report<'_>) {
 }
 
 impl Survey {
-    /// All directory rows are known, so what they do not name belongs to nothing.
+    /// All directory rows are known, so what they do not name belongs to nothing. Where a row's key may be damaged, it may be one of
+    /// them.
     pub fn is_complete(&self) -> bool {
-        self.unreadable_pages.is_empty() && self.unreadable_entries.is_empty()
+        let keys_are_sound = self.by_key && self.astray == 0 && self.unindexed() == 0;
+        keys_are_sound
+            && self.strangers == 0
+            && self.unreadable_pages.is_empty()
+            && self.unreadable_entries.is_empty()
     }
 }

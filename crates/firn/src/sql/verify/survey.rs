@@ -1,7 +1,7 @@
 //! What lies in a table's TOAST relation, row by row, and what of it belongs to nothing: once by page, which
 //! needs no index, and once by key, through the index. Both under one snapshot, so that they must agree.
 
-use crate::directory::{chunks, decode_row, keys, Found};
+use crate::directory::{chunks, decode_row, directory_row_of, keys, Found};
 use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
@@ -102,6 +102,10 @@ pub struct Survey {
     pub doubled: [u64; CLASSES.len()],
     /// Entries that lead to a row of another key.
     pub astray: u64,
+    /// Those among them whose row no entry of its own key leads to: either the entry is damaged or the row's key.
+    pub doubtful: u64,
+    /// Visible rows of ids that nobody gives.
+    pub strangers: u64,
     /// Rows that belong to no living stripe.
     pub orphans: [Tally; CLASSES.len()],
     /// Forwarding lists older than any snapshot.
@@ -147,6 +151,7 @@ struct Part {
     unreadable: Vec<(u32, String)>,
     allocated: Option<(u64, u64)>,
     counts: [u64; CLASSES.len()],
+    strangers: u64,
 }
 
 fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
@@ -163,10 +168,13 @@ fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
                 let class = Class::of(met.key.id);
                 part.counts[class as usize] +=
                     u64::from(!is_anchor(class, met.row.data().first().copied()));
+                part.strangers += u64::from(keys::is_nobodys(met.key.id));
                 match class {
                     Class::Directory => part.directory_row(met.key, met.row),
-                    Class::Allocation => part.allocated = allocated(met.row.data()),
-                    _ => (),
+                    _ => part.displaced(met.key, met.row),
+                }
+                if class == Class::Allocation {
+                    part.allocated = allocated(met.row.data());
                 }
             });
             part
@@ -200,7 +208,11 @@ impl Part {
     fn directory_row(&mut self, key: ChunkKey, row: &crate::pg::toast::RowView) {
         let slot = key.seq as u32;
         match decode_row(Slot(slot), row.data()) {
-            Err(e) => self.unreadable.push((slot, e.to_string())),
+            // Under another's slot it is that one's.
+            Err(e) => {
+                let of = directory_row_of(row.data()).map_or(slot, |of| of.0);
+                self.unreadable.push((of, e.to_string()));
+            }
             Ok(entry) if entry.state == EntryState::Live => self.stripes.push(Found {
                 slot: Slot(slot),
                 entry: Rc::new(entry),
@@ -210,10 +222,18 @@ impl Part {
             Ok(_) => (),
         }
     }
+
+    /// A row of another class may be a directory row whose key is damaged.
+    fn displaced(&mut self, key: ChunkKey, row: &crate::pg::toast::RowView) {
+        if let Some(slot) = directory_row_of(row.data()) {
+            self.unreadable.push((slot.0, format!("its key says ({}, {})", key.id, key.seq)));
+        }
+    }
 }
 
 impl Survey {
     fn add(&mut self, part: Part) {
+        self.strangers += part.strangers;
         self.stripes.extend(part.stripes);
         self.unreadable_entries.extend(part.unreadable);
         self.allocated = self.allocated.or(part.allocated);
@@ -303,7 +323,12 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
                 Led::Nowhere => (),
                 // Read at two moments: VACUUM may have removed the entry meanwhile, and a row that is frozen from its
                 // begin, which all snapshots see, may have its place.
-                Led::Astray => survey.astray += u64::from(is_there(toast, index, *entry, &ring)),
+                Led::Astray(own) if is_there(toast, index, *entry, &ring) => {
+                    let of_its_own = Entry { key: own, ..*entry };
+                    survey.astray += 1;
+                    survey.doubtful += u64::from(!is_there(toast, index, of_its_own, &ring));
+                }
+                Led::Astray(_) => (),
                 Led::Row { place, .. } if last == Some((entry.key, place)) => {
                     survey.astray += 1;
                 }

@@ -1,0 +1,303 @@
+//! Finding rows of a TOAST relation by their keys. Where a row has another key than the index leads to it by, it is found out
+//! whether it is damaged or another row at a place that was given out again.
+
+use super::snapshot::Snap;
+use super::survey::key_of_entry;
+use super::toast::{raw_tid, tid_of, ChunkKey, ChunkRow, RowView, Toast};
+use super::{error, ext, Kind};
+use crate::directory::keys::is_overwritten;
+use firn_format::Tid;
+use pgrx::pg_sys;
+use std::ops::ControlFlow;
+
+impl Toast {
+    /// Visit the rows `id`, `low..=high` that `snap` sees, in key order (or backwards). Raises when the key of one is damaged.
+    pub fn scan<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Snap,
+        backward: bool,
+        mut visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
+    ) -> Option<B> {
+        self.scan_damaged(id, low, high, snap, backward, |key, row| {
+            if !row.is_under(key) {
+                self.raise_damaged_key(key, row);
+            }
+            visit(key, row)
+        })
+    }
+
+    fn raise_damaged_key(&self, key: ChunkKey, row: &RowView) -> ! {
+        let (own, Tid { block, offset }) = (row.key(), row.place());
+        error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", self.rel().oid()))
+            .detail(format!(
+                "The index leads to ({block},{offset}) by the key ({}, {}), the row says ({}, {}).",
+                key.id, key.seq, own.id, own.seq
+            ))
+            .hint("Run firn.check() on the table; restore it from a backup or standby.")
+            .raise()
+    }
+
+    /// As [`Toast::scan`] for those who can do without a row whose key is damaged, or have more to say of it: it is visited under the
+    /// key that the index has, and [`RowView::is_under`] denies that.
+    ///
+    /// In a serializable transaction, the rows are judged one by one: predicate locks belong on the
+    /// table's rows, not on ours that describe them, which would make neighbours conflict.
+    pub fn scan_damaged<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Snap,
+        backward: bool,
+        mut visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
+    ) -> Option<B> {
+        let slot = self.slot();
+        let mut found = None;
+        // SAFETY: index and heap are open; scan keys live on the stack across the scan; the row's
+        // bytes are only used while the slot holds its buffer pin.
+        unsafe {
+            let index = self.valid_index().raw();
+            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
+            let n = fill_keys(&mut keys, id, low, high);
+            let judge = snap.is_serializable();
+            let copies = may_change(id, snap);
+            let how = if judge { Snap::any() } else { snap };
+            let scan = pg_sys::index_beginscan(self.raw(), index, how.0, n, 0);
+            // Where several keys are asked for, the entries themselves tell which of them a row should have. (For whoever scans by an MVCC
+            // snapshot that would mean to keep hold of the index's pages, too.)
+            let has_entries = low != high && !how.lets_go_of_pages();
+            (*scan).xs_want_itup = has_entries;
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+            let direction = if backward {
+                pg_sys::ScanDirection::BackwardScanDirection
+            } else {
+                pg_sys::ScanDirection::ForwardScanDirection
+            };
+            while pg_sys::index_getnext_slot(scan, direction, slot) {
+                let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
+                let tuple = (*filled).base.tuple;
+                if judge && !self.judge(tuple, (*filled).buffer, snap) {
+                    continue;
+                }
+                let copy = copies.then(|| self.copy(&*tuple, (*filled).buffer));
+                let mut copied = copy.as_ref().map(|(_, tuple)| *tuple);
+                let view = RowView { tuple: copied.as_mut().map_or(tuple, |t| &raw mut *t) };
+                let own = view.key();
+                let (id, low, high) = match has_entries.then(|| key_of_entry((*scan).xs_itup)) {
+                    Some(entry) => (entry.id, entry.seq, entry.seq),
+                    None => (id, low, high),
+                };
+                let is_asked_for = own.id == id && (low..=high).contains(&own.seq);
+                let key = match is_asked_for {
+                    true => Some(own),
+                    false => self.key_by_index(view.place(), id, low, high),
+                };
+                let Some(key) = key else { continue };
+                if let ControlFlow::Break(b) = visit(key, &view) {
+                    found = Some(b);
+                    break;
+                }
+            }
+            pg_sys::index_endscan(scan);
+            clear(slot);
+        }
+        found
+    }
+
+    /// By which key of `id`, `low..=high` the index leads to the row at `place`, which was found to have another; None when it does
+    /// not any more.
+    ///
+    /// A scan by an MVCC snapshot lets go of the index's page and trusts that it sees no row that is put at a place which VACUUM has
+    /// freed since. Pinned rows everybody sees, at once. But no place is given out again as long as the index has an entry of it, and this
+    /// scan, which is by no such snapshot, keeps hold of the entry while it looks at the row.
+    unsafe fn key_by_index(&self, place: Tid, id: u32, low: i32, high: i32) -> Option<ChunkKey> {
+        let slot = pg_sys::MakeSingleTupleTableSlot(
+            self.rel().tupdesc(),
+            &raw const pg_sys::TTSOpsBufferHeapTuple,
+        );
+        let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
+        let n = fill_keys(&mut keys, id, low, high);
+        let index = self.valid_index().raw();
+        let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
+        (*scan).xs_want_itup = true;
+        pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+        let forward = pg_sys::ScanDirection::ForwardScanDirection;
+        let mut found = None;
+        while found.is_none() && pg_sys::index_getnext_slot(scan, forward, slot) {
+            super::xact::check_for_interrupts();
+            let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+            let (key, row) = (key_of_entry((*scan).xs_itup), RowView::of(tuple));
+            found = (row.place() == place && !row.is_under(key)).then_some(key);
+        }
+        pg_sys::index_endscan(scan);
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+        found
+    }
+
+    /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
+    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
+        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
+        unsafe {
+            let index = self.valid_index().raw();
+            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+            let bounds = [
+                (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
+                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
+            ];
+            for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
+                let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
+                pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+            }
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
+            loop {
+                super::xact::check_for_interrupts();
+                let forward = pg_sys::ScanDirection::ForwardScanDirection;
+                let tid = pg_sys::index_getnext_tid(scan, forward);
+                if tid.is_null() {
+                    break;
+                }
+                visit(tid_of(&*tid));
+            }
+            pg_sys::index_endscan(scan);
+        }
+    }
+
+    /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
+    pub fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
+        // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
+        unsafe {
+            let index = self.valid_index().raw();
+            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
+            let n = fill_keys(&mut keys, id, low, high);
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
+            // Those that are known to lead nowhere are not passed over: that may be a long way.
+            (*scan).ignore_killed_tuples = false;
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            let found = !pg_sys::index_getnext_tid(scan, forward).is_null();
+            pg_sys::index_endscan(scan);
+            found
+        }
+    }
+
+    /// The row under `key` that `snap` sees. Raises when its key is damaged.
+    pub fn find(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
+        self.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
+            ControlFlow::Break(row.to_row(key))
+        })
+    }
+
+    /// As [`Toast::find`], but one whose key is damaged says so.
+    pub fn find_damaged(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
+        self.scan_damaged(key.id, key.seq, key.seq, snap, false, |key, row| {
+            ControlFlow::Break(row.to_row(key))
+        })
+    }
+
+    /// The row with the greatest sequence number up to `key.seq` that `snap` sees, or one that says that its key is damaged.
+    pub fn find_at_or_before(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
+        self.scan_damaged(key.id, i32::MIN, key.seq, snap, true, |key, row| {
+            ControlFlow::Break(row.to_row(key))
+        })
+    }
+
+    /// The row at a remembered place, if it is still the row of `key` and `snap` sees it. The
+    /// visitor gets its bytes.
+    pub fn at<T>(
+        &self,
+        place: Tid,
+        key: ChunkKey,
+        snap: Snap,
+        visit: impl FnOnce(&RowView) -> T,
+    ) -> Option<T> {
+        if !self.has_block(place.block) {
+            return None;
+        }
+        // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
+        unsafe {
+            let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+            tuple.t_self = raw_tid(place);
+            let mut buffer: pg_sys::Buffer = 0;
+            let judge = snap.is_serializable();
+            let how = if judge { Snap::any() } else { snap };
+            if !pg_sys::heap_fetch(self.raw(), how.0, &mut tuple, &mut buffer, false) {
+                return None;
+            }
+            let view = RowView { tuple: &mut tuple };
+            let hit = view.key() == key && (!judge || self.judge(&mut tuple, buffer, snap));
+            let copy = (hit && may_change(key.id, snap)).then(|| self.copy(&tuple, buffer));
+            if let Some((_, copied)) = &copy {
+                tuple = *copied;
+            }
+            let view = RowView { tuple: &mut tuple };
+            let result = hit.then(|| visit(&view));
+            pg_sys::ReleaseBuffer(buffer);
+            result
+        }
+    }
+
+    /// The tuple as it is at one moment; it leads to the words beside it.
+    unsafe fn copy(
+        &self,
+        tuple: &pg_sys::HeapTupleData,
+        buffer: pg_sys::Buffer,
+    ) -> (Vec<u64>, pg_sys::HeapTupleData) {
+        let len = tuple.t_len as usize;
+        let mut words = vec![0u64; len.div_ceil(8)];
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        std::ptr::copy_nonoverlapping(tuple.t_data.cast(), words.as_mut_ptr().cast::<u8>(), len);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+        let copy = pg_sys::HeapTupleData { t_data: words.as_mut_ptr().cast(), ..*tuple };
+        (words, copy)
+    }
+
+    /// Does `snap` see the tuple? Conflicts with other serializable transactions are noted.
+    unsafe fn judge(&self, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer, snap: Snap) -> bool {
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        let visible = pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer);
+        pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
+        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+        visible
+    }
+}
+
+/// The row under `id` that `snap` has found may be overwritten by another session while it is looked at. What
+/// an MVCC snapshot sees is committed, and directory rows are completed before that. Intents are overwritten, too, and
+/// not copied: one that is being written tells by its slot what is needed, and nobody asks for its key.
+fn may_change(id: u32, snap: Snap) -> bool {
+    is_overwritten(id) && snap.kind() != super::SnapKind::Mvcc
+}
+
+pub(super) unsafe fn fill_keys(
+    keys: &mut [pg_sys::ScanKeyData; 3],
+    id: u32,
+    low: i32,
+    high: i32,
+) -> i32 {
+    let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
+        pg_sys::ScanKeyInit(
+            &mut keys[n],
+            column,
+            strategy as u16,
+            pg_sys::Oid::from(function),
+            value,
+        );
+    };
+    let equal = pg_sys::BTEqualStrategyNumber;
+    add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(pg_sys::Oid::from(id)));
+    if low == high {
+        add(1, 2, equal, pg_sys::F_INT4EQ, pg_sys::Datum::from(low));
+        return 2;
+    }
+    add(1, 2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, pg_sys::Datum::from(low));
+    add(2, 2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT4LE, pg_sys::Datum::from(high));
+    3
+}
+
+pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
+    ext::guarded(|| ext::direct::ExecClearTuple(slot))
+}
