@@ -65,8 +65,11 @@ pub struct Terms {
     pub no_tablespaces: bool,
     pub no_table_access_method: bool,
     pub clean: bool,
+    #[serde(default)]
     pub if_exists: bool,
+    #[serde(default)]
     pub strict_names: bool,
+    #[serde(default)]
     pub row_security: bool,
     pub disable_triggers: bool,
     /// Who switches them off, if it is not who restores.

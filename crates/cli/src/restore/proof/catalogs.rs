@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::pg::{quote_ident, Connection};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
+use crate::report::Event;
 use crate::restore::together::together;
 use crate::restore::Job;
 use std::collections::HashSet;
@@ -214,7 +215,15 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
             if job.stop.is_set() {
                 return Err(super::cancelled());
             }
-            let found = found?;
+            // A catalog that the role may not read.
+            let found = match found {
+                Err(e) if e.sqlstate.as_deref() == Some("42501") => {
+                    let note = format!("some objects were not looked for: {}", e.message);
+                    job.watch.event(&Event::Note(&note));
+                    continue;
+                }
+                found => found?,
+            };
             wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         }
         look_up_by_index(connection, false)

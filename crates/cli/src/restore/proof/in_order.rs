@@ -34,9 +34,9 @@ fn settings(options: &Options, local: bool) -> Vec<u8> {
     let scope = if local { "LOCAL " } else { "" };
     let mut sql =
         format!("SET {scope}SESSION AUTHORIZATION DEFAULT; SET {scope}search_path = '';\n");
-    // As elsewhere views are refused, where the server knows how.
+    // As elsewhere views and foreign tables are refused, where the server knows how.
     sql += &format!(
-        "SELECT pg_catalog.set_config('restrict_nonsystem_relation_kind', 'view', {local}) WHERE EXISTS \
+        "SELECT pg_catalog.set_config('restrict_nonsystem_relation_kind', 'view, foreign-table', {local}) WHERE EXISTS \
          (SELECT FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind');\n"
     );
     let mut sql = sql.into_bytes();
