@@ -1,8 +1,12 @@
 """Counting results; the last line of a run is `N passed, N failed`; before it stands what was skipped, as something was missing.
 
-FIRN_COMPLETE=1: what is missing is a failure."""
+FIRN_COMPLETE=1: what is missing is a failure. FIRN_CASE_SECONDS=N: a test that is not through after N seconds hangs, which is a
+failure of its own and must not keep the others from running; it tells where every thread stands."""
+import faulthandler
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 
@@ -11,8 +15,33 @@ class Missing(Exception):
     """What a test needs is not on this machine."""
 
 
+class Hangs(BaseException):
+    """Not to be caught by a test that expects an error."""
+
+
+def watched(body):
+    """Run `body` for as long as a test may take."""
+    seconds = float(os.environ.get("FIRN_CASE_SECONDS", 0))
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        return body()
+
+    def too_long(_signal, _frame):
+        faulthandler.dump_traceback(all_threads=True)
+        raise Hangs(f"not through after {seconds:.0f} s")
+
+    was = signal.signal(signal.SIGALRM, too_long)
+    # Once more, should what is to be done at its end hang as well.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 60)
+    try:
+        return body()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, was)
+
+
 class Tally:
     def __init__(self):
+        self.hung = False
         self.passed = 0
         self.failed = []
         self.skipped = []
@@ -22,13 +51,14 @@ class Tally:
         """Run one test: it fails when `body` raises."""
         begin = time.time()
         try:
-            body()
+            watched(body)
         except Missing as e:
             (self.failed if os.environ.get("FIRN_COMPLETE") else self.skipped).append(name)
             print(f"skip {name}: {e}", flush=True)
         except BaseException as e:  # noqa: BLE001 - a test may fail in any way
             if isinstance(e, KeyboardInterrupt):
                 raise
+            self.hung |= isinstance(e, Hangs)
             self.failed.append(name)
             print(f"FAIL {name}\n{traceback.format_exc()}", flush=True)
         else:
@@ -50,4 +80,8 @@ class Tally:
             print(f"{len(self.skipped)} skipped")
         print(f"in {time.time() - self.started:.0f} s")
         print(f"{self.passed} passed, {len(self.failed)} failed", flush=True)
+        sys.stdout.flush()
+        if self.hung:
+            # A thread that still waits would be waited for.
+            os._exit(1)
         sys.exit(1 if self.failed else 0)

@@ -127,7 +127,12 @@ impl Sampler {
     pub fn new(table: Rel) -> Sampler {
         let told =
             TOLD.take().filter(|t| t.table == table.oid()).unwrap_or_else(|| Told::new(table));
-        let directory = Directory::open(table, LockMode::AccessShare);
+        // As `finish` needs it: what is made stronger later may have to wait for a REINDEX, which waits for what is held already.
+        let lock = match statistics::for_parent() {
+            true => LockMode::AccessShare,
+            false => LockMode::RowExclusive,
+        };
+        let directory = Directory::open(table, lock);
         let stripes: Vec<Found> = match &directory {
             Some(directory) if told.stripes > 0 => directory.list(Snap::self_snap()),
             _ => Vec::new(),

@@ -134,9 +134,11 @@ pub(super) unsafe fn before_indexes(rel: pg_sys::Relation) {
     }
 }
 
-/// This transaction has locked the table to lock or change rows of it, or, as ANALYZE does, to write a note of them.
+/// This transaction has locked the table to lock or change rows of it. Whoever has it in SHARE UPDATE EXCLUSIVE mode says himself
+/// what he does: ANALYZE writes a note, a concurrent build of an index only reads, and a REINDEX of the TOAST relation need not
+/// wait for it.
 pub(super) fn may_write(table: Rel) -> bool {
-    let modes = [pg_sys::RowExclusiveLock, pg_sys::RowShareLock, pg_sys::ShareUpdateExclusiveLock];
+    let modes = [pg_sys::RowExclusiveLock, pg_sys::RowShareLock];
     // SAFETY: looks into the session's own table of locks.
     modes
         .into_iter()
