@@ -1,6 +1,7 @@
-"""Killed at random moments, resumed, and equal all the same: the program, one of its connections, the server.
+"""Killed at random moments, resumed, and equal all the same: the program, one of its connections, one of the processes that
+serve it (the server then ends all others and starts anew by itself), the server. The server answers a COMMIT before or after it is durable.
 
-FIRN_KILLS sets how many of each kind at least (default 6; 100 makes the 300 of a release); FIRN_KILL_SEED repeats a run.
+FIRN_KILLS sets how many of each kind at least (default 6; 250 makes the 1,000 of a release); FIRN_KILL_SEED repeats a run.
 """
 import os
 import random
@@ -8,9 +9,14 @@ import signal
 import time
 
 from restore import common, roundtrip
-from restore.common import OLD, PANIC, Server, firn, same
+from restore.common import OLD, PANIC, firn, same
+from restore.faults import Battered
 
-KINDS = ("program", "connection", "server")
+KINDS = ("program", "connection", "backend", "server")
+COMMITS = {
+    "on": "ALTER SYSTEM RESET wal_writer_delay; ALTER SYSTEM SET synchronous_commit = on",
+    "off": "ALTER SYSTEM SET wal_writer_delay = '10s'; ALTER SYSTEM SET synchronous_commit = off",
+}
 JOBS = 3
 # A restore is killed at most so often, then it may end.
 MOST = 6
@@ -26,11 +32,24 @@ def kill(kind, server, child, dice):
     """Do it, and say whether there was something to kill: the restore may have ended meanwhile."""
     if kind == "program":
         child.process.send_signal(dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
-    elif kind == "connection":
+    elif kind in ("connection", "backend"):
         with server.connect() as c:
             pids = c.execute("SELECT pid FROM pg_stat_activity WHERE datname = 'target' AND backend_type = 'client backend' "
                              "ORDER BY pid").fetchall()
-            return bool(pids) and c.execute("SELECT pg_terminate_backend(%s)", dice.choice(pids)).fetchone()[0]
+            if not pids:
+                return False
+            pid = dice.choice(pids)[0]
+            if kind == "connection":
+                return c.execute("SELECT pg_terminate_backend(%s)", [pid]).fetchone()[0]
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return False
+        try:
+            server.wait_recovered(10)
+        except AssertionError:
+            # It was ending anyway.
+            return False
     else:
         if dice.random() < 0.5:
             server.stop("immediate")
@@ -52,6 +71,11 @@ def come_back(server):
 def one(server, path, dump, kind, seed, whole):
     """One restore, killed several times at random moments; returns how often it was, and the time of a whole one."""
     dice = random.Random(seed)
+    commits = dice.choice(tuple(COMMITS))
+    with server.connect() as c:
+        for statement in COMMITS[commits].split("; "):
+            c.execute(statement)
+        c.execute("SELECT pg_reload_conf()")
     server.fresh("target")
     kills, resume = 0, []
     while True:
@@ -65,7 +89,7 @@ def one(server, path, dump, kind, seed, whole):
             if child.poll() is None:
                 kills += kill(kind, server, child, dice)
         run = child.wait()
-        if kind == "server":
+        if kind in ("backend", "server"):
             come_back(server)
         assert not PANIC.search(run.out), run.out[-3000:]
         # It may have been killed between the end of its last transaction and its own.
@@ -73,7 +97,7 @@ def one(server, path, dump, kind, seed, whole):
             break
         assert again or run.code == 0, f"after {kills} kills {run.code}: {run.out[-3000:]}"
         resume = ["--resume"]
-    same(dump, server.dump("target"), f"after {kills} kills")
+    same(dump, server.dump("target"), f"after {kills} kills, synchronous_commit {commits}")
     # Nothing was killed: then it is faster than was thought, and the moments must come earlier.
     return kills, whole if kills else min(whole, run.seconds)
 
@@ -102,7 +126,7 @@ def many(world, kind):
 
 
 def started(world):
-    server = Server(OLD, conf=("fsync=on", "synchronous_commit=on", "full_page_writes=on"), name="kills")
+    server = Battered(OLD, conf=("fsync=on", "synchronous_commit=on", "full_page_writes=on"), name="kills")
     world.servers["kills"] = server
     server.create()
     with server.connect() as c:
