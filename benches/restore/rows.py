@@ -124,7 +124,7 @@ def main():
         with server.connect() as c:
             c.execute("DROP DATABASE source")
         print(f"{args.case}: {expected[2] / 1e9:.2f} GB in {len(expected[1])} tables with {sum(expected[1].values())} rows, archive {stored / 1e9:.2f} GB\n")
-        print(f"{'':26}{'seconds':>9}{'server CPU s':>14}{'program MiB':>13}  result", flush=True)
+        print(f"{'':26}{'seconds':>9}{'server CPU s':>14}{'cores busy':>12}{'program MiB':>13}  result", flush=True)
         measure(server, archive, expected, args)
 
 
@@ -145,7 +145,7 @@ def measure(server, archive, expected, args):
                 found = content(server, "target")
                 assert found[:2] == expected[:2], f"{name}: the result differs"
                 best[name, jobs] = min(run.seconds, best.get((name, jobs), run.seconds))
-                print(f"{name + ' -j ' + str(jobs):26}{run.seconds:9.1f}{cpu:14.1f}{run.peak / (1 << 20):13.0f}  equal", flush=True)
+                print(f"{name + ' -j ' + str(jobs):26}{run.seconds:9.1f}{cpu:14.1f}{run.busy:12.0%}{run.peak / (1 << 20):13.0f}  equal", flush=True)
         print(f"{'pg_restore/firn, ' + str(jobs) + ' jobs':26}{best['pg_restore', jobs] / best['firn restore', jobs]:9.2f}", flush=True)
 
 

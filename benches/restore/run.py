@@ -52,16 +52,27 @@ def server_cpu(server):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def busy():
+    """(Seconds of CPU that all processes of the machine have had, and that they could have had) since it was started."""
+    with open("/proc/stat") as f:
+        ticks = list(map(int, f.readline().split()[1:9]))
+    hz = os.sysconf("SC_CLK_TCK")
+    # Idle, and waiting for a disk with nothing else to do.
+    return (sum(ticks) - ticks[3] - ticks[4]) / hz, sum(ticks) / hz
+
+
 def measure(server, command, limit):
-    """(Run or None when it took too long, seconds of server CPU)."""
+    """(Run or None when it took too long, seconds of server CPU). The run's `busy` is the share of the machine's cores that had work."""
     server.fresh("target")
     with server.connect() as c:
         c.execute("CHECKPOINT")
     os.sync()
-    before = server_cpu(server)
+    before, (worked, passed) = server_cpu(server), busy()
     child = Child(command)
     try:
         run = child.wait(limit)
+        now = busy()
+        run.busy = (now[0] - worked) / (now[1] - passed)
     except AssertionError:
         run = None
     # What was given up goes on for a while.
