@@ -180,8 +180,8 @@ def firn(server, db, archive, *args, where=True, wait=True, env=None, patience=P
     return child.wait(patience) if wait else child
 
 
-# The rows of a table in a dump.
-ROWS = re.compile(rb"(?<=FROM stdin;\n)(?:.*\n)*?(?=\\\.\n)")
+# The rows of a table in a dump, of which there may be none: they never begin with the end of rows.
+ROWS = re.compile(rb"(?<= FROM stdin;\n)(?:(?!\\\.\n).*\n)*(?=\\\.\n)")
 
 
 def sorted_rows(dump):
