@@ -1,5 +1,9 @@
 """What the end of a restore compares: no difference where there is none, none unseen where there is one. And how these tests compare."""
 from restore import common
+from restore.common import NEW, OLD, firn
+
+# By which all is compared.
+WAYS = (["-j1"], ["-j4"], ["-1"], ["--transaction-size=3"])
 
 
 def rows_of_tables(_world):
@@ -24,5 +28,61 @@ def rows_of_tables(_world):
             raise RuntimeError(f"{compare.__name__} takes for the same:\n{a.decode()}\n{b.decode()}")
 
 
+# An object of each kind, by a name of 63 letters.
+LONG = """
+CREATE SCHEMA "N"; CREATE SCHEMA s; CREATE SCHEMA t;
+CREATE TABLE "N"."N" ("N" int, CONSTRAINT "N" CHECK ("N" > 0), CONSTRAINT "other N" UNIQUE ("N"));
+CREATE TABLE s.heir () INHERITS ("N"."N"); ALTER TABLE s.heir ALTER "N" SET DEFAULT 3;
+CREATE SEQUENCE s."N"; SELECT setval('s."N"', 4); CREATE VIEW t."N" AS SELECT 1 AS a;
+CREATE TABLE s.plain (a int PRIMARY KEY, b int); CREATE INDEX "index N" ON s.plain (a);
+CREATE TABLE s.refers (a int); ALTER TABLE s.refers ADD CONSTRAINT "N" FOREIGN KEY (a) REFERENCES s.plain;
+CREATE FUNCTION "N"() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION "N"(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE PROCEDURE "procedure N"() LANGUAGE sql AS 'SELECT 1'; CREATE AGGREGATE "sum N"(int) (SFUNC = int4pl, STYPE = int);
+CREATE FUNCTION s.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';
+CREATE TRIGGER "N" BEFORE INSERT ON s.plain FOR EACH ROW EXECUTE FUNCTION s.fires();
+CREATE POLICY "N" ON s.plain; CREATE RULE "N" AS ON DELETE TO s.plain DO INSTEAD NOTHING; CREATE STATISTICS "N" ON a, b FROM s.plain;
+CREATE TYPE "N" AS ENUM ('a'); CREATE DOMAIN "domain N" AS int; CREATE COLLATION "N" FROM "C";
+CREATE OPERATOR FAMILY "N" USING btree; CREATE OPERATOR CLASS "N" FOR TYPE int USING hash AS OPERATOR 1 =;
+CREATE TEXT SEARCH DICTIONARY "N" (TEMPLATE = simple); CREATE TEXT SEARCH CONFIGURATION "N" (COPY = simple);
+CREATE FUNCTION s.event() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER "N" ON sql_drop EXECUTE FUNCTION s.event();
+CREATE FOREIGN DATA WRAPPER "N"; CREATE SERVER "N" FOREIGN DATA WRAPPER "N"; CREATE USER MAPPING FOR postgres SERVER "N";
+CREATE FOREIGN TABLE s."foreign N" (a int) SERVER "N"; CREATE MATERIALIZED VIEW s."kept N" AS SELECT 1 AS a;
+CREATE PUBLICATION "N" FOR TABLE "N"."N", s.plain, TABLES IN SCHEMA s; CREATE PUBLICATION "a  b SERVER" FOR TABLE "N"."N", TABLES IN SCHEMA "N";
+ALTER DEFAULT PRIVILEGES IN SCHEMA "N" GRANT SELECT ON TABLES TO PUBLIC; COMMENT ON TABLE "N"."N" IS 'long'; GRANT SELECT ON "N"."N" TO PUBLIC;
+"""
+
+
+def long_names(world, version):
+    """Names that get too long in the target's encoding are cut by the server, in statements and in what is asked."""
+    server = world.server(version)
+
+    def make(path):
+        with server.connect() as c:
+            c.execute("DROP DATABASE IF EXISTS long_names")
+            c.execute("CREATE DATABASE long_names TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+        with server.connect("long_names") as c:
+            # Spaces at the front, as the end is cut.
+            c.execute(LONG.replace("N\"", "é" * 63 + "\"").replace(" " + "é" * 63, " " + "é" * 40))
+        return server.archive("long_names", path, "c")
+    path = world.archive(f"long-names-{version}", make)
+    for way in WAYS:
+        server.fresh("target")
+        firn(server, "target", path, *way).ok()
+    # One that is gone is missed.
+    letters = "é" * 31
+    for gone, told in ((f'DROP FUNCTION public."{letters}"(int)', "FUNCTION public."), (f'DROP PUBLICATION "{letters}"', "PUBLICATION TABLE "),
+                       (f'DROP USER MAPPING FOR postgres SERVER "{letters}"', "USER MAPPING "), (f'DROP POLICY "{letters}" ON s.plain', "POLICY s.plain"),
+                       (f'ALTER PUBLICATION "a  b SERVER" DROP TABLE "{letters}"."{letters}"', "PUBLICATION TABLE ")):
+        with server.connect(server.fresh("target")) as c:
+            c.execute(f"""CREATE FUNCTION act() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF NOT EXISTS (SELECT FROM pg_event_trigger_ddl_commands() WHERE object_identity LIKE '%kept %') THEN RETURN; END IF;
+                SET CONSTRAINTS ALL DEFERRED; {gone}; END $$;
+                CREATE EVENT TRIGGER act ON ddl_command_end WHEN TAG IN ('REFRESH MATERIALIZED VIEW') EXECUTE FUNCTION act()""")
+        run = firn(server, "target", path, "-j2")
+        assert run.code == 3 and told in run.out and "it is missing" in run.out, f"{gone}: {run.code}\n{run.out[-2500:]}"
+
+
 def cases(world):
     yield "compared rows of tables", lambda: rows_of_tables(world)
+    for version in (OLD, NEW):
+        yield f"compared long names {version}", lambda v=version: long_names(world, v)

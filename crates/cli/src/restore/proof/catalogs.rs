@@ -58,7 +58,8 @@ const RELATIONS: &str = "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' 
 /// All kinds of questions about the selected entries.
 fn questions(job: &Job) -> Vec<Questions> {
     let toc = job.archive.toc();
-    let mut relations = Questions::new("n, name, kinds, owner, space, method", RELATIONS);
+    let mut relations =
+        Questions::new("n, name, kinds, owner::name, space::name, method::name", RELATIONS);
     let mut attached = Questions::new(
         "n, parent, child",
         // By the child alone: with both to choose from the planner, which knows nothing of the new rows, may take the index by
@@ -68,7 +69,7 @@ fn questions(job: &Job) -> Vec<Questions> {
          FROM pg_catalog.pg_inherits WHERE inhrelid = pg_catalog.to_regclass(child))",
     );
     let mut constraints = Questions::new(
-        "n, name, part, valid",
+        "n, name, part::name, valid",
         "SELECT n, CASE WHEN c.oid IS NULL THEN 'it is missing' WHEN valid = 't' AND NOT c.convalidated \
          THEN 'it is not validated' END AS wrong FROM asked LEFT JOIN pg_catalog.pg_constraint c \
          ON c.conrelid = pg_catalog.to_regclass(name) AND c.contypid = 0 AND c.conname = part",
@@ -76,7 +77,7 @@ fn questions(job: &Job) -> Vec<Questions> {
     let missing = |found: &str| {
         format!("SELECT n, 'it is missing' AS wrong FROM asked WHERE NOT EXISTS (SELECT FROM pg_catalog.{found})")
     };
-    let named = |found: &str| Questions::new("n, name, part", missing(found));
+    let named = |found: &str| Questions::new("n, name, part::name", missing(found));
     let mut triggers =
         named("pg_trigger WHERE tgrelid = pg_catalog.to_regclass(name) AND tgname = part");
     let mut rules =
@@ -279,13 +280,10 @@ fn look_up(
     rows: &[(u32, Vec<u8>)],
 ) -> Result<Vec<(usize, String)>> {
     let toc = job.archive.toc();
-    let rows: Vec<&[u8]> = rows.iter().map(|(_, row)| &row[..]).collect();
     let sql = [
-        b"SELECT n, wrong FROM (WITH asked(",
-        questions.columns.as_bytes(),
-        b") AS (VALUES ",
-        &rows.join(&b", "[..]),
-        b") ",
+        b"SELECT n, wrong FROM (WITH ",
+        &questions.asked(rows)[..],
+        b" ",
         questions.query.as_bytes(),
         b") answers WHERE wrong IS NOT NULL ORDER BY n",
     ]

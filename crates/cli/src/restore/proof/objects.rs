@@ -114,7 +114,7 @@ fn named(job: &Job) -> Vec<Questions> {
                 );
             }
             let query = format!("SELECT n, {wrong}END AS wrong FROM asked");
-            Questions::new("n, namespace, name, owner, few", query)
+            Questions::new("n, namespace, name::name, owner::name, few", query)
         });
         let few = match overloaded {
             true => count[&(catalog, entry.namespace, name)],
@@ -155,7 +155,7 @@ fn described(job: &Job) -> Vec<Questions> {
          WHERE last IS NULL OR CASE WHEN seqincrement > 0 THEN last < value::pg_catalog.int8 ELSE last > value::pg_catalog.int8 END",
     );
     let mut defaults = Questions::new(
-        "n, owner, kind, namespace",
+        "n, owner::name, kind, namespace",
         "SELECT n, 'they are missing' AS wrong FROM asked WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_default_acl d \
          WHERE pg_catalog.pg_get_userbyid(d.defaclrole) = owner AND d.defaclobjtype::text = kind AND d.defaclnamespace = \
          CASE WHEN namespace = '' THEN 0::pg_catalog.oid ELSE pg_catalog.to_regnamespace(namespace)::pg_catalog.oid END)",
@@ -234,34 +234,55 @@ fn default_kind(tag: &[u8]) -> Option<&'static [u8]> {
     })
 }
 
-/// What belongs to no schema and has two names: by its tag, which is made of them.
+/// What belongs to no schema and has two names: by its tag, which is made of them. Either may have spaces and be cut, so that the tag is
+/// read in each way that it can be. What is found for each is looked up by its name, as the planner knows nothing of new rows.
 fn published(job: &Job) -> Vec<Questions> {
     let toc = job.archive.toc();
-    let tagged = |found: &str| {
+    let tagged = |ways: &str, found: &str| {
         Questions::new(
             "n, namespace, tag",
-            format!("SELECT n, 'it is missing' AS wrong FROM asked WHERE NOT EXISTS (SELECT FROM pg_catalog.{found} = tag)"),
+            format!(
+                "SELECT n, 'it is missing' AS wrong FROM asked, LATERAL (SELECT pg_catalog.string_to_array(tag, ' ') AS words) w \
+                 WHERE NOT EXISTS (SELECT FROM pg_catalog.generate_series(1, pg_catalog.array_length(words, 1)) i, \
+                 LATERAL (SELECT {ways}) names WHERE {found})"
+            ),
         )
     };
-    let mut mappings =
-        tagged("pg_user_mappings WHERE 'USER MAPPING ' || usename || ' SERVER ' || srvname");
+    let before = "pg_catalog.array_to_string(words[1:i - 1], ' ')::pg_catalog.name AS first";
+    let from = |i: &str| {
+        format!("pg_catalog.array_to_string(words[{i}:], ' ')::pg_catalog.name AS second")
+    };
+    let mut mappings = tagged(
+        &format!("{before}, {} WHERE words[i] = 'SERVER'", from("i + 1")),
+        "EXISTS (SELECT FROM pg_catalog.pg_user_mappings WHERE usename = first AND srvname = second)",
+    );
+    let publication = "(SELECT oid FROM pg_catalog.pg_publication WHERE pubname = first)";
     let mut tables = tagged(
-        "pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid JOIN pg_catalog.pg_class c ON c.oid = r.prrelid \
-         WHERE c.relnamespace = pg_catalog.to_regnamespace(namespace) AND p.pubname || ' ' || c.relname",
+        &format!("{before}, {} WHERE i > 1", from("i")),
+        &format!(
+            "(SELECT pg_catalog.bool_or(prpubid = {publication}) FROM pg_catalog.pg_publication_rel WHERE prrelid = (SELECT oid \
+             FROM pg_catalog.pg_class WHERE relname = second AND relnamespace = pg_catalog.to_regnamespace(namespace)))"
+        ),
     );
     let mut schemas = tagged(
-        "pg_publication_namespace r JOIN pg_catalog.pg_publication p ON p.oid = r.pnpubid \
-         JOIN pg_catalog.pg_namespace s ON s.oid = r.pnnspid WHERE p.pubname || ' ' || s.nspname",
+        &format!("{before}, {} WHERE i > 1", from("i")),
+        &format!(
+            "(SELECT pg_catalog.bool_or(pnpubid = {publication}) FROM pg_catalog.pg_publication_namespace \
+             WHERE pnnspid = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = second))"
+        ),
     );
     for place in job.selection.places() {
         let entry = toc.entry(place as usize);
-        let questions = match entry.desc {
-            b"USER MAPPING" => &mut mappings,
-            b"PUBLICATION TABLE" => &mut tables,
-            b"PUBLICATION TABLES IN SCHEMA" => &mut schemas,
+        let (questions, tag) = match entry.desc {
+            b"USER MAPPING" => {
+                let Some(tag) = entry.tag.strip_prefix(b"USER MAPPING ") else { continue };
+                (&mut mappings, tag)
+            }
+            b"PUBLICATION TABLE" => (&mut tables, entry.tag),
+            b"PUBLICATION TABLES IN SCHEMA" => (&mut schemas, entry.tag),
             _ => continue,
         };
-        questions.ask(place, &[&quote_ident(entry.namespace), entry.tag]);
+        questions.ask(place, &[&quote_ident(entry.namespace), tag]);
     }
     vec![mappings, tables, schemas]
 }
