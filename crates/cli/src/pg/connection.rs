@@ -23,6 +23,11 @@ const RESTRICT: &str = "restrict_nonsystem_relation_kind";
 /// The kinds that own queries are not about.
 const REFUSED: &str = "view, foreign-table";
 
+fn restriction(local: bool) -> String {
+    let scope = if local { "LOCAL " } else { "" };
+    format!("SET {scope}{RESTRICT} = '{REFUSED}';\n")
+}
+
 /// A connection to a server. Closed when dropped.
 pub struct Connection {
     /// The server can be told which kinds of relations to refuse.
@@ -86,7 +91,7 @@ impl Connection {
         // The database's owner may have set a path on which his functions and operators come before PostgreSQL's.
         connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
         let set = match purpose {
-            For::OwnQueries => format!("SET {RESTRICT} = '{REFUSED}'"),
+            For::OwnQueries => restriction(false),
             For::Statements => format!("SHOW {RESTRICT}"),
         };
         connection.purpose = purpose;
@@ -99,13 +104,18 @@ impl Connection {
         self.restricts && self.purpose == For::Statements
     }
 
+    /// A statement after which only own queries come, until the end or, `local`, until it is rolled back: that they are guarded.
+    pub fn restriction(&self, local: bool) -> String {
+        match self.restricts {
+            true => restriction(local),
+            false => String::new(),
+        }
+    }
+
     /// An own query, as text to be sent among others within a transaction.
     pub fn guarded(&self, sql: &[u8]) -> Vec<u8> {
         let [before, after] = match self.guards() {
-            true => [
-                format!("SET LOCAL {RESTRICT} = '{REFUSED}';\n"),
-                format!("SET LOCAL {RESTRICT} = DEFAULT;\n"),
-            ],
+            true => [restriction(true), format!("SET LOCAL {RESTRICT} = DEFAULT;\n")],
             false => [String::new(), String::new()],
         };
         [before.as_bytes(), sql, after.as_bytes()].concat()
@@ -126,7 +136,7 @@ impl Connection {
         }
         self.run(format!("SET {RESTRICT} = '{kinds}'").as_bytes())?;
         let done = work();
-        let back = self.run(format!("SET {RESTRICT} = '{REFUSED}'").as_bytes());
+        let back = self.run(restriction(false).as_bytes());
         // In a transaction that has failed that is rolled back with it.
         let done = done?;
         back?;

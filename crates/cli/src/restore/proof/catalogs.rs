@@ -1,16 +1,17 @@
 //! Objects of the archive, looked up in the catalogs.
 
+use super::in_order::{self, Asked};
 use super::objects;
 use super::questions::{Questions, CHUNK};
 use crate::archive::Entry;
 use crate::error::Result;
-use crate::pg::{quote_ident, Connection};
+use crate::pg::{quote_ident, Connection, Rows};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
 use crate::report::Event;
 use crate::restore::together::together;
 use crate::restore::Job;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 /// Name of an object in a schema.
@@ -119,7 +120,7 @@ fn questions(job: &Job) -> Vec<Questions> {
             b"FOREIGN TABLE" => relation(b"f", owner, b"-"),
             b"SEQUENCE" => {
                 relation(b"S", owner, b"-");
-                if entry.defn.windows(15).any(|w| w == b" ADD GENERATED ") {
+                if text::identity(entry.defn).is_some() {
                     identities.ask(place, &[&own]);
                 }
             }
@@ -140,8 +141,9 @@ fn questions(job: &Job) -> Vec<Questions> {
             }
             b"CONSTRAINT" | b"FK CONSTRAINT" | b"CHECK CONSTRAINT" => {
                 if let Some((table, part)) = part(job, &entry) {
-                    let has = |what: &[u8]| entry.defn.windows(what.len()).any(|w| w == what);
-                    let valid = !has(b" NOT VALID") && !has(b" NOT ENFORCED");
+                    // Names and texts that have such words end with a quote.
+                    let ends = |words: &[u8]| entry.defn.trim_ascii().ends_with(words);
+                    let valid = !ends(b" NOT VALID;") && !ends(b" NOT ENFORCED;");
                     constraints.ask(place, &[&table, part, if valid { b"t" } else { b"f" }]);
                 }
                 let index = text::index(entry.defn).filter(|i| i.constraint);
@@ -208,6 +210,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let jobs = job.options.jobs.min(waiting.len());
     let waiting = Mutex::new(waiting);
     let wrong = Mutex::new(Vec::new());
+    let refused = Mutex::new(BTreeSet::new());
     let work = |_: usize, connection: &Connection| -> Result<()> {
         let _cancels = job.stop.cancels(connection);
         look_up_by_index(connection, true)?;
@@ -218,14 +221,12 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
             if job.stop.is_set() {
                 return Err(super::cancelled());
             }
-            // A catalog that the role may not read.
-            let found = match found {
-                Err(e) if e.sqlstate.as_deref() == Some("42501") => {
-                    let note = format!("some objects were not looked for: {}", e.message);
-                    job.watch.event(&Event::Note(&note));
+            let found = match found? {
+                Asked::Told(found) => found,
+                Asked::Refused(why) => {
+                    refused.lock().unwrap_or_else(PoisonError::into_inner).insert(why);
                     continue;
                 }
-                found => found?,
             };
             wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         }
@@ -236,8 +237,26 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
     wrong.sort();
     let mut wrong: Vec<String> = wrong.into_iter().map(|(_, text)| text).collect();
+    let mut refused = refused.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut inherited = Rows::default();
     if connection.server_version() >= 170_000 {
-        let found = connection.query(INHERITED)?;
+        match in_order::ask(job, connection, INHERITED)? {
+            Asked::Told(rows) => inherited = rows,
+            Asked::Refused(why) => drop(refused.insert(why)),
+        }
+    }
+    for why in refused {
+        let note = format!("some objects were not looked for: {why}");
+        job.watch.event(&Event::Note(&note));
+    }
+    wrong.extend(identities(job, &inherited));
+    Ok((asked, wrong))
+}
+
+/// Tables of this restore whose identity columns are not as their parents have them.
+fn identities(job: &Job, found: &Rows) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !found.is_empty() {
         let toc = job.archive.toc();
         let made = job.selection.places().map(|p| toc.entry(p as usize));
         let made: HashSet<_> =
@@ -257,7 +276,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
             ));
         }
     }
-    Ok((asked, wrong))
+    wrong
 }
 
 /// The catalogs have just grown, and the planner knows nothing of it: look-ups by index are right for sure.
@@ -278,7 +297,7 @@ fn look_up(
     connection: &Connection,
     questions: &Questions,
     rows: &[(u32, Vec<u8>)],
-) -> Result<Vec<(usize, String)>> {
+) -> Result<Asked<Vec<(usize, String)>>> {
     let toc = job.archive.toc();
     let sql = [
         b"SELECT n, wrong FROM (WITH ",
@@ -288,10 +307,13 @@ fn look_up(
         b") answers WHERE wrong IS NOT NULL ORDER BY n",
     ]
     .concat();
-    let found = connection.query(&sql)?;
+    let found = match in_order::ask(job, connection, &sql)? {
+        Asked::Told(found) => found,
+        Asked::Refused(why) => return Ok(Asked::Refused(why)),
+    };
     let wrong = (0..found.len()).map(|row| {
         let place: usize = found.number(row, 0).unwrap_or(0);
         (place, format!("{}: {}", describe(&toc.entry(place)), found.text(row, 1)))
     });
-    Ok(wrong.collect())
+    Ok(Asked::Told(wrong.collect()))
 }

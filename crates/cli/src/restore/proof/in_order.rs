@@ -4,7 +4,7 @@
 use super::of;
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{quote_ident, Connection};
+use crate::pg::{quote_ident, Connection, Rows};
 use crate::plan::select::Selection;
 use crate::plan::{Plan, Step, Work};
 use crate::report::{Event, Watch};
@@ -30,15 +30,11 @@ pub struct InOrder<'a> {
 
 /// As of a session that has just begun: whoever the statements have become, and wherever they looked for names. `local`: until the
 /// transaction, or a part of it, is rolled back.
-fn settings(options: &Options, local: bool) -> Vec<u8> {
+fn settings(connection: &Connection, options: &Options, local: bool) -> Vec<u8> {
     let scope = if local { "LOCAL " } else { "" };
     let mut sql =
         format!("SET {scope}SESSION AUTHORIZATION DEFAULT; SET {scope}search_path = '';\n");
-    // As elsewhere views and foreign tables are refused, where the server knows how.
-    sql += &format!(
-        "SELECT pg_catalog.set_config('restrict_nonsystem_relation_kind', 'view, foreign-table', {local}) WHERE EXISTS \
-         (SELECT FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind');\n"
-    );
+    sql += &connection.restriction(local);
     let mut sql = sql.into_bytes();
     if let Some(role) = &options.target.role {
         let role = quote_ident(role.as_bytes());
@@ -84,7 +80,7 @@ pub fn compare(restored: &InOrder, connection: &Connection) -> Result<()> {
         stop,
     };
     let ask = || {
-        connection.run(&settings(options, open))?;
+        connection.run(&settings(connection, options, open))?;
         of(&job, connection, &recorded)
     };
     let compared = match open {
@@ -114,6 +110,25 @@ fn cancelled(open: bool) -> Error {
     match open {
         true => error,
         false => error.hint("All is restored, but not compared."),
+    }
+}
+
+/// What a question came to.
+pub(super) enum Asked<T> {
+    Told(T),
+    /// Who restores may not read what it is about, in the server's words.
+    Refused(String),
+}
+
+/// Ask something that may be refused: all else is asked nevertheless, also within a transaction.
+pub(super) fn ask(job: &Job, connection: &Connection, sql: &[u8]) -> Result<Asked<Rows>> {
+    let asked = match job.open {
+        true => apart(connection, "question", || connection.query(sql)),
+        false => connection.query(sql),
+    };
+    match asked {
+        Err(e) if e.sqlstate.as_deref() == Some("42501") => Ok(Asked::Refused(e.message)),
+        found => Ok(Asked::Told(found?)),
     }
 }
 
