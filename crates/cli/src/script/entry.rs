@@ -93,6 +93,7 @@ impl Walk<'_> {
             self.sink.sql(b"BEGIN;\n\n")?;
         }
         let mut buffer = Vec::with_capacity(PIECE);
+        let mut written = 0;
         for object in self.archive.large_objects(place)? {
             let mut object = object?;
             let oid = object.oid;
@@ -105,9 +106,11 @@ impl Walk<'_> {
                 }
                 let bytes = super::names::bytes_literal(&buffer, self.standard_strings);
                 sql!(self, "SELECT pg_catalog.lowrite(0, ", bytes, ");\n")?;
+                written += buffer.len() as u64;
             }
             self.sink.sql(b"SELECT pg_catalog.lo_close(0);\n\n")?;
         }
+        self.sink.wrote(place, written);
         if own {
             self.sink.sql(b"COMMIT;\n\n")?;
         }

@@ -58,6 +58,9 @@ pub trait Sink {
     /// The rows of an entry, with the statement that copies them if there is one.
     fn rows(&mut self, archive: &Archive, place: usize) -> Result<()>;
 
+    /// So many bytes of an entry's large objects were written.
+    fn wrote(&mut self, _place: usize, _bytes: u64) {}
+
     /// What follows is the last COMMIT.
     fn last(&mut self) -> Result<()> {
         Ok(())

@@ -52,6 +52,8 @@ struct Server<'a> {
     left_out: LeftOut,
     /// Rows that were copied, by the place of their entry.
     rows: BTreeMap<u32, u64>,
+    /// Bytes of large objects, likewise.
+    bytes: BTreeMap<u32, u64>,
     /// What is restored.
     chosen: (&'a Toc, &'a Selection),
     /// COMMIT is the end of it all.
@@ -100,6 +102,7 @@ impl Server<'_> {
             terms: self.terms,
             selection: self.chosen.1,
             rows: &self.rows,
+            bytes: &self.bytes,
             open: self.single,
             watch: self.watch,
             stop: self.stop,
@@ -167,6 +170,10 @@ impl Sink for Server<'_> {
                 Err(self.note(statement, e))
             }
         }
+    }
+
+    fn wrote(&mut self, place: usize, bytes: u64) {
+        self.bytes.insert(place as u32, bytes);
     }
 
     fn last(&mut self) -> Result<()> {
@@ -245,6 +252,7 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         archive: &archive,
         left_out: LeftOut::default(),
         rows: BTreeMap::new(),
+        bytes: BTreeMap::new(),
         chosen: (archive.toc(), &selection),
         single: wishes.single_transaction,
         crossing,

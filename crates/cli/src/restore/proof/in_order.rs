@@ -22,6 +22,8 @@ pub struct InOrder<'a> {
     pub selection: &'a Selection,
     /// Rows that were copied, by the place of their entry.
     pub rows: &'a BTreeMap<u32, u64>,
+    /// Bytes of large objects that were written, likewise.
+    pub bytes: &'a BTreeMap<u32, u64>,
     /// The transaction that did it all is open: nobody else sees it yet, and no question may spoil it.
     pub open: bool,
     pub watch: &'a dyn Watch,
@@ -45,26 +47,23 @@ fn settings(connection: &Connection, options: &Options, local: bool) -> Vec<u8> 
 
 /// Compare. An error of kind `Verify` if anything differs; questions that cannot be answered are told, and prove nothing.
 pub fn compare(restored: &InOrder, connection: &Connection) -> Result<()> {
-    let InOrder { archive, options, rows, open, watch, stop, .. } = *restored;
-    let step = |number: u32| Step {
-        work: Work::Data(0, 1),
-        entries: number..number + 1,
-        locks: 0..0,
-        lock_count: 0,
-        cost: 0,
-        rank: 0,
-    };
-    let numbers = 0..rows.len() as u32;
-    let plan = Plan {
-        steps: numbers.clone().map(step).collect(),
-        covered: rows.keys().copied().collect(),
-        ..Plan::default()
-    };
-    let recorded = Done {
-        steps: numbers.clone().collect(),
-        rows: numbers.zip(rows.values().copied()).collect(),
-        ..Done::default()
-    };
+    let InOrder { archive, options, rows, bytes, open, watch, stop, .. } = *restored;
+    let of_rows = rows.iter().map(|done| (Work::Data(0, 1), done));
+    let done = of_rows.chain(bytes.iter().map(|done| (Work::LargeObjects, done)));
+    let (mut plan, mut recorded) = (Plan::default(), Done::default());
+    for (number, (work, (place, copied))) in (0..).zip(done) {
+        plan.steps.push(Step {
+            work,
+            entries: number..number + 1,
+            locks: 0..0,
+            lock_count: 0,
+            cost: 0,
+            rank: 0,
+        });
+        plan.covered.push(*place);
+        recorded.steps.push(number);
+        recorded.rows.insert(number, *copied);
+    }
     let job = Job {
         archive,
         // What is not committed is seen by this connection alone.

@@ -1,5 +1,6 @@
 //! Large objects: as many bytes as were written. Their sizes are known without reading them.
 
+use super::in_order;
 use crate::archive::large_objects::defined;
 use crate::error::Result;
 use crate::pg::Connection;
@@ -24,7 +25,11 @@ pub fn compare(
     }
     job.watch.event(&Event::Phase("comparing large objects"));
     let cancels = job.stop.cancels(connection);
-    let compared = all(job, connection, recorded, &steps);
+    let look = || all(job, connection, recorded, &steps);
+    let compared = match job.open {
+        true => in_order::apart(connection, "question", look),
+        false => look(),
+    };
     drop(cancels);
     match compared {
         Err(_) if job.stop.is_set() => Err(super::cancelled()),
