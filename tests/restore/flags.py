@@ -5,7 +5,7 @@ Where pg_restore complains but gets there, firn gets there.
 import os
 import re
 
-from restore.common import firn, same, same_blocks
+from restore.common import NEW, OLD, firn, same, same_blocks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Statements before the restore, for flags that leave out what others need.
@@ -230,12 +230,48 @@ def silenced(world):
         assert found[0] == found[1] and found[0][1] == (3000, 1), (path, flags, found)
 
 
+# What triggers do to rows that are sent: more of them, none, an error; and keys that rows break.
+FIRES = """
+CREATE TABLE adds (i int); CREATE TABLE swallows (i int); CREATE TABLE fails (i int); CREATE TABLE parent (i int PRIMARY KEY);
+CREATE TABLE refers (i int REFERENCES parent);
+CREATE FUNCTION adds() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN IF new.i < 1000 THEN INSERT INTO public.adds VALUES (new.i + 1000); END IF; RETURN new; END';
+CREATE FUNCTION swallows() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''it fires''; END';
+"""
+
+
+def silenced_inserts(world, version):
+    """The same where rows are INSERT statements; without the flag what is left out is told in rows, of which a statement may have several."""
+    server = world.server(version)
+    names = ("adds", "swallows", "fails", "refers")
+    with server.connect(server.fresh("silenced_inserts")) as c:
+        c.execute(FIRES + "INSERT INTO parent SELECT generate_series(1, 50);" + "".join(f"INSERT INTO {t} SELECT i FROM parent;" for t in names))
+    look = " UNION ALL ".join(f"SELECT '{t}', count(*), (SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'O') FROM {t}" for t in names)
+    chosen = [flag for t in names for flag in ("-t", t)]
+    for form in ("--inserts", "--column-inserts", "--rows-per-insert=7"):
+        path = world.archive(f"silenced{form}-{version}", lambda p, f=form: server.archive("silenced_inserts", p, "c", extra=[f]))
+        for ways in (["-j1"], ["-j4"], ["-1"], ["--transaction-size=3"]):
+            with server.connect(server.fresh("target")) as c:
+                c.execute(FIRES + "".join(f"CREATE TRIGGER x BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}();" for t in names[:3]))
+                firn(server, "target", path, "-a", "--disable-triggers", *chosen, *ways).ok()
+                assert c.execute(look).fetchall() == [(t, 50, 0) for t in names], (form, ways, c.execute(look).fetchall())
+                c.execute("TRUNCATE swallows; CREATE FUNCTION few() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN "
+                          "CASE WHEN new.i % 7 < 3 THEN new END; END'")
+                for function, taken in (("swallows", 0), ("few", 22)):
+                    c.execute(f"DROP TRIGGER x ON swallows; CREATE TRIGGER x BEFORE INSERT ON swallows FOR EACH ROW EXECUTE FUNCTION {function}()")
+                    run = firn(server, "target", path, "-a", "-t", "swallows", *ways).ok()
+                    assert f"the table took {taken} of 50 rows" in run.out, run.out[-2000:]
+
+
 def cases(world):
     for name in FLAGS:
         yield f"flags {name}", lambda n=name: one(world, n, 3)
     yield "flags create", lambda: create(world)
     yield "flags list", lambda: use_list(world)
     yield "flags silenced", lambda: silenced(world)
+    for version in (OLD, NEW):
+        yield f"flags silenced inserts {version}", lambda v=version: silenced_inserts(world, v)
     yield "flags dry run", lambda: dry_run(world)
     for flags, words in ((["-s", "-a"], ["schema-only", "data-only"]), (["--if-exists"], ["--clean"]),
                          (["-c", "-a"], ["clean", "data-only"]), (["--section=middle"], ["middle"]), (["--jobs", "0"], ["jobs"])):

@@ -4,8 +4,8 @@ use super::pieces::{stopped, Pieces, BLOCK};
 use super::work::Stop;
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{quote_literal, Connection};
-use crate::plan::text::{split_statement, take_name};
+use crate::pg::{quote_literal, Connection, Rows};
+use crate::plan::text::{inserted_rows, split_statement, take_name};
 use std::collections::HashSet;
 use std::io::Read;
 
@@ -13,7 +13,7 @@ use std::io::Read;
 #[derive(Clone, Debug, Default)]
 pub struct Copied {
     pub rows: u64,
-    /// Rows that were sent: COPY's lines; of INSERT statements with several rows only those that are known.
+    /// Rows that were sent: COPY's lines; of INSERT statements those that stand in them, where that can be read.
     pub sent: u64,
     /// Bytes of text.
     pub bytes: u64,
@@ -168,7 +168,9 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
         }
         // As many whole statements as there are.
         let mut rest = &buffer[..];
-        while let Some((_, after)) = split_statement(rest) {
+        let mut rows = Vec::new();
+        while let Some((statement, after)) = split_statement(rest) {
+            rows.push(inserted_rows(statement.trim_ascii()));
             rest = after;
         }
         let whole = buffer.len() - rest.len();
@@ -176,7 +178,9 @@ fn run_inserts(connection: &Connection, source: &mut dyn Read, flow: &Flow) -> R
             let results = connection.run(&buffer[..whole])?;
             copied.rows += results.iter().map(|r| r.touched).sum::<u64>();
             // Each has one row at least.
-            copied.sent += results.iter().map(|r| r.touched.max(1)).sum::<u64>();
+            let known = |n: usize| rows.get(n).copied().flatten().unwrap_or(1);
+            let sent = |(n, r): (usize, &Rows)| r.touched.max(known(n));
+            copied.sent += results.iter().enumerate().map(sent).sum::<u64>();
             copied.statements += results.len() as u64;
             copied.bytes += whole as u64;
             (flow.moved)(whole as u64);
