@@ -90,6 +90,34 @@ impl Builder<'_> {
         edges.into_iter().for_each(|(before, after)| self.edge(before, after));
     }
 
+    /// In archives from before 9.2, a foreign key depends on the index of the key that it refers to, which is no entry: the constraint
+    /// is. It waits for all keys of its tables.
+    fn order_keys(&mut self) {
+        let toc = self.input.toc;
+        let is_key = |id: &i32| {
+            let desc = toc.place(*id).map(|place| toc.entry(place).desc);
+            matches!(desc, Some(b"CONSTRAINT" | b"INDEX"))
+        };
+        let places = || self.input.selection.places().map(|place| (place, toc.entry(place as usize)));
+        let foreign: Vec<_> = places()
+            .filter(|(_, e)| e.desc == b"FK CONSTRAINT" && !e.dependencies.iter().any(is_key))
+            .collect();
+        if foreign.is_empty() {
+            return;
+        }
+        let mut keys = HashMap::<i32, Vec<u32>>::new();
+        for (place, entry) in places().filter(|(_, e)| matches!(e.desc, b"CONSTRAINT" | b"INDEX")) {
+            for &table in entry.dependencies {
+                keys.entry(table).or_default().push(self.step_of[place as usize]);
+            }
+        }
+        for (place, entry) in foreign {
+            for &key in entry.dependencies.iter().filter_map(|table| keys.get(table)).flatten() {
+                self.edge(key, self.step_of[place as usize]);
+            }
+        }
+    }
+
     /// Dependencies of the archive, and the schema that an object is in.
     fn depend(&mut self) {
         let toc = self.input.toc;
@@ -123,6 +151,7 @@ impl Builder<'_> {
                 self.edge(schema, step);
             }
         }
+        self.order_keys();
         self.order_large_objects();
         for number in 0..self.plan.steps.len() {
             let (family, begins) = match self.plan.steps[number].work {
