@@ -1,9 +1,12 @@
 """A statement that fails: what is said, what is skipped with --on-error continue, never success with something missing."""
 import os
+import re
 import shutil
 import socket
 import time
 
+from harness import proxy as px
+from harness.proxy import Proxy
 from restore import flags, roundtrip
 from restore.common import BLOCK, NEW, OLD, Missing, firn, same, same_blocks
 
@@ -425,6 +428,35 @@ def settings_of_the_target(world):
     same(dump, server.dump("target"))
 
 
+def others_stopped(world):
+    """The error is told that made the others stop, and not that they were stopped: here on the way to a session."""
+    server, path = world.server(), flags.archive(world)
+    server.fresh("target")
+    with server.connect("target") as c, server.connect("target") as held:
+        c.execute("CREATE SCHEMA a")
+        folder = os.path.join(server.root, "others-stopped")
+
+        def hold(m):
+            held.execute("SELECT pg_advisory_lock(1718186606, 10002)")
+
+        def later(m):
+            # The other connection waits for its session by then.
+            end = time.time() + px.PATIENCE
+            while not c.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone() and time.time() < end:
+                time.sleep(0.01)
+
+        def fault(m):
+            if b"pg_advisory_lock(1718186606, 10002)" in m.sql:
+                return px.call(hold)
+            return px.call(later) if re.search(rb"CREATE SCHEMA a;", m.sql) else None
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(fault, again=True)
+            run = firn(server, "target", path, *proxy.where("target"), "-j", "2", where=False).fails("42P06")
+            assert proxy.fired.is_set() and not proxy.trouble, proxy.trouble
+    shutil.rmtree(folder, ignore_errors=True)
+    assert "canceling statement" not in run.out and "canceled" not in run.out, run.out[-3000:]
+
+
 def cases(world):
-    for body in (in_the_way, mended, bad_rows, bad_index, no_place, no_owner_of_database, given_away, limited, no_role, unprivileged, no_server, environment, settings_of_the_target):
+    for body in (in_the_way, mended, others_stopped, bad_rows, bad_index, no_place, no_owner_of_database, given_away, limited, no_role, unprivileged, no_server, environment, settings_of_the_target):
         yield f"errors {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

@@ -219,6 +219,11 @@ impl<'a> Site<'a> {
 
     /// Something ends the whole run.
     fn fail(&self, error: Error) {
+        // A statement may be cancelled wherever a worker is, on its way to a session, too: that follows from the stop.
+        let error = match self.stop.or_stopped(error) {
+            e if e.kind == ErrorKind::Cancelled => fence::cancelled(),
+            e => e,
+        };
         let mut fatal = lock(&self.fatal);
         // What follows from a stop is not worth more than what caused it.
         if fatal.is_none() {
