@@ -21,6 +21,10 @@ CREATE TRIGGER search BEFORE INSERT ON words FOR EACH ROW EXECUTE FUNCTION tsvec
 CREATE TABLE away (i int, CHECK (lets())); INSERT INTO away SELECT generate_series(1, 5);
 CREATE RULE nothing AS ON INSERT TO away DO INSTEAD NOTHING;
 CREATE TABLE old_rows (i int, CHECK (lets())); INSERT INTO old_rows VALUES (-1); ALTER TABLE old_rows ADD CONSTRAINT positive CHECK (i > 0) NOT VALID;
+CREATE DOMAIN old_values AS int; CREATE TABLE of_domain (v old_values, CHECK (lets())); INSERT INTO of_domain VALUES (-1);
+ALTER DOMAIN old_values ADD CONSTRAINT positive CHECK (VALUE > 0) NOT VALID;
+CREATE TABLE above (i int); CREATE TABLE between () INHERITS (above); CREATE TABLE below (CHECK (lets())) INHERITS (between); INSERT INTO below VALUES (-1);
+ALTER TABLE above ADD CONSTRAINT positive CHECK (i > 0) NOT VALID;
 CREATE TABLE p (i int, seen int) PARTITION BY RANGE (i); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10);
 CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20); ALTER TABLE p_2 ADD CHECK (lets()); INSERT INTO p SELECT generate_series(0, 19);
 CREATE TRIGGER note BEFORE INSERT ON p FOR EACH ROW EXECUTE FUNCTION note('p');
@@ -50,6 +54,21 @@ ALONE = {"trigger": """CREATE TABLE words (t text, w tsvector, CHECK (lets())); 
 CREATE TRIGGER search BEFORE INSERT ON words FOR EACH ROW EXECUTE FUNCTION tsvector_update_trigger('w', 'pg_catalog.english', 't')""",
          "rule": """CREATE TABLE away (i int, CHECK (lets())); INSERT INTO away SELECT generate_series(1, 5);
 CREATE RULE nothing AS ON INSERT TO away DO INSTEAD NOTHING"""}
+LETS = "CREATE FUNCTION lets() RETURNS bool LANGUAGE sql AS $$SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'late_lets')$$;"
+FORCED = LETS + """
+CREATE TABLE hidden (i int, CHECK (lets())); INSERT INTO hidden VALUES (1), (2);
+CREATE TABLE "P p" (i int) PARTITION BY RANGE (i); CREATE TABLE p_1 PARTITION OF "P p" FOR VALUES FROM (0) TO (10);
+CREATE TABLE p_2 PARTITION OF "P p" FOR VALUES FROM (10) TO (20); ALTER TABLE p_2 ADD CHECK (lets()); INSERT INTO "P p" SELECT generate_series(0, 19);
+CREATE POLICY none ON hidden USING (false); CREATE POLICY none ON "P p" USING (false);
+ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; ALTER TABLE "P p" ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+"""
+FOREIGN = LETS + """
+CREATE TABLE t (i int, CHECK (lets())); INSERT INTO t VALUES (1);
+CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;
+CREATE TABLE p (i int) PARTITION BY RANGE (i); CREATE UNLOGGED TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE UNLOGGED TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20); INSERT INTO p SELECT generate_series(0, 19);
+CREATE FOREIGN TABLE p_3 PARTITION OF p FOR VALUES FROM (20) TO (30) SERVER s;
+"""
 OBJECTS = """
 SELECT lo_from_bytea(n, convert_to('object ' || n, 'UTF8')) FROM unnest(ARRAY[4241, 4242, 4243]) n; ALTER LARGE OBJECT 4242 OWNER TO late_owner;
 """
@@ -105,6 +124,54 @@ def rows(world, extra, how):
         try:
             again = firn(server, "target", path, "-j", jobs, "--resume")
             whole(server, again, dump, *FILLED)
+        finally:
+            without(server, "late_lets")
+
+
+def forced(world, extra):
+    """Row security that binds the owner, too, is there before rows that come late: it does not keep them out, and stays."""
+    server = world.server()
+    server.roles("late_plain")
+    path, dump = archive(server, world, "forced" + "".join(extra), FORCED, extra)
+    for jobs in ("1", "3"):
+        server.fresh("target")
+        with server.connect() as c:
+            c.execute("ALTER DATABASE target OWNER TO late_plain")
+        args = ("-j", jobs, "--no-owner", "--role", "late_plain")
+        run = firn(server, "target", path, *args, "--on-error=continue").fails("23514")
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM pg_class WHERE relrowsecurity AND relforcerowsecurity").fetchone() == (2,), run.out
+            c.execute("CREATE ROLE late_lets")
+        try:
+            firn(server, "target", path, *args, "--resume").ok()
+            with server.connect("target") as c:
+                c.execute("REASSIGN OWNED BY late_plain TO postgres")
+            same_blocks(dump, server.dump("target"))
+        finally:
+            server.fresh("target")
+            without(server, "late_lets")
+
+
+def foreign(world):
+    """Rows came through a table with unlogged and with foreign partitions: which of them have lost theirs is found without asking the
+    foreign ones, and said where nobody knows."""
+    server = world.server()
+    path, _ = archive(server, world, "foreign", FOREIGN, ("--load-via-partition-root",))
+    for empty in (False, True):
+        server.fresh("target")
+        firn(server, "target", path, "-j", "2", "--on-error=continue").fails("23514")
+        with server.connect("target") as c:
+            c.execute("CREATE ROLE late_lets")
+            if empty:
+                c.execute("TRUNCATE p_1, p_2")
+        try:
+            run = firn(server, "target", path, "-j", "2", "--resume")
+            if empty:
+                run.fails("may have been lost in a crash")
+            else:
+                run.ok()
+                with server.connect("target") as c:
+                    assert c.execute("SELECT (SELECT count(*) FROM p_1), (SELECT count(*) FROM p_2), (SELECT count(*) FROM t)").fetchone() == (10, 10, 1)
         finally:
             without(server, "late_lets")
 
@@ -196,6 +263,9 @@ def cases(world):
             yield f"late rows {how} {' '.join(extra)}", lambda e=extra, h=how: rows(world, e, h)
         for made in ALONE:
             yield f"late nothing begun {made} {' '.join(extra)}", lambda e=extra, m=made: nothing_begun(world, e, m)
+    for extra in ((), ("--inserts",), ("--load-via-partition-root",)):
+        yield f"late rows forced {' '.join(extra)}", lambda e=extra: forced(world, e)
+    yield "late rows beside foreign ones", lambda: foreign(world)
     yield "late pass lost", lambda: lost(world)
     for version in (OLD, NEW):
         yield f"late large object {version}", lambda v=version: owner(world, v, "objects", OBJECTS)

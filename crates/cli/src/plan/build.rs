@@ -13,6 +13,7 @@ mod cost;
 mod edges;
 mod groups;
 mod order;
+pub use edges::goes_down;
 pub use groups::STAGE_FROM;
 pub mod merge;
 pub use order::attaches_itself;

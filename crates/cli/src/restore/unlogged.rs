@@ -35,10 +35,34 @@ pub struct Quiet {
     pub after: Vec<u8>,
 }
 
+/// Let rows into a table whose row security is there by now, and binds its owner, too: they came before it.
+pub fn unforced(connection: &Connection, table: &[u8]) -> Result<Quiet> {
+    let sql = [
+        b"SELECT pg_catalog.format('ALTER TABLE ONLY %I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+          JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
+          WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
+        &quote_literal(table)[..],
+        b")::pg_catalog.oid AND c.relrowsecurity AND c.relforcerowsecurity",
+    ];
+    let found = connection.query(&sql.concat())?;
+    if found.is_empty() {
+        return Ok(Quiet { before: Vec::new(), after: Vec::new() });
+    }
+    let alter = found.get(0, 0).unwrap_or_default();
+    // A table with foreign keys that are still to be looked at is not altered.
+    let immediate = b"SET CONSTRAINTS ALL IMMEDIATE;\n";
+    Ok(Quiet {
+        before: [alter, b" NO FORCE ROW LEVEL SECURITY;\n"].concat(),
+        after: [immediate, alter, b" FORCE ROW LEVEL SECURITY;\n"].concat(),
+    })
+}
+
 /// Let no trigger and no rule of a table, or of what is below it, see rows. Those that fire all the same, as they are for replicas or
 /// one may not say what the session is, are off until the transaction ends.
 pub fn quiet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
-    let mut quiet = Quiet { before: BEFORE_ROWS.to_vec(), after: Vec::new() };
+    let unforced = unforced(connection, table)?;
+    let before = [BEFORE_ROWS, &unforced.before].concat();
+    let mut quiet = Quiet { before, after: unforced.after };
     let sql = [
         b"WITH tree AS (SELECT pg_catalog.to_regclass(",
         &quote_literal(table)[..],
@@ -166,42 +190,48 @@ fn is_lost(
     let Some(partitioned) = unlogged.get(&(unquoted(schema), unquoted(table))) else {
         return Ok(false);
     };
-    if is_empty(connection, &clause(connection, &into)?)? {
+    let (all_empty, elsewhere) = match partitioned {
+        true => leaves(connection, &into, false)?,
+        false => (is_empty(connection, &[b"ONLY ", &into[..]].concat())?, false),
+    };
+    if all_empty && !elsewhere {
         return Ok(filled(archive, place)?.is_some());
     }
     let of_entry =
         [b"ONLY ", &quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
-    if *partitioned
-        && own
-        && is_empty(connection, &of_entry)?
-        && all_below_are_empty(connection, &into)?
-        && filled(archive, place)?.is_some()
-    {
+    let may_be = || {
+        let of_own = own && is_empty(connection, &of_entry)?;
+        Ok::<_, Error>(all_empty || of_own && leaves(connection, &into, true)?.0)
+    };
+    if *partitioned && may_be()? && filled(archive, place)?.is_some() {
         let (what, into) = (describe(&entry), String::from_utf8_lossy(&into).into_owned());
         return Err(Error::usage(format!("rows of {what} may have been lost in a crash"))
-            .detail(format!("They came through {into}, of whose partitions those that are not logged are empty, and others are not."))
+            .detail(format!("They came through {into}, of whose partitions those that are not logged are empty, and others are not, or are foreign tables."))
             .hint("Which rows went into which partitions is not known. Empty the table, drop the schema firn_restore and begin anew."));
     }
     Ok(false)
 }
 
-/// All partitions that are not logged are empty, as a crash leaves them.
-fn all_below_are_empty(connection: &Connection, table: &[u8]) -> Result<bool> {
+/// Whether all partitions, or those that are not logged, are empty, as a crash leaves these; and whether there are foreign tables among
+/// them, which nobody looks at here.
+fn leaves(connection: &Connection, table: &[u8], not_logged: bool) -> Result<(bool, bool)> {
     let sql = [
-        b"SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) FROM pg_catalog.pg_class c \
+        b"SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname), \
+          c.relkind OPERATOR(pg_catalog.=) 'f'::\"char\", c.relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\" FROM pg_catalog.pg_class c \
           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
           JOIN pg_catalog.pg_partition_tree(pg_catalog.to_regclass(",
         &quote_literal(table)[..],
         b")) t ON t.relid OPERATOR(pg_catalog.=) c.oid WHERE c.relkind OPERATOR(pg_catalog.=) 'r'::\"char\" \
-          AND c.relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\"",
+          OR c.relkind OPERATOR(pg_catalog.=) 'f'::\"char\"",
     ];
     let found = connection.query(&sql.concat())?;
-    for row in 0..found.len() {
-        if !is_empty(connection, &[b"ONLY ", found.get(row, 0).unwrap_or_default()].concat())? {
-            return Ok(false);
-        }
+    let (foreign, own): (Vec<_>, Vec<_>) = (0..found.len()).partition(|row| found.flag(*row, 1));
+    let mut empty = true;
+    for row in own.into_iter().filter(|row| !not_logged || found.flag(*row, 2)) {
+        let leaf = [b"ONLY ", found.get(row, 0).unwrap_or_default()].concat();
+        empty = empty && is_empty(connection, &leaf)?;
     }
-    Ok(true)
+    Ok((empty, !foreign.is_empty()))
 }
 
 /// The table that an entry's rows go into, by the statements that it has; `None`: there are no rows.

@@ -6,6 +6,13 @@
 use super::*;
 use crate::plan::text;
 
+/// Tables that others inherit from, or are partitions of without an entry that says so, or have a column of: a statement about
+/// them may go down to these. Asked of all entries but partitions that are attached by one of their own.
+pub fn goes_down<'a>(entries: impl Iterator<Item = Entry<'a>>) -> HashSet<i32> {
+    let tables = entries.filter(|e| matches!(e.desc, b"TABLE" | b"FOREIGN TABLE"));
+    tables.flat_map(|table| table.dependencies).copied().collect()
+}
+
 impl Builder<'_> {
     pub(super) fn add_edges(&mut self) {
         self.depend();
@@ -306,15 +313,8 @@ impl Builder<'_> {
                 self.edge(self.step_of[place as usize], all_data);
             }
         }
-        // Tables that others inherit from, or are partitions of without an entry that says so, or have a column of: a statement
-        // about them may go down to these.
-        let mut above = HashSet::new();
-        for place in selection.places().filter(|p| !self.tree.parent.contains_key(p)) {
-            let entry = toc.entry(place as usize);
-            if matches!(entry.desc, b"TABLE" | b"FOREIGN TABLE") {
-                above.extend(entry.dependencies.iter().copied());
-            }
-        }
+        let not_attached = selection.places().filter(|p| !self.tree.parent.contains_key(p));
+        let above = goes_down(not_attached.map(|p| toc.entry(p as usize)));
         let early: HashSet<u32> = self
             .plan
             .families

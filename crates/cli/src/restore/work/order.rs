@@ -11,10 +11,13 @@
 
 use super::{lock, Site};
 use crate::archive::Entry;
+use crate::error::Result;
 use crate::plan::build::copies_via_root;
 use crate::plan::render::large_objects;
+use crate::plan::text::{last_part, unquoted};
 use crate::plan::Work;
 use crate::report::Event;
+use crate::restore::unlogged;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -72,10 +75,19 @@ impl Site<'_> {
         lock(&self.dead).iter().any(|place| counts(toc.entry(*place as usize).desc))
     }
 
-    /// The table that something belongs to, or a partition of it, lacks rows.
+    /// The table that something belongs to, or another that a constraint is about as well, lacks rows.
     fn lacks_rows(&self, entry: &Entry) -> bool {
         let late = lock(&self.late_rows);
+        if late.tables.is_empty() {
+            return false;
+        }
         let toc = self.archive.toc();
+        let is_constraint = matches!(entry.desc, b"CHECK CONSTRAINT" | b"CONSTRAINT");
+        // A constraint of a domain is about all tables that have it, one of a parent goes down to all that inherit it.
+        let is_spread = |id: &i32| {
+            let domain = toc.place(*id).is_some_and(|place| toc.entry(place).desc == b"DOMAIN");
+            is_constraint && (domain || self.uses().go_down.contains(id))
+        };
         let is_own = |id: &&i32| {
             let table = toc.place(**id).map(|place| toc.entry(place));
             table.is_some_and(|table| {
@@ -84,9 +96,30 @@ impl Site<'_> {
             })
         };
         let lacks = |id: &i32| {
-            late.tables.contains(id) || self.uses().above(*id).any(|id| late.trees.contains(&id))
+            late.tables.contains(id)
+                || self.uses().above(*id).any(|id| late.trees.contains(&id))
+                || is_spread(id)
         };
-        !late.tables.is_empty() && entry.dependencies.iter().filter(is_own).any(lacks)
+        entry.dependencies.iter().filter(is_own).any(lacks)
+    }
+
+    /// The table that an entry's rows go into, if this restore makes it and its row security, which may be there already when they come
+    /// late, binds its owner, too. That is not put off: nobody is to see meanwhile what it hides.
+    pub(super) fn forced(&self, place: usize) -> Result<Option<Vec<u8>>> {
+        let (toc, forced) = (self.archive.toc(), &self.uses().forced);
+        if forced.is_empty() || self.terms.table_made(toc, place).is_none() {
+            return Ok(None);
+        }
+        let Some(into) = unlogged::filled(self.archive, place as u32)? else { return Ok(None) };
+        let table = last_part(&into);
+        let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
+        let schema = match schema {
+            // Archives of old versions leave out an entry's own.
+            b"" => toc.entry(place).namespace.to_vec(),
+            schema => unquoted(schema),
+        };
+        let made = forced.get(&(schema, unquoted(table))).and_then(|id| toc.place(*id));
+        Ok(made.filter(|table| self.terms.makes(toc, *table)).map(|_| into))
     }
 
     /// Rows of an entry that failed or was left out will come late.

@@ -155,17 +155,21 @@ impl Worker<'_, '_> {
                 sql.extend(self.become_superuser(&mut settings));
                 sql.extend([b"ALTER TABLE ", &table[..], b" DISABLE TRIGGER ALL;\n"].concat());
             }
-            if again {
+            let into = match again {
+                true => unlogged::filled(site.archive, place as u32)?,
+                false if part.is_some() => site.forced(place)?,
+                false => None,
+            };
+            if again || into.is_some() {
                 sql.extend(site.renderer.become_user(b"", &mut settings));
             }
             copied.statements += self.send(connection, &mut sql)?;
-            let into = match again {
-                true => unlogged::filled(site.archive, place as u32)?,
-                false => None,
-            };
             let mut after = Vec::new();
             if let Some(table) = into {
-                let quiet = unlogged::quiet(connection, &table)?;
+                let quiet = match again {
+                    true => unlogged::quiet(connection, &table)?,
+                    false => unlogged::unforced(connection, &table)?,
+                };
                 sql.extend(quiet.before);
                 after = quiet.after;
             }
