@@ -398,3 +398,19 @@ fn what_fails_holds_nothing_up() {
     let work = plan.steps.iter().filter(|s| s.work != Work::Milestone).count();
     assert_eq!(seen.len(), work);
 }
+
+/// Rows in several parts that something waits for which changes meanings, and stands before them.
+#[test]
+fn parts_of_rows_that_are_needed_early() {
+    let mut maker = Maker::default();
+    let path = "SELECT pg_catalog.set_config('search_path', '', false);\n";
+    maker.add("SEARCHPATH", "SEARCHPATH", Section::PreData, path, &[]);
+    maker.add("CAST", "CAST (a AS b)", Section::PreData, "CREATE CAST (a AS b);\n", &[4]);
+    let table =
+        maker.add("TABLE", "t", Section::PreData, "CREATE TABLE s.t (\n    d date\n);\n", &[]);
+    assert_eq!(maker.add("TABLE DATA", "t", Section::Data, "", &[table]), 4);
+    let facts = Facts { jobs: 4, ..facts(true, 6400) };
+    let plan = planned(&maker.toc, &facts, Rules::all(true), 1 << 30);
+    assert!(plan.steps.iter().any(|s| matches!(s.work, Work::Data(_, 2..))));
+    run(&maker.toc, &plan, 2, 6400, 1);
+}

@@ -23,8 +23,9 @@ impl Builder<'_> {
         self.order_passes();
         self.order_values();
         self.order_privileges();
-        self.order_meanings();
         self.share_edges();
+        // Of parts of an entry, too, it must be known what waits for them.
+        self.order_meanings();
     }
 
     /// Values of sequences come after the rows of tables that are emptied: they stay set even when these fail, and then the old rows
