@@ -1,6 +1,12 @@
 """What the archive's order says and its dependencies do not: what is made before a cast, an operator class, or a setting of the
 database means something else for ever, though it looks the same in each dump.
 """
+import os
+import shutil
+import threading
+
+from harness import proxy as px
+from harness.proxy import Proxy
 from restore.common import NEW, OLD, firn, same
 
 # A conversion by the cast's function, not by the words of the enum; pairs that sort from the last to the first.
@@ -191,6 +197,38 @@ def compared(world):
         assert run.code == 3 and told in run.out and "restore complete" not in run.out, f"{statement}: {run.code}\n{run.out[-2500:]}"
 
 
+# A CHECK constraint whose function reads another table, which pg_dump writes before.
+LOOKS = """
+CREATE TABLE a_ref (k int); INSERT INTO a_ref SELECT generate_series(1, 20);
+CREATE FUNCTION ok(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN EXISTS (SELECT FROM public.a_ref WHERE k = $1); END';
+CREATE TABLE b_rows (k int CHECK (ok(k))); INSERT INTO b_rows SELECT generate_series(1, 5);
+"""
+
+
+def looked_at(world):
+    """Rows that are loaded beside those that their constraint looks at are loaded again when these are there."""
+    server = world.server()
+    with server.connect(server.fresh("looks")) as c:
+        c.execute(LOOKS)
+    path, dump = world.archive("looks", lambda p: server.archive("looks", p, "c")), server.dump("looks")
+    server.fresh("target")
+    refused, folder = threading.Event(), os.path.join(server.root, "looks")
+
+    def fault(m):
+        if m.sql.startswith(b"COPY public.a_ref") or b"\nCOPY public.a_ref" in m.sql:
+            return px.call(lambda _: refused.wait(px.PATIENCE))
+        if m.sql.startswith(b"ROLLBACK"):
+            refused.set()
+        return None
+    with Proxy(folder, server.root) as proxy:
+        proxy.arm(fault, again=True)
+        run = firn(server, "target", path, *proxy.where("target"), "-j", "2", where=False)
+        assert refused.is_set() and not proxy.trouble, (proxy.trouble, run.out[-2000:])
+    shutil.rmtree(folder, ignore_errors=True)
+    run.ok()
+    same(dump, server.dump("target"))
+
+
 def cases(world):
     for version in (OLD, NEW):
         for jobs in (1, 4):
@@ -200,4 +238,5 @@ def cases(world):
     for jobs in (1, 3):
         yield f"order of settings {jobs}", lambda j=jobs: settings(world, j)
     yield "order of grants", lambda: grants(world)
+    yield "order, rows looked at", lambda: looked_at(world)
     yield "order, objects compared", lambda: compared(world)
