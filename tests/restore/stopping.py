@@ -71,7 +71,20 @@ def dropping(world):
     assert "What was dropped by then stays dropped" in run.out, run.out
     with server.connect("target") as c:
         assert c.execute("SELECT to_regclass('a') IS NOT NULL, to_regnamespace('firn_restore') IS NULL").fetchone() == (True, True)
+    # There is no journal: --resume says what this may be, and what to do.
+    firn(server, "target", path, "-c", "--if-exists", "--resume").fails("have ended before it had dropped all", "Without --resume")
     complete(world, path, "-c", "--if-exists")
+
+
+def emptying(world):
+    """Stopped before a table is emptied: nothing was changed, and the same command does it."""
+    server, path = world.server(), source(world)
+    server.pg_restore(server.fresh("target"), path)
+    args = ("-a", "--truncate-table", "-j", "1")
+    run = at_lock(server, path, "LOCK TABLE a, b IN ACCESS SHARE MODE", "^(BEGIN;|LOCK TABLE)", *args)
+    assert "Nothing was changed" in run.out, run.out
+    firn(server, "target", path, *args, "--resume").fails("have ended before it changed anything", "Without --resume")
+    complete(world, path, *args)
 
 
 def beginning(world):
@@ -208,5 +221,5 @@ def links(pid):
 
 
 def cases(world):
-    for body in (dropping, beginning, ending, creating, in_order, between, nothing_done, reading):
+    for body in (dropping, emptying, beginning, ending, creating, in_order, between, nothing_done, reading):
         yield f"stopping {body.__name__.replace('_', ' ')}", lambda b=body: b(world)

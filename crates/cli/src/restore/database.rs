@@ -250,7 +250,9 @@ fn drop_all(
     watch: &dyn Watch,
     stop: &Stop,
 ) -> Result<Vec<String>> {
-    let stopped = |e: Error| e.hint("What was dropped by then stays dropped.");
+    let stopped = |e: Error| {
+        e.hint("What was dropped by then stays dropped. Without --resume, as there is no journal yet, the same command does the rest.")
+    };
     let mut ignored = Vec::new();
     let mut places: Vec<u32> = selection.places().collect();
     places.reverse();

@@ -395,7 +395,7 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             if let Some(what) = check::already_there(&connection, &archive, &terms, &selection)? {
                 return Err(Error::usage("there is no unfinished restore in the target database")
                     .detail(what)
-                    .hint("The restore may be complete. Without --resume a new one begins."));
+                    .hint(begin_anew(&terms)));
             }
             if options.create {
                 database::tell_owner(&connection, &archive, options, watch)?;
@@ -442,6 +442,19 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     job.left_out.sum_up(watch);
     watch.event(&Event::Finished);
     Ok(report)
+}
+
+/// What to do where there is no journal. With these flags what is there need not be of a complete restore.
+fn begin_anew(terms: &Terms) -> &'static str {
+    match (terms.clean, terms.truncate) {
+        (true, _) => {
+            "The restore may be complete, or have ended before it had dropped all. Without --resume a new one begins, and drops first."
+        }
+        (_, true) => {
+            "The restore may be complete, or have ended before it changed anything. Without --resume a new one begins, and empties the tables first."
+        }
+        _ => "The restore may be complete. Without --resume a new one begins.",
+    }
 }
 
 /// How often the end of a restore is begun again when the connection is lost meanwhile.
