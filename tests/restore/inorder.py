@@ -402,7 +402,28 @@ def warned(world):
     assert "WARNING:  row 7 is odd" in run.out, run.out
 
 
+def unwritable(world):
+    """The end of --transaction-size needs no right that the rest does not."""
+    server, path = world.server(), world.archive("unwritable", lambda p: small(world, p))
+    server.roles("in_order_plain")
+    for taken, told in (("lo_create(oid)", False), ("lo_create(oid), pg_logical_emit_message(bool, text, text)", True)):
+        with server.connect(server.fresh("target")) as c:
+            c.execute(f"ALTER DATABASE target OWNER TO in_order_plain; REVOKE EXECUTE ON FUNCTION {taken} FROM PUBLIC")
+        run = firn(server, "target", path, "--transaction-size=2", "-O", "--role", "in_order_plain").ok()
+        assert ("may neither create large objects" in run.out) == told, run.out
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM t").fetchone() == (10,)
+
+
+def small(world, path):
+    server = world.server()
+    with server.connect(server.fresh("unwritable")) as c:
+        c.execute("CREATE TABLE t AS SELECT generate_series(1, 10) i; CREATE INDEX ON t (i)")
+    return server.archive("unwritable", path, "c")
+
+
 def cases(world):
+    yield "in order unwritable", lambda: unwritable(world)
     for name, more, before in CASES:
         yield f"in order {name}", lambda m=more, b=before: one(world, m, b, "c")
     yield "in order directory", lambda: one(world, ["-1"], None, "d")

@@ -69,6 +69,11 @@ pub trait Sink {
     /// What follows belongs to this entry.
     fn begin(&mut self, _entry: &Entry) {}
 
+    /// To be as `pg_restore` writes it, to the letter.
+    fn is_script(&self) -> bool {
+        true
+    }
+
     /// The server does not know this setting.
     fn lacks_transaction_timeout(&self) -> bool {
         false

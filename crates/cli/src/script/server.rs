@@ -21,9 +21,12 @@ use crate::restore::{check, facts, finish, tell, Options, Report, Terms};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The last COMMIT is there when it is told, and all before it: with `synchronous_commit = off` the server answers before. Only a
-/// transaction that has written something waits, and the last of several may be empty.
+/// transaction that has written something waits, and the last of several may be empty. Whoever may call one of these functions writes.
 const DURABLE: &str = "SET LOCAL synchronous_commit = on;\n";
-const WRITES: &str = "SELECT pg_catalog.lo_unlink(pg_catalog.lo_create(0));\n";
+const WRITES: [&str; 2] = [
+    "SELECT pg_catalog.lo_unlink(pg_catalog.lo_create(0));\n",
+    "SELECT pg_catalog.pg_logical_emit_message(true, 'firn'::pg_catalog.text, ''::pg_catalog.text);\n",
+];
 
 /// What a statement could not do.
 struct Failed {
@@ -182,11 +185,33 @@ impl Sink for Server<'_> {
             self.compare()?;
             return self.sql(DURABLE.as_bytes());
         }
-        self.sql([DURABLE, WRITES].concat().as_bytes())
+        self.what = "the end".to_string();
+        self.sql(DURABLE.as_bytes())?;
+        for writes in WRITES {
+            let write =
+                format!("SAVEPOINT firn_restore;\n{writes}RELEASE SAVEPOINT firn_restore;\n");
+            match self.connection.run(write.as_bytes()) {
+                // insufficient_privilege
+                Err(f) if f.error.sqlstate.as_deref() == Some("42501") => {
+                    self.sql(b"ROLLBACK TO SAVEPOINT firn_restore;\n")?;
+                }
+                Err(f) => return Err(self.note(writes.to_string(), f.error)),
+                Ok(_) => return Ok(()),
+            }
+        }
+        // It is all there, unless the server crashes in the next moment.
+        self.watch.event(&Event::Note(
+            "warning: this role may neither create large objects nor write messages, so the server may still have to write what was committed last to disk",
+        ));
+        Ok(())
     }
 
     fn begin(&mut self, entry: &Entry) {
         self.what = describe(entry);
+    }
+
+    fn is_script(&self) -> bool {
+        false
     }
 
     fn lacks_transaction_timeout(&self) -> bool {
