@@ -2,6 +2,7 @@
 
 Each statement is run by its object's owner. The schema has triggers that note who that is, so that rows tell, too.
 """
+import os
 import signal
 import time
 
@@ -140,7 +141,8 @@ def switched_off(world):
     where, path = server(world, OLD), archive(world, OLD)
     where.fresh("target")
     where.pg_restore("target", path, "-s")
-    run = firn(where, "target", path, "-a", "-j", "2", "--disable-triggers", "-S", "as_reader").fails()
+    # The large object, which comes before all rows, is done by then, so that there is something to resume.
+    run = firn(where, "target", path, "-a", "-j", "1", "--disable-triggers", "-S", "as_reader").fails()
     assert "must be owner" in run.out or "permission denied" in run.out, run.out
     run = firn(where, "target", path, "-a", "-j", "2", "--disable-triggers", "-S", "nobody_of_that_name", "--resume").fails()
     assert "superuser" in run.out, run.out
@@ -169,7 +171,73 @@ def killed(world):
     compare(where, "killed")
 
 
+def emptied(world):
+    """Tables are emptied by who may, not by whose large object came before in the same transaction."""
+    where, path = server(world, OLD), archive(world, OLD)
+    empty(where, "target")
+    where.pg_restore("target", path)
+    with where.connect("target") as c:
+        c.execute("SELECT lo_unlink(4711)")
+    wanted = [line for line in where.program("pg_restore", "-l", path).stdout.splitlines(True)
+              if b" BLOB" in line or b" TABLE DATA one " in line]
+    chosen = os.path.join(world.folder, "as-owner-emptied")
+    with open(chosen, "wb") as f:
+        f.writelines(wanted)
+    assert len(wanted) >= 4, wanted
+    run = firn(where, "target", path, FLAG, "-a", "-L", chosen, "--truncate-table", "--disable-triggers", "-j", "1").ok()
+    assert "one by one" not in run.out, run.out
+
+
+def logged_in(where):
+    """Who may be another role, and has none of its rights."""
+    where.roles("as_login LOGIN NOINHERIT", "as_role")
+    with where.connect() as c:
+        c.execute("GRANT as_role TO as_login")
+    where.fresh("target")
+    with where.connect("target") as c:
+        c.execute("GRANT CREATE ON DATABASE target TO as_role, as_login; GRANT CREATE ON SCHEMA public TO as_role, as_login")
+    return ["-h", where.root, "-U", "as_login", "-d", "target", "--role", "as_role", FLAG]
+
+
+def by_role(world):
+    """The journal is of --role, also where the entries are run as who has logged in."""
+    where = server(world, OLD)
+    flags = logged_in(where)
+
+    def make(path):
+        with where.connect(where.fresh("as_source_login")) as c:
+            c.execute("CREATE SCHEMA l AUTHORIZATION as_login; CREATE TABLE l.t AS SELECT 1 AS i; ALTER TABLE l.t OWNER TO as_login")
+        return where.archive("as_source_login", path, "c")
+    path = world.archive("as-owner-login", make)
+    for jobs in (["-j", "1"], ["-j", "3"], ["--transaction-size=1"], ["-1"]):
+        logged_in(where)
+        firn(where, "target", path, *flags, *jobs, where=False).ok()
+        with where.connect("target") as c:
+            assert c.execute("SELECT relowner::regrole::text FROM pg_class WHERE relname = 't'").fetchone() == ("as_login",)
+
+
+def by_role_after_grants(world):
+    """Privileges that others have granted end the session's role; what comes behind them is of the role all the same."""
+    where = server(world, OLD)
+    where.roles("as_boss SUPERUSER")
+
+    def make(path):
+        with where.connect(where.fresh("as_source_grants")) as c:
+            c.execute("CREATE TABLE t AS SELECT 1 AS i; GRANT SELECT ON t TO as_one WITH GRANT OPTION; SET ROLE as_one; GRANT SELECT ON t TO as_two; RESET ROLE")
+            c.execute("CREATE FUNCTION e() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER e ON ddl_command_end EXECUTE FUNCTION e()")
+        return where.archive("as_source_grants", path, "c")
+    path = world.archive("as-owner-grants", make)
+    for jobs in (["-j", "1"], ["-j", "3"], ["--transaction-size=1"], ["-1"]):
+        where.fresh("target")
+        firn(where, "target", path, "-O", "--role", "as_boss", *jobs).ok()
+        with where.connect("target") as c:
+            assert c.execute("SELECT evtowner::regrole::text FROM pg_event_trigger").fetchone() == ("as_boss",), jobs
+
+
 def cases(world):
+    yield "as owner, emptied", lambda: emptied(world)
+    yield "as owner, by role", lambda: by_role(world)
+    yield "as owner, by role after grants", lambda: by_role_after_grants(world)
     for version in (OLD, NEW):
         for form, jobs in (("c", 1), ("c", 4), ("d", 2)):
             yield f"as owner {version} {form} {jobs}", lambda v=version, f=form, j=jobs: whole(world, v, f, j)

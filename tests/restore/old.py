@@ -189,7 +189,26 @@ def genuine(world, version, name, chosen):
     assert not wrong, "\n\n".join(wrong)
 
 
+def as_owner(world, version, name):
+    """What is there before, and no statement says whose it is, is handed over as without --use-set-session-authorization."""
+    server = world.server(version)
+    server.roles("old_owner", "old_reader")
+    owners = []
+    for flags in ((), ("--use-set-session-authorization",)):
+        with server.connect(server.fresh("target")) as c:
+            c.execute("GRANT CREATE ON DATABASE target TO old_owner, old_reader; ALTER LANGUAGE plpgsql OWNER TO old_reader")
+        firn(server, "target", os.path.join(HERE, name), "-j", "2", *flags, "-s", "--on-error=continue")
+        with server.connect("target") as c:
+            c.execute("SET client_min_messages = error; DROP SCHEMA IF EXISTS firn_restore CASCADE")
+            owners.append(c.execute("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'public'").fetchone()
+                          + c.execute("SELECT lanowner::regrole::text FROM pg_language WHERE lanname = 'plpgsql'").fetchone())
+    assert owners[0] == owners[1] and owners[0][0] != "pg_database_owner", owners
+
+
 def cases(world):
+    for version in (OLD, NEW):
+        for name in ("9.0.dump", "9.6.dump"):
+            yield f"old as owner {name} {version}", lambda v=version, n=name: as_owner(world, v, n)
     draw = random.Random(int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32)))
     whole = os.environ.get("FIRN_CATALOGS") == "all"
     more = [flags for flags in GENUINE if flags]

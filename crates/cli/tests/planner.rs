@@ -296,6 +296,7 @@ fn without_rules_all_statements_are_the_archives() {
         toc: &toc,
         plan: &plan,
         style: Style { no_owner: true, ..Style::default() },
+        role: None,
         refused: Refused::default(),
     };
     for (number, step) in plan.steps.iter().enumerate() {

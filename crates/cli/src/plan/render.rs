@@ -53,17 +53,25 @@ pub struct Renderer<'a> {
     pub toc: &'a Toc,
     pub plan: &'a Plan,
     pub style: Style,
+    /// Who the session is as when it is who has connected.
+    pub role: Option<&'a [u8]>,
     pub refused: Refused,
 }
 
 /// Settings in force at a point of a transaction.
-#[derive(Default, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     tablespace: Option<Vec<u8>>,
     tableam: Option<Vec<u8>>,
     schema: Option<Vec<u8>>,
-    /// Who the session is; empty for who has connected.
-    user: Vec<u8>,
+    /// Who the session is; empty for who has connected, `None` when that is not known.
+    user: Option<Vec<u8>>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { tablespace: None, tableam: None, schema: None, user: Some(Vec::new()) }
+    }
 }
 
 macro_rules! sql {
@@ -166,12 +174,31 @@ impl Renderer<'_> {
     /// The statement by which the session is another user for the rest of the transaction; empty: who has connected.
     pub fn become_user(&self, user: &[u8], settings: &mut Settings) -> Vec<u8> {
         let mut out = Vec::new();
-        if settings.user != user {
+        if settings.user.as_deref() != Some(user) {
             let name = if user.is_empty() { b"DEFAULT".to_vec() } else { quote_literal(user) };
             sql!(out, "SET LOCAL SESSION AUTHORIZATION ", name, ";\n");
-            settings.user = user.to_vec();
+            // That ends the role, too.
+            if let Some(role) = self.role.filter(|_| user.is_empty()) {
+                sql!(out, "SET LOCAL ROLE ", quote_ident(role), ";\n");
+            }
+            settings.user = Some(user.to_vec());
         }
         out
+    }
+
+    /// Privileges that others have granted are granted as they: behind those the session is who has connected, without the role that it
+    /// had, for the transactions to come, too.
+    fn after_privileges(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
+        let words = b" SESSION AUTHORIZATION";
+        if !matches!(entry.desc, b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL")
+            || !entry.defn.windows(words.len()).any(|w| w == words)
+        {
+            return;
+        }
+        if let Some(role) = self.role {
+            sql!(out, "SET ROLE ", quote_ident(role), ";\n");
+        }
+        settings.user = None;
     }
 
     fn become_owner(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
@@ -239,6 +266,7 @@ impl Renderer<'_> {
             out.push(b'\n');
         }
         self.owner(out, &entry, settings);
+        self.after_privileges(out, &entry, settings);
     }
 
     /// The family whose parent an entry is, if its CHECK constraints come later.
@@ -299,18 +327,19 @@ impl Renderer<'_> {
                 sql!(out, set, ";\n");
             }
         }
-        if self.style.no_owner || entry.owner.is_empty() || entry.drop_stmt.is_empty() {
+        let owner = new_owner(entry, self.style.no_owner);
+        if owner.is_empty() {
             return;
         }
         if self.style.session_authorization {
-            // A schema "public" that is not made is handed over all the same, by who may.
-            if entry.desc != b"SCHEMA" || !entry.defn.starts_with(b"--") {
+            // What was there before is handed over all the same, by who may.
+            if !may_be_there(entry, self.plan.selects_schemas) {
                 return;
             }
             sql!(out, self.become_user(b"", settings));
         }
         if let Some(object) = owned_object(entry) {
-            sql!(out, "ALTER ", object, " OWNER TO ", quote_ident(entry.owner), ";\n");
+            sql!(out, "ALTER ", object, " OWNER TO ", quote_ident(owner), ";\n");
         }
     }
 
@@ -356,6 +385,22 @@ pub fn search_path(schema: &[u8]) -> Vec<u8> {
     sql!(out, "SET LOCAL search_path = ", quote_ident(schema));
     sql!(out, if schema == b"pg_catalog" { ";\n" } else { ", pg_catalog;\n" });
     out
+}
+
+/// Who an entry's object belongs to when its statements have run; empty: nobody is named. With `--use-set-session-authorization` it
+/// does so from the beginning, unless it [`may_be_there`].
+pub fn new_owner<'a>(entry: &Entry<'a>, no_owner: bool) -> &'a [u8] {
+    match no_owner || entry.drop_stmt.is_empty() {
+        true => b"",
+        false => entry.owner,
+    }
+}
+
+/// The entry's statement does not say whose its object is, as it leaves one that is there as it was: a schema "public", in archives of
+/// old versions `CREATE SCHEMA public`, too, and languages.
+pub fn may_be_there(entry: &Entry, old_archive: bool) -> bool {
+    let public = old_archive && entry.tag == b"public" || entry.defn.starts_with(b"--");
+    entry.desc == b"SCHEMA" && public || entry.defn.trim_ascii().starts_with(b"CREATE OR REPLACE ")
 }
 
 /// How an entry's object is named in `ALTER … OWNER TO`; `None` for what has no owner of its own.

@@ -280,7 +280,9 @@ impl Job<'_> {
             no_table_access_method: terms.no_table_access_method,
             session_authorization: terms.session_authorization,
         };
-        Renderer { toc: self.archive.toc(), plan: &self.plan, style, refused: Refused::default() }
+        let role = self.options.target.role.as_ref().map(|role| role.as_bytes());
+        let (toc, plan) = (self.archive.toc(), &self.plan);
+        Renderer { toc, plan, style, role, refused: Refused::default() }
     }
 }
 

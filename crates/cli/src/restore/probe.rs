@@ -174,8 +174,13 @@ fn value(catalog: &str, column: &str, kind: &str, target: &str, array: bool) -> 
 /// What makes the table, and what is done to it afterwards.
 fn statements(version: u32, staged: bool) -> Vec<u8> {
     let (toc, plan) = shape(version, staged);
-    let renderer =
-        Renderer { toc: &toc, plan: &plan, style: Style::default(), refused: Refused::default() };
+    let renderer = Renderer {
+        toc: &toc,
+        plan: &plan,
+        style: Style::default(),
+        role: None,
+        refused: Refused::default(),
+    };
     let mut settings = Settings::default();
     let mut sql =
         format!("CREATE TABLE {SCHEMA}.probe_dim (n integer PRIMARY KEY);\n").into_bytes();

@@ -4,7 +4,7 @@ use super::names::{id, literal, one_line, qualified};
 use super::walk::{State, Walk};
 use crate::archive::{read_error, Absent, Entry};
 use crate::error::{Error, Result};
-use crate::plan::render::LargeObjectStatement;
+use crate::plan::render::{may_be_there, LargeObjectStatement};
 use crate::plan::select::Parts;
 use std::io::Read;
 
@@ -138,6 +138,10 @@ impl Walk<'_> {
         // Privileges may set the session's user.
         if matches!(entry.desc, b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL") {
             self.state.user = None;
+            let words = b" SESSION AUTHORIZATION";
+            if entry.defn.windows(words.len()).any(|w| w == words) {
+                self.become_role()?;
+            }
         }
         Ok(())
     }
@@ -208,14 +212,20 @@ impl Walk<'_> {
     }
 
     fn owner(&mut self, entry: &Entry) -> Result<()> {
-        // A schema "public" that is not made is handed over all the same.
-        let kept = entry.desc == b"SCHEMA" && entry.defn.starts_with(b"--");
+        // A schema "public" that is not made is handed over all the same. On the server what was there before is, by who may.
+        let kept = match self.sink.is_script() {
+            true => entry.desc == b"SCHEMA" && entry.defn.starts_with(b"--"),
+            false => may_be_there(entry, self.search_path.is_none()),
+        };
         if self.wishes.no_owner
             || self.wishes.session_authorization && !kept
             || entry.owner.is_empty()
             || entry.drop_stmt.is_empty()
         {
             return Ok(());
+        }
+        if self.wishes.session_authorization && !self.sink.is_script() {
+            self.become_user(b"")?;
         }
         let owner = [b" OWNER TO ", &id(entry.owner)[..]].concat();
         if entry.desc == b"BLOB METADATA" {

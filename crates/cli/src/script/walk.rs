@@ -199,8 +199,22 @@ impl Walk<'_> {
             user => names::literal(user, self.standard_strings),
         };
         self.sink.sql(&[b"SET SESSION AUTHORIZATION ", &name[..], b";\n\n"].concat())?;
+        if user.is_empty() {
+            self.become_role()?;
+        }
         self.state.user = Some(user.to_vec());
         Ok(())
+    }
+
+    /// SESSION AUTHORIZATION ends the role, which scripts of `pg_restore` leave at that.
+    pub(super) fn become_role(&mut self) -> Result<()> {
+        match self.wishes.role.as_ref().filter(|_| !self.sink.is_script()) {
+            Some(role) => {
+                let role = names::id(role.as_bytes());
+                self.sink.sql(&[b"SET ROLE ", &role[..], b";\n\n"].concat())
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn become_owner(&mut self, entry: &Entry) -> Result<()> {

@@ -5,6 +5,7 @@
 use super::questions::Questions;
 use crate::archive::Entry;
 use crate::pg::quote_ident;
+use crate::plan::render::new_owner;
 use crate::plan::text;
 use crate::restore::Job;
 use std::collections::{BTreeMap, HashMap};
@@ -63,14 +64,6 @@ fn object_name<'a>(entry: &Entry<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// The owner that an object is given by name.
-fn owner<'a>(job: &Job, entry: &Entry<'a>) -> &'a [u8] {
-    match job.terms.no_owner || entry.drop_stmt.is_empty() {
-        true => b"",
-        false => entry.owner,
-    }
-}
-
 /// All kinds of questions about the selected entries.
 pub fn questions(job: &Job) -> Vec<Questions> {
     let mut all = named(job);
@@ -121,7 +114,7 @@ fn named(job: &Job) -> Vec<Questions> {
             false => 1,
         };
         let namespace = quote_ident(entry.namespace);
-        let row = [&namespace[..], name, owner(job, &entry)];
+        let row = [&namespace[..], name, new_owner(&entry, job.terms.no_owner)];
         questions.ask_with(place, &row, few);
     }
     all.into_values().collect()

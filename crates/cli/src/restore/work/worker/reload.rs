@@ -33,6 +33,8 @@ impl Worker<'_, '_> {
             }
             sql.extend(site.renderer.become_user(b"", settings));
         };
+        // Not as the owner of what came before in the same transaction.
+        sql.extend(site.renderer.become_user(b"", settings));
         if !refill {
             let all = reload.emptied.join(&b", "[..]);
             sql.extend([b"LOCK TABLE ", &all[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat());
