@@ -106,7 +106,8 @@ impl Builder<'_> {
             let desc = toc.place(*id).map(|place| toc.entry(place).desc);
             matches!(desc, Some(b"CONSTRAINT" | b"INDEX"))
         };
-        let places = || self.input.selection.places().map(|place| (place, toc.entry(place as usize)));
+        let places =
+            || self.input.selection.places().map(|place| (place, toc.entry(place as usize)));
         let foreign: Vec<_> = places()
             .filter(|(_, e)| e.desc == b"FK CONSTRAINT" && !e.dependencies.iter().any(is_key))
             .collect();
