@@ -154,8 +154,9 @@ def but_for_put_off(run, expected, dump, got, found):
     for catalog, (columns, rows) in expected.items():
         missing = rows - got[catalog][1]
         kept[catalog] = columns, rows - Counter({row: n for row, n in missing.items() if any(PUT_OFF.search(str(cell)) for cell in row)})
-    (first, *blocks), there = BLOCK.split(dump), set(BLOCK.split(found))
-    return kept, b"".join([first, *(b"--\n-- Name: " + block for block in blocks if block in there or not PUT_OFF_BLOCKS.search(block))])
+    body, *end = dump.rpartition(b"--\n-- PostgreSQL database dump complete")
+    (first, *blocks), there = BLOCK.split(body), set(BLOCK.split(found.rpartition(end[0])[0]))
+    return kept, b"".join([first, *(b"--\n-- Name: " + b for b in blocks if b in there or not PUT_OFF_BLOCKS.search(b)), *end])
 
 
 def shown(columns, row):
