@@ -42,6 +42,7 @@ CASES = {
     "keys of directory rows on their pages": keys.directory_rows,
     "keys of tombstones on their pages": keys.tombstones,
     "keys of notes on their pages": keys.others,
+    "keys that a new index would go by": keys.rebuilt,
     "exclusion beside a load": waits.exclusion,
     "expressions beside a load": waits.expressions,
     "keys beside replacements": waits.beside_replacements,

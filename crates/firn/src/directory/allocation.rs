@@ -46,6 +46,10 @@ fn update<T, U>(
 ) -> U {
     let _lock = AllocationLock::take(toast.rel());
     let Some(row) = toast.find(KEY, Snap::self_snap()) else {
+        // What has been handed out already would be handed out again.
+        if is_lost(toast) {
+            lost(toast).raise()
+        }
         let mut state = State { next_block: 0, next_address: 0 };
         let result = change(&mut state);
         // Frozen: it must outlive this transaction's rollback.
@@ -64,6 +68,19 @@ fn damaged(toast: &Toast, bytes: usize) -> Report {
     error(Kind::Corrupt, "the allocation row of a firn table is damaged")
         .detail(format!("TOAST relation {}, {bytes} bytes.", toast.rel().oid()))
         .hint("Restore the table from a backup or standby.")
+}
+
+/// Whoever asks has found no allocation row, but slots or chunks have been given out.
+fn is_lost(toast: &Toast) -> bool {
+    toast.has_entry(keys::DIRECTORY, i32::MIN, i32::MAX)
+        || toast.has_entry(keys::CHUNKS, i32::MIN, i32::MAX)
+}
+
+fn lost(toast: &Toast) -> Report {
+    let oid = toast.rel().oid();
+    error(Kind::Corrupt, "the allocation row of a firn table is missing")
+        .detail(format!("TOAST relation {oid} has index entries of stripes, but not of this row."))
+        .hint("Run firn.check() on the table; restore it from a backup or standby.")
 }
 
 /// A slot is given out where a rollback would forget that, and the table's indexes would not.
@@ -128,12 +145,18 @@ pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
 }
 
 /// The first virtual block that is not handed out; None when there is no allocation row that can be read, which is
-/// said of a damaged one. Who asks afterwards finds a directory row of every slot before it that anybody has: slots are handed out, and their
+/// said of a damaged one, and of one that must have been there. Who asks afterwards finds a directory row of every slot before it that anybody has: slots are handed out, and their
 /// directory rows inserted, under the lock that this takes for a moment.
 pub fn handed_out(toast: &Toast) -> Option<u32> {
     let row = {
         let _lock = AllocationLock::take(toast.rel());
-        toast.find_damaged(KEY, Snap::self_snap())?
+        toast.find_damaged(KEY, Snap::self_snap())
+    };
+    let Some(row) = row else {
+        if is_lost(toast) {
+            lost(toast).warn();
+        }
+        return None;
     };
     let state = State::decode(&row.data).filter(|_| !row.key_is_damaged);
     if state.is_none() {

@@ -349,6 +349,20 @@ pub fn directory_row_of(data: &[u8]) -> Option<Slot> {
     DirectoryEntry::decode(body(data)).is_ok().then_some(slot)
 }
 
+/// Whether a row of ours has a key that it was not given, going by the row alone: nobody gives that key, or the row is another one's
+/// directory row. (Chunks are bytes that users have chosen, but of a length that no directory row has, or with the end of a stripe.
+/// Parts of values, which may be anything, are never recognised.)
+pub fn is_misplaced(key: ChunkKey, data: &[u8]) -> bool {
+    let is_another = || match key.id {
+        keys::CHUNKS..keys::TOMBSTONES if data.len() == CHUNK_BYTES || data.ends_with(b"PAR1") => {
+            false
+        }
+        keys::DIRECTORY => directory_row_of(data).is_some_and(|slot| slot.0 as i32 != key.seq),
+        _ => directory_row_of(data).is_some(),
+    };
+    key.id <= keys::LAST && (keys::is_nobodys_key(key.id, key.seq) || is_another())
+}
+
 /// The slot and a checksum of it and the entry.
 fn note_of(slot: Slot, body: &[u8]) -> [u8; NOTE] {
     let mut note = [0; NOTE];

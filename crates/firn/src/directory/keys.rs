@@ -27,8 +27,20 @@ pub const LAST_TOMBSTONES: u32 =
 pub const LAST: u32 = 16_383;
 
 /// A row has this id neither from us nor from PostgreSQL.
-pub fn is_nobodys(id: u32) -> bool {
+fn is_nobodys(id: u32) -> bool {
     !matches!(id, DIRECTORY..=CLEANED | CHUNKS..=LAST_TOMBSTONES) && id <= LAST
+}
+
+/// As [`is_nobodys`] of a whole key: some kinds have one row, or one for each column.
+pub fn is_nobodys_key(id: u32, seq: i32) -> bool {
+    is_nobodys(id)
+        || match id {
+            ALLOCATION | COUNTED | CLEANED => seq != 0,
+            DIRECTORY | FORWARDING | INTENT => seq < 0,
+            // MaxHeapAttributeNumber
+            MISSING => !(1..=1_600).contains(&seq),
+            _ => false,
+        }
 }
 
 /// Rows under this id are overwritten in place: who reads one that may be another transaction's work under

@@ -12,7 +12,9 @@ pub mod keys;
 mod seen;
 pub mod tombstones;
 
-pub use entries::{damaged_row, decode as decode_row, directory_row_of, Directory, Found};
+pub use entries::{
+    damaged_row, decode as decode_row, directory_row_of, is_misplaced, Directory, Found,
+};
 pub use seen::forget;
 
 /// A row of a kind that is not MVCC: it exists, under a key that it alone has, from when it is inserted to when

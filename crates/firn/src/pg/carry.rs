@@ -47,6 +47,9 @@ pub(super) unsafe fn copy_table(request: &Request) -> Found {
 /// Copy all rows of ours from the old TOAST relation to the new one, their transaction ids kept, so
 /// that older snapshots go on seeing what they saw. A row at a time.
 unsafe fn carry(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
+    // The new index will go by the rows' keys, so this is the last moment to see that one is damaged.
+    let source = Toast::open_oid(from, LockMode::AccessShare);
+    let misplaced = source.misplaced();
     let exclusive = pg_sys::AccessExclusiveLock as i32;
     let from = pg_sys::table_open(pg_sys::Oid::from(from), exclusive);
     let to = pg_sys::table_open(pg_sys::Oid::from(to), exclusive);
@@ -64,8 +67,9 @@ unsafe fn carry(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
         let (tuple, buffer) = ((*filled).base.tuple, (*filled).buffer);
         let row = RowView::of(tuple);
         let id = row.key().id;
+        let misplaced = misplaced.get(&row.place());
         // The values of the row store's rows came with them.
-        if id >= pg_sys::FirstNormalObjectId {
+        if id >= pg_sys::FirstNormalObjectId && misplaced.is_none() {
             continue;
         }
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
@@ -74,6 +78,9 @@ unsafe fn carry(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
         if state == pg_sys::HTSV_Result::HEAPTUPLE_DEAD {
             ext::rewrite_heap_dead_tuple(rewrite, tuple);
             continue;
+        }
+        if let Some(key) = misplaced {
+            source.raise_damaged_key(*key, &row);
         }
         let settled = is_settled(row.xmin(), oldest.into_inner());
         let carried = places.carry(id, row.place(), settled, row.data());

@@ -41,7 +41,7 @@ pub(super) unsafe fn validate(
         state: (&raw mut missing).cast(),
         scan,
     });
-    (*state).htups = builder.row_store();
+    (*state).htups = builder.heap_rows(super::tableam_toast::never);
     builder.finish();
 }
 

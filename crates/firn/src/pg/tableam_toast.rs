@@ -6,6 +6,7 @@ use super::index::{Build, Builder};
 use super::tableam_scan::heap;
 use super::toast::RowView;
 use super::{error, heap::am as heapam, Kind, Rel};
+use firn_format::Tid;
 use pgrx::pg_sys;
 
 static mut ROUTINE: Option<pg_sys::TableAmRoutine> = None;
@@ -70,7 +71,7 @@ unsafe extern "C-unwind" fn index_build_range_scan(
         // A concurrent build leaves the pinned rows to its validation.
         let rows = match builder.mvcc_snapshot().is_some() {
             true => builder.heap_rows(is_pinned),
-            false => builder.row_store(),
+            false => builder.heap_rows(never),
         };
         builder.finish();
         rows
@@ -102,6 +103,29 @@ unsafe extern "C-unwind" fn vacuum(
     heap!(relation_vacuum(rel, &mut own, strategy));
 }
 
+/// Which rows a build passes over. An index goes by the keys that rows have: one that is seen to have got another one would be lost
+/// under that to all who look for it, and to those who might say so.
 fn is_pinned(row: &RowView) -> bool {
+    refuse_misplaced(row);
     crate::directory::is_pinned(row.key(), row.data())
+}
+
+/// As [`is_pinned`] for those that take them all.
+pub(super) fn never(row: &RowView) -> bool {
+    refuse_misplaced(row);
+    false
+}
+
+fn refuse_misplaced(row: &RowView) {
+    let (key, Tid { block, offset }) = (row.key(), row.place());
+    if !crate::directory::is_misplaced(key, row.data()) {
+        return;
+    }
+    error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", row.relation()))
+        .detail(format!(
+            "The row at ({block},{offset}) has the key ({}, {}), which is not its own.",
+            key.id, key.seq
+        ))
+        .hint("Run firn.check() on the table; restore it from a backup or standby.")
+        .raise()
 }

@@ -64,6 +64,11 @@ impl RowView {
         // SAFETY: as user_data.
         unsafe { tid_of(&(*self.tuple).t_self) }
     }
+    /// Of which relation it is.
+    pub fn relation(&self) -> u32 {
+        // SAFETY: as user_data.
+        unsafe { (*self.tuple).t_tableOid.into() }
+    }
     /// Inserting transaction; 2 when frozen.
     pub fn xmin(&self) -> u32 {
         // SAFETY: as user_data.

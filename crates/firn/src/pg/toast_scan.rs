@@ -5,9 +5,10 @@ use super::snapshot::Snap;
 use super::survey::key_of_entry;
 use super::toast::{raw_tid, tid_of, ChunkKey, ChunkRow, RowView, Toast};
 use super::{error, ext, Kind};
-use crate::directory::keys::is_overwritten;
+use crate::directory::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
 use firn_format::Tid;
 use pgrx::pg_sys;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 impl Toast {
@@ -29,7 +30,7 @@ impl Toast {
         })
     }
 
-    fn raise_damaged_key(&self, key: ChunkKey, row: &RowView) -> ! {
+    pub(super) fn raise_damaged_key(&self, key: ChunkKey, row: &RowView) -> ! {
         let (own, Tid { block, offset }) = (row.key(), row.place());
         error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", self.rel().oid()))
             .detail(format!(
@@ -137,20 +138,41 @@ impl Toast {
         found
     }
 
+    /// Rows of ours but chunks, living or dead, that the index leads to by other keys than they have, and these keys. (A stripe whose chunk
+    /// is not found says so to whoever reads it; to look at them all is to read them all.) Some, when there are many.
+    pub(super) fn misplaced(&self) -> HashMap<Tid, ChunkKey> {
+        let mut found = HashMap::new();
+        for (low, high) in [(0, CHUNKS - 1), (TOMBSTONES, LAST)] {
+            // SAFETY: as `scan_damaged`; this scan keeps hold of the entry while it looks at the row.
+            unsafe {
+                let mut keys = id_keys(low, high);
+                let index = self.valid_index().raw();
+                let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+                (*scan).xs_want_itup = true;
+                pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
+                let slot = self.slot();
+                let forward = pg_sys::ScanDirection::ForwardScanDirection;
+                while found.len() < 1_000 && pg_sys::index_getnext_slot(scan, forward, slot) {
+                    super::xact::check_for_interrupts();
+                    let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+                    let (key, row) = (key_of_entry((*scan).xs_itup), RowView::of(tuple));
+                    if !row.is_under(key) {
+                        found.insert(row.place(), key);
+                    }
+                }
+                pg_sys::index_endscan(scan);
+                clear(slot);
+            }
+        }
+        found
+    }
+
     /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
     pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
         // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
         unsafe {
             let index = self.valid_index().raw();
-            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-            let bounds = [
-                (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
-                (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
-            ];
-            for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
-                let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
-                pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
-            }
+            let mut keys = id_keys(low, high);
             let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
             loop {
@@ -296,6 +318,20 @@ pub(super) unsafe fn fill_keys(
     add(1, 2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, pg_sys::Datum::from(low));
     add(2, 2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT4LE, pg_sys::Datum::from(high));
     3
+}
+
+/// Scan keys of the ids `low..=high`.
+unsafe fn id_keys(low: u32, high: u32) -> [pg_sys::ScanKeyData; 2] {
+    let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+    let bounds = [
+        (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
+        (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
+    ];
+    for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
+        let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
+        pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+    }
+    keys
 }
 
 pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {

@@ -172,7 +172,7 @@ impl Facts {
             .collect();
         self.index_is_damaged =
             survey.unindexed() > 0 || survey.astray > 0 || !survey.index_trouble.is_empty();
-        self.keys_are_doubtful = survey.doubtful > 0;
+        self.keys_are_doubtful = survey.doubtful > 0 || survey.misplaced > 0;
         self.directory_is_whole = survey.is_complete();
         for (class, _) in CLASSES {
             let at = class as usize;

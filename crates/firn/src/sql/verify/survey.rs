@@ -1,7 +1,7 @@
 //! What lies in a table's TOAST relation, row by row, and what of it belongs to nothing: once by page, which
 //! needs no index, and once by key, through the index. Both under one snapshot, so that they must agree.
 
-use crate::directory::{chunks, decode_row, directory_row_of, keys, Found};
+use crate::directory::{chunks, decode_row, directory_row_of, is_misplaced, keys, Found};
 use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
@@ -104,8 +104,10 @@ pub struct Survey {
     pub astray: u64,
     /// Those among them whose row no entry of its own key leads to: either the entry is damaged or the row's key.
     pub doubtful: u64,
-    /// Visible rows of ids that nobody gives.
+    /// Visible rows of keys that nobody gives.
     pub strangers: u64,
+    /// These, and others that tell by themselves that their keys are not their own: no index can be built by them.
+    pub misplaced: u64,
     /// Rows that belong to no living stripe.
     pub orphans: [Tally; CLASSES.len()],
     /// Forwarding lists older than any snapshot.
@@ -152,6 +154,7 @@ struct Part {
     allocated: Option<(u64, u64)>,
     counts: [u64; CLASSES.len()],
     strangers: u64,
+    misplaced: u64,
 }
 
 fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
@@ -168,7 +171,8 @@ fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
                 let class = Class::of(met.key.id);
                 part.counts[class as usize] +=
                     u64::from(!is_anchor(class, met.row.data().first().copied()));
-                part.strangers += u64::from(keys::is_nobodys(met.key.id));
+                part.strangers += u64::from(keys::is_nobodys_key(met.key.id, met.key.seq));
+                part.misplaced += u64::from(is_misplaced(met.key, met.row.data()));
                 match class {
                     Class::Directory => part.directory_row(met.key, met.row),
                     _ => part.displaced(met.key, met.row),
@@ -234,6 +238,7 @@ impl Part {
 impl Survey {
     fn add(&mut self, part: Part) {
         self.strangers += part.strangers;
+        self.misplaced += part.misplaced;
         self.stripes.extend(part.stripes);
         self.unreadable_entries.extend(part.unreadable);
         self.allocated = self.allocated.or(part.allocated);
