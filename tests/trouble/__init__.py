@@ -45,6 +45,7 @@ CASES = {
     "keys that a new index would go by": keys.rebuilt,
     "exclusion beside a load": waits.exclusion,
     "expressions beside a load": waits.expressions,
+    "expressions and loads": waits.loads,
     "keys beside replacements": waits.beside_replacements,
     "deferred triggers of moved rows": waits.deferred,
     "samples of stripes": waits.samples,

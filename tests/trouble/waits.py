@@ -4,7 +4,7 @@ import time
 
 import psycopg
 
-from trouble.common import Background
+from trouble.common import Background, expect
 
 
 def exclusion(cluster):
@@ -52,6 +52,9 @@ EXPRESSIONS = [
     ("CREATE UNIQUE INDEX ON x (of_row(x))", [("ON CONFLICT DO NOTHING", 0)], False),
     ("CREATE UNIQUE INDEX ON x (lower(v)); CREATE INDEX ON x (whole(v))", [("ON CONFLICT (lower(v)) DO NOTHING", 0), ("", "23505")], True),
     ("ALTER TABLE x ADD EXCLUDE USING btree ((lower(v) || id) WITH =)", [("", "23P01")], True),
+    ("CREATE UNIQUE INDEX ON x (coalesce(v, ''))", [("ON CONFLICT DO NOTHING", 0), ("", "23505")], True),
+    ("CREATE UNIQUE INDEX ON x ((CASE WHEN id >= 0 THEN lower(coalesce(v, '')) END))", [("ON CONFLICT DO NOTHING", 0)], True),
+    ("CREATE UNIQUE INDEX ON x (id, (10 / coalesce(length(v), 0)))", [("ON CONFLICT DO NOTHING", 0)], False),
 ]
 
 
@@ -98,6 +101,66 @@ def expressions(cluster):
                 c.execute("DROP TABLE x CASCADE")
     with cluster.connect() as c:
         c.execute("DROP FUNCTION whole; DROP DOMAIN filled")
+
+
+# Indexes of x (id int, v text, b int, active bool, a int[]), and whether the table takes rows in bulk while others may write to it.
+LOADED = [
+    ("CREATE UNIQUE INDEX ON x (id, coalesce(b, 0))", True),
+    ("CREATE UNIQUE INDEX ON x ((CASE WHEN active THEN id END))", True),
+    ("CREATE UNIQUE INDEX ON x ((CASE b WHEN 1 THEN id WHEN 2 THEN -id ELSE id END), v)", True),
+    ("CREATE UNIQUE INDEX ON x (id, (v IS NULL)) WHERE id > 10", True),
+    ("CREATE UNIQUE INDEX ON x (id, (active OR b IS NULL), (active IS TRUE), (NOT active))", True),
+    ("CREATE UNIQUE INDEX ON x (id, greatest(b, 5), nullif(b, 0), (b IS DISTINCT FROM id))", True),
+    ("CREATE UNIQUE INDEX ON x (lower(coalesce(v, '')))", True),
+    ("CREATE UNIQUE INDEX ON x ((coalesce(v, 'none') || coalesce(b, 0)))", True),
+    ("CREATE UNIQUE INDEX ON x (id, (b::text), (b = ANY ('{1,2}')), (a[1]), (ARRAY[b, 7]), (a::text[]))", True),
+    ("CREATE UNIQUE INDEX ON x (id, inlined(b))", True),
+    ("CREATE UNIQUE INDEX ON x (id, called(v), length(called(v)))", True),
+    ("CREATE UNIQUE INDEX ON x (id, (CASE WHEN v <> 'x' THEN called(coalesce(v, '')) END))", True),
+    ("ALTER TABLE x ADD EXCLUDE USING btree ((coalesce(id, 0)) WITH =)", True),
+    ("CREATE UNIQUE INDEX ON x (id, (1 / coalesce(b, 0)))", False),
+    ("CREATE UNIQUE INDEX ON x (id, (coalesce(substr(v, 5), '')::int))", False),
+    ("CREATE UNIQUE INDEX ON x (id, called(coalesce(v, 'x')))", False),
+    ("CREATE UNIQUE INDEX ON x (id, somebodys(v))", False),
+    ("CREATE UNIQUE INDEX ON x (id, (b::positive))", False),
+    ("CREATE UNIQUE INDEX ON x (of_all(x))", False),
+    ("ALTER TABLE x ADD EXCLUDE USING gist (box(point(id, id), point(id, id)) WITH &&)", False),
+]
+
+
+def loads(cluster):
+    """Expressions that can be computed of NULLs are no hindrance to a load; others are none where nobody can come to a row that is being loaded."""
+    with cluster.connect() as c:
+        for body in ("FUNCTION inlined(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT coalesce($1, 0)'",
+                     "FUNCTION called(v text) RETURNS text IMMUTABLE STRICT LANGUAGE plpgsql AS 'BEGIN RETURN v; END'",
+                     "FUNCTION somebodys(v text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN v; END'",
+                     "DOMAIN positive AS int CHECK (value > 0)"):
+            c.execute(f"CREATE {body}")
+        c.execute("SET firn.bulk_threshold = 0")
+        fill = "INSERT INTO x SELECT i, 'key ' || i, i % 7 + 1, true, ARRAY[i] FROM generate_series({}, {}) i"
+        for index, in_bulk in LOADED:
+            for before, create, after, expected in (("", "TABLE", "", in_bulk), ("", "TABLE", "BEGIN; LOCK TABLE x IN SHARE MODE", True), ("", "TEMP TABLE", "", True),
+                                                    ("", "TABLE", "BEGIN; TRUNCATE x", True), ("BEGIN", "TABLE", "", True),
+                                                    ("", "TABLE", "BEGIN; SAVEPOINT s; LOCK TABLE x; ROLLBACK TO s", in_bulk)):
+                if before:
+                    c.execute(before)
+                c.execute(f"CREATE {create} x (id int, v text, b int, active bool, a int[]) USING firn")
+                c.execute("CREATE FUNCTION of_all(r x) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN r.id; END'")
+                c.execute(index)
+                if after:
+                    c.execute(after)
+                c.execute(fill.format(1, 3000))
+                assert (c.execute("SELECT stripes FROM firn.table_info('x')").fetchone() > (0,)) == expected, (index, create, before, after)
+                # Who has loaded a row knows of it, in the same statement, too.
+                assert c.execute(fill.format(2501, 3500) + " ON CONFLICT DO NOTHING").rowcount == 500, (index, after)
+                assert c.execute(fill.format(3501, 3600) + ", generate_series(1, 2) ON CONFLICT DO NOTHING").rowcount == 100, (index, after)
+                c.execute("SAVEPOINT again" if before or after else "BEGIN; SAVEPOINT again")
+                expect(c, fill.format(3601, 3700) + ", generate_series(1, 2)", "23P01" if "EXCLUDE" in index else "23505")
+                c.execute("ROLLBACK TO again; COMMIT")
+                assert c.execute("SELECT count(*), count(DISTINCT id) FROM x").fetchone() == (3600, 3600)
+                assert not c.execute("SELECT * FROM firn.check('x')").fetchall()
+                c.execute("DROP TABLE x CASCADE")
+        c.execute("DROP FUNCTION inlined, called, somebodys; DROP DOMAIN positive")
 
 
 def beside_replacements(cluster):

@@ -53,6 +53,14 @@ pub(super) fn is_about_locks(panic: &(dyn Any + Send)) -> bool {
     code.is_some_and(|code| codes.contains(&code))
 }
 
+/// Somebody has cancelled the statement, or there is no room for it: nothing is said of what it does.
+pub(super) fn is_cancel(panic: &(dyn Any + Send)) -> bool {
+    let code = report_of(panic).map(|report| report.sql_error_code());
+    code.is_none_or(|code| {
+        matches!(code, Code::ERRCODE_QUERY_CANCELED | Code::ERRCODE_OUT_OF_MEMORY)
+    })
+}
+
 /// Any error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {

@@ -3,13 +3,17 @@
 //! and where the index is none of B-trees, whether the values are really in conflict. Of a row that another session has only collected for a stripe
 //! all are NULL.
 
-use super::{memory, LockMode, OpenRel, Rel};
+use super::{lock, memory, of_nulls, LockMode, OpenRel, Rel};
 use pgrx::pg_sys;
 
 impl Rel {
     /// It has an index by which a row's values matter to who may be in conflict with it, and NULLs in their place would: its inserter
-    /// would not be waited for, or an expression be computed of what no row has.
+    /// would not be waited for, or an expression be computed of what no row has, which raises or is somebody's function. Nobody comes to
+    /// a row of a table that is this session's alone, or that it lets nobody write to.
     pub fn conflicts_need_values(self) -> bool {
+        if self.is_temporary() || lock::lets_nobody_write(self) {
+            return false;
+        }
         let needs = |oid: &u32| {
             let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
             // SAFETY: an open index, of whose expressions the relcache gives a copy.
@@ -19,28 +23,11 @@ impl Rel {
                 if form.is_null() || !((*form).indisunique || (*form).indisexclusion) {
                     return false;
                 }
-                let is_lossy =
-                    (*form).indisexclusion && (*(*raw).rd_rel).relam != pg_sys::BTREE_AM_OID;
-                is_lossy || makes_of_nulls(pg_sys::RelationGetIndexExpressions(raw).cast())
+                // Other kinds of indexes may ask for the values again.
+                (*(*raw).rd_rel).relam != pg_sys::BTREE_AM_OID
+                    || memory::scratch(|| of_nulls::is_hindered(self, raw))
             }
         };
         super::tableam_ddl::index_oids(self).iter().any(needs)
     }
-}
-
-/// Something is computed in these expressions where all columns are NULL: not all functions pass over NULLs, a domain may refuse them,
-/// and a row as a whole, as an argument, is none.
-unsafe fn makes_of_nulls(expressions: *mut pg_sys::Node) -> bool {
-    if expressions.is_null() {
-        return false;
-    }
-    memory::scratch(|| {
-        let mut columns = std::ptr::null_mut();
-        pg_sys::pull_varattnos(expressions, 1, &mut columns);
-        let whole_row = -pg_sys::FirstLowInvalidHeapAttributeNumber;
-        let text = std::ffi::CStr::from_ptr(pg_sys::nodeToString(expressions.cast()));
-        pg_sys::contain_nonstrict_functions(expressions)
-            || pg_sys::bms_is_member(whole_row, columns)
-            || text.to_string_lossy().contains("{COERCETODOMAIN ")
-    })
 }

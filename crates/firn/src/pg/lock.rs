@@ -145,6 +145,13 @@ pub(super) fn may_write(table: Rel) -> bool {
         .any(|mode| unsafe { pg_sys::CheckRelationLockedByMe(table.raw(), mode as i32, false) })
 }
 
+/// This transaction has locked the table, to its end, so that no other session inserts rows or looks for their keys.
+pub(super) fn lets_nobody_write(table: Rel) -> bool {
+    let share = pg_sys::ShareLock as i32;
+    // SAFETY: looks into the session's own table of locks.
+    unsafe { pg_sys::CheckRelationLockedByMe(table.raw(), share, true) }
+}
+
 /// Whether this session holds a page or another light lock: nobody can interrupt it, and whoever wants the page stands behind it.
 pub fn holds_light() -> bool {
     // SAFETY: reads a variable.

@@ -33,6 +33,7 @@ mod like;
 pub mod lock;
 pub mod mark_moved;
 pub mod memory;
+mod of_nulls;
 mod page;
 pub mod procedure;
 pub mod progress;
