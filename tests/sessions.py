@@ -391,7 +391,8 @@ def run(tally, pattern):
                 if pattern in name:
                     tally.case(f"sessions {name}", lambda: same(cluster, steps, placement))
         for name, case in (("a move in a pivot", move_in_pivot), ("an equal key beside a reindex", equal_key),
-                           ("writers among stripes beside a reindex", among_stripes)):
+                           ("writers among stripes beside a reindex", among_stripes),
+                           ("keys behind a scan beside a reindex", keys_behind_a_scan)):
             if pattern in name:
                 tally.case(f"sessions {name}", lambda c=case: c(cluster))
         tally.case("sessions server log", lambda: quiet(cluster))
@@ -451,6 +452,59 @@ def among_stripes(cluster):
                     reindex.close()
         assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
         c.execute("DROP TABLE t; DROP FUNCTION held")
+
+
+def keys_behind_a_scan(cluster):
+    """The keys of inserted rows are checked when the scan that they come from is over, though not ended: it holds nothing any more by then."""
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS t, u CASCADE; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 50; CREATE TABLE t (id int PRIMARY KEY, n int) "
+                  "USING firn WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        c.execute("CREATE TABLE u (id int REFERENCES t); INSERT INTO t SELECT i, i FROM generate_series(1, 200) i; ANALYZE t")
+        c.execute("CREATE FUNCTION held(n int) RETURNS bool LANGUAGE plpgsql COST 100000 AS $$BEGIN PERFORM pg_advisory_lock_shared(1); "
+                  "PERFORM pg_advisory_unlock_shared(1); RETURN n % 100 = 7; END$$")
+        (toast,) = c.execute("SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 't'").fetchone()
+        (index,) = c.execute("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = %s::regclass", (toast,)).fetchone()
+        sql = "INSERT INTO u SELECT id FROM t WHERE held(n)"
+        limited = sql + " LIMIT 1"
+        for settings, sql, plan, rows in (("", sql, "Custom Scan (FirnScan)", 2), ("", limited, "Custom Scan (FirnScan)", 1),
+                                          ("SET firn.enable_scan = off", sql, "Seq Scan", 2)):
+            for command in (f"INDEX {index}", f"TABLE {toast}"):
+                writer, reindex = (Session(cluster, n) for n in "ab")
+                try:
+                    for s in (writer, reindex):
+                        s.conn.execute("SET deadlock_timeout = '100ms'; SET firn.bulk_threshold = 0; SET enable_indexscan = off; SET enable_bitmapscan = off")
+                    if settings:
+                        writer.conn.execute(settings)
+                    explained = [line for line, in writer.conn.execute(f"EXPLAIN {sql}").fetchall()]
+                    assert any(plan in line for line in explained), (plan, explained)
+                    c.execute("SELECT pg_advisory_lock(1)")
+                    writer.start(sql)
+                    assert writer.waits(), (sql, writer.result)
+                    reindex.start(f"REINDEX {command}")
+                    assert reindex.waits(), (sql, command, reindex.result)
+                    c.execute("SELECT pg_advisory_unlock(1)")
+                    ends = writer.finish(), reindex.finish()
+                    assert "40P01" not in ends and ends[1] == "done", (settings, sql, command, ends)
+                finally:
+                    c.execute("SELECT pg_advisory_unlock_all()")
+                    writer.close()
+                    reindex.close()
+                assert c.execute("WITH gone AS (DELETE FROM u RETURNING id) SELECT count(*) FROM gone").fetchone() == (rows,)
+        # Who fetches some rows, then others, finds what the scan has let go of.
+        for scroll in ("NO SCROLL", "SCROLL"):
+            for setting in ("on", "off"):
+                c.execute(f"BEGIN; SET LOCAL firn.enable_scan = {setting}; SET LOCAL enable_indexscan = off; DECLARE d {scroll} CURSOR FOR SELECT id FROM t")
+                got = []
+                for n in (70, 70, 70):
+                    got += [i for i, in c.execute(f"FETCH {n} FROM d").fetchall()]
+                assert got == list(range(1, 201)), (scroll, setting, got)
+                assert c.execute("FETCH 5 FROM d").fetchall() == []
+                if scroll == "SCROLL":
+                    assert c.execute("FETCH BACKWARD 2 FROM d").fetchall() == [(200,), (199,)]
+                    assert c.execute("FETCH ABSOLUTE 77 FROM d").fetchall() == [(77,)]
+                c.execute("COMMIT")
+        assert not c.execute("SELECT * FROM firn.check('t')").fetchall()
+        c.execute("DROP TABLE t, u; DROP FUNCTION held")
 
 
 def equal_key(cluster):

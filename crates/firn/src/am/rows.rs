@@ -62,6 +62,8 @@ pub struct StripeRows {
     buffer: RowBuffer,
     values: Vec<Datum>,
     nulls: Vec<bool>,
+    /// The directory is closed until a stripe is opened again.
+    is_let_go: bool,
 }
 
 impl StripeRows {
@@ -97,6 +99,7 @@ impl StripeRows {
             buffer: RowBuffer::default(),
             values: Vec::new(),
             nulls: Vec::new(),
+            is_let_go: false,
         }
     }
 
@@ -137,6 +140,8 @@ impl StripeRows {
             };
             if self.at < 0 || self.at >= total {
                 self.at = self.at.clamp(-1, total);
+                // As `plan/scan.rs` has it: a REINDEX waits for who holds this, and who goes on to write, for that.
+                self.is_let_go |= self.directory.take().is_some();
                 return None;
             }
             self.open(self.at as usize, forward);
@@ -145,6 +150,10 @@ impl StripeRows {
 
     /// The stripe of this number becomes the current one, unless it is none any more.
     fn open(&mut self, number: usize, forward: bool) {
+        if std::mem::take(&mut self.is_let_go) {
+            self.directory = Directory::open(self.table, LockMode::AccessShare);
+            self.directory.as_ref().inspect(|d| d.toast.read_in_bulk());
+        }
         let Some(directory) = &self.directory else { return };
         let (source, slot, rows, xmin) = match self.list.get(number) {
             Some(found) => {

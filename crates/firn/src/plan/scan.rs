@@ -104,6 +104,7 @@ pub struct FirnScan {
     pending_buffer: RowBuffer,
     pending_deleted: Option<DeleteVector>,
     pub counters: Counters,
+    is_let_go: bool,
 }
 
 /// Whether `snap` sees a stripe of the table.
@@ -159,12 +160,27 @@ impl FirnScan {
             pending_buffer: RowBuffer::default(),
             pending_deleted: None,
             counters: Counters::default(),
+            is_let_go: false,
+        }
+    }
+
+    /// Let go of the TOAST relation, lock and all, until more rows are asked for: what comes behind the scan in this transaction may
+    /// need a stronger lock, and a REINDEX that has come in between waits for this one. The snapshot keeps what is listed.
+    pub fn let_go(&mut self) {
+        self.is_let_go |= self.directory.take().is_some();
+    }
+
+    fn take_up(&mut self) {
+        if std::mem::take(&mut self.is_let_go) {
+            self.directory = Directory::open(self.table, LockMode::AccessShare);
+            self.directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         }
     }
 
     /// The next rows of stripes; None when no stripe is left.
     pub fn advance(&mut self, snap: Snap) -> Option<&Ready> {
         self.ready = None;
+        self.take_up();
         loop {
             xact::check_for_interrupts();
             if self.next_batch() {
@@ -339,10 +355,15 @@ impl FirnScan {
     /// Put the next row that this session has not written yet into the (virtual) slot; false at the
     /// end. For after the stripes.
     pub fn next_pending(&mut self, snap: Snap, slot: TupleSlot) -> bool {
-        let Some(directory) = &self.directory else { return false };
         loop {
             let (number, row) = self.pending_at;
-            let Some(p) = self.pending.get(number) else { return false };
+            if number >= self.pending.len() {
+                return false;
+            }
+            self.take_up();
+            let (Some(p), Some(directory)) = (self.pending.get(number), &self.directory) else {
+                return false;
+            };
             if row == 0 {
                 self.pending_deleted = tombstones::deleted(&directory.toast, p.slot, p.rows, snap);
             }

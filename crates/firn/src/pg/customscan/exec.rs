@@ -447,7 +447,13 @@ unsafe fn next_unwritten(node: *mut pg_sys::CustomScanState, run: &mut Run) -> b
     let slot = Slot::of((*node).ss.ss_ScanTupleSlot);
     memory::within((*state).es_query_cxt, || {
         let snap = Snap::of((*state).es_snapshot);
-        run.stripes.as_mut().is_some_and(|s| s.next_pending(snap, slot))
+        run.stripes.as_mut().is_some_and(|stripes| {
+            let found = stripes.next_pending(snap, slot);
+            if !found {
+                stripes.let_go();
+            }
+            found
+        })
     })
 }
 
@@ -562,10 +568,12 @@ unsafe extern "C-unwind" fn initialize_worker(
     callback(|| run(node).parallel = place.cast())
 }
 
-/// The shared memory is about to go: workers leave what they counted, the leader collects it.
+/// No more rows are needed now, though a cursor without SCROLL may come back for more. What is done at the end of a statement (checks of
+/// keys) comes before the scan's end. The shared memory is about to go: workers leave what they counted, the leader collects it.
 unsafe extern "C-unwind" fn shutdown(node: *mut pg_sys::CustomScanState) {
     callback(|| {
         let Some(run) = &mut *(*(node as *mut State)).run else { return };
+        run.stripes.iter_mut().for_each(FirnScan::let_go);
         let Some(parallel) = run.parallel.as_ref() else { return };
         if xact::is_parallel_worker() {
             let mut mine = run.total;
