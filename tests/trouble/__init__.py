@@ -43,6 +43,7 @@ CASES = {
     "keys of tombstones on their pages": keys.tombstones,
     "keys of notes on their pages": keys.others,
     "keys that a new index would go by": keys.rebuilt,
+    "values like directory rows": keys.forged,
     "exclusion beside a load": waits.exclusion,
     "expressions beside a load": waits.expressions,
     "expressions and loads": waits.loads,

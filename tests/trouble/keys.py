@@ -5,7 +5,7 @@ import os
 import re
 
 from trouble.common import expect, fresh, intact
-from trouble.damage import entries, plan, problems, repair, toast_of, warned
+from trouble.damage import by_hand, entries, plan, problems, repair, toast_of, warned
 
 
 def place_of(c, where, table="f"):
@@ -236,3 +236,30 @@ def rebuilt(cluster):
         for table in ("plain", "gone"):
             assert not problems(c, table), (table, problems(c, table))
             c.execute(f"DROP TABLE {table}")
+
+
+def forged(cluster):
+    """A value that looks like a directory row is a value: it is nobody's damage, and hinders no repair."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("ALTER TABLE f SET (autovacuum_enabled = off, toast.autovacuum_enabled = off)")
+        toast = toast_of(c)
+        rows = c.execute(f"SELECT chunk_data FROM {toast} WHERE chunk_id = 1 AND get_byte(chunk_data, 0) > 0 ORDER BY chunk_seq").fetchall()
+        c.execute("ALTER TABLE f ADD COLUMN b bytea; ALTER TABLE f ALTER COLUMN b SET STORAGE EXTERNAL; SET firn.bulk_threshold = 1000000")
+        # As the last part of a value, and as its first.
+        for n, (row,) in enumerate(rows):
+            c.execute("INSERT INTO f VALUES (%s, 'forged', 0, %s)", (9001 + n, row + os.urandom(4000)))
+            c.execute("INSERT INTO f VALUES (%s, 'forged', 0, %s)", (9501 + n, os.urandom(2 * 1996) + row))
+        assert rows and c.execute(f"SELECT count(*) FROM {toast} WHERE chunk_id >= 16384").fetchone()[0] > 5 * len(rows)
+        for sql in (None, f"REINDEX TABLE {toast}", "VACUUM FULL f"):
+            if sql:
+                c.execute(sql)
+            assert not problems(c) and not plan(c), (sql, problems(c), plan(c))
+        # What belongs to nothing is told and removed.
+        by_hand(c, "INSERT INTO @ VALUES (101, 5, 'x')")
+        c.execute(f"REINDEX TABLE {toast}")
+        assert any("belong to no stripe" in p for _, _, p in problems(c)), problems(c)
+        assert all(done for _, _, done in repair(c)) and not problems(c), problems(c)
+        c.execute("DELETE FROM f WHERE id > 9000; ALTER TABLE f DROP COLUMN b")
+        intact(c)
+        c.execute("DROP TABLE f, h")

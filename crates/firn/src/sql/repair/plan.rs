@@ -34,6 +34,8 @@ pub struct Facts {
     pub keys_are_doubtful: bool,
     /// All directory rows could be read, so that what they do not name belongs to nothing.
     pub directory_is_whole: bool,
+    /// Nothing speaks against that but the index, which can be built anew.
+    pub waits_for_index: bool,
     pub wasted: Vec<Wasted>,
     /// Damage of stripes, pages and indexes: object, problem.
     pub damage: Vec<(String, String)>,
@@ -102,6 +104,9 @@ fn remove(facts: &Facts, wasted: Wasted) -> Step {
         // Notes that any run writes anew: the first of them is as good as the second.
         Waste::Double if matches!(class, Class::Intent | Class::Counted) => None,
         Waste::Double => Some("which of them is right is not known; dump and restore the table"),
+        Waste::Orphan if facts.waits_for_index => {
+            Some("the index has to be built anew before it is known; then call firn.repair again")
+        }
         Waste::Orphan if !facts.directory_is_whole => {
             Some("a directory row that cannot be read or found may name them")
         }
@@ -174,6 +179,10 @@ impl Facts {
             survey.unindexed() > 0 || survey.astray > 0 || !survey.index_trouble.is_empty();
         self.keys_are_doubtful = survey.doubtful > 0 || survey.misplaced > 0;
         self.directory_is_whole = survey.is_complete();
+        self.waits_for_index = !self.directory_is_whole
+            && !self.keys_are_doubtful
+            && survey.unreadable_pages.is_empty()
+            && survey.unreadable_entries.is_empty();
         for (class, _) in CLASSES {
             let at = class as usize;
             let orphans = survey.orphans[at];
@@ -200,6 +209,10 @@ mod tests {
     fn whole() -> Facts {
         let indexes = vec![index(1, true)];
         Facts { has_toast: true, directory_is_whole: true, indexes, ..Facts::default() }
+    }
+
+    fn steps_say(facts: &Facts, what: &str) -> bool {
+        plan(facts).iter().any(|step| step.to_string().contains(what))
     }
 
     fn wasted(class: Class, waste: Waste) -> Wasted {
@@ -239,6 +252,9 @@ mod tests {
         assert_eq!(plan(&facts), vec![Step::Remove(orphans)]);
         facts.directory_is_whole = false;
         assert!(!plan(&facts)[0].can_be_done());
+        assert!(!steps_say(&facts, "again"));
+        facts.waits_for_index = true;
+        assert!(steps_say(&facts, "call firn.repair again") && !plan(&facts)[0].can_be_done());
         for class in [Class::Directory, Class::Allocation, Class::Chunk, Class::Stone, Class::Value]
         {
             let facts = Facts { wasted: vec![wasted(class, Waste::Double)], ..whole() };

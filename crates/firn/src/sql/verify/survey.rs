@@ -6,6 +6,7 @@ use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
 use firn_format::{EntryState, Location, Slot, Tid, ROWS_PER_BLOCK};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -112,8 +113,20 @@ pub struct Survey {
     pub orphans: [Tally; CLASSES.len()],
     /// Forwarding lists older than any snapshot.
     pub stale_lists: u64,
+    /// Rows of values that may be directory rows.
+    candidates: Vec<Candidate>,
     /// Chunks that each local stripe of `stripes` has among the visible.
     pub chunks: Vec<u32>,
+}
+
+/// A part of a user's value whose bytes are those of a directory row. They may be meant to be, so something else has to say the same: the
+/// index, or chunks that belong to nothing and are those that it names.
+struct Candidate {
+    slot: Slot,
+    key: ChunkKey,
+    /// Address of its first chunk.
+    address: Option<u64>,
+    is_one: bool,
 }
 
 /// What a row that should not be there is.
@@ -143,6 +156,8 @@ pub fn take(toast: u32, snap: Snap, sink: Sink<'_>) -> Survey {
     if let Some(index) = survey.indexes.iter().find(|i| i.valid).map(|i| i.oid) {
         survey.by_key = by_key(toast, index, snap, &mut survey, sink);
     }
+    let found = std::mem::take(&mut survey.candidates).into_iter().filter(|c| c.is_one);
+    survey.unreadable_entries.extend(found.map(|c| (c.slot.0, key_says(c.key))));
     survey
 }
 
@@ -155,6 +170,11 @@ struct Part {
     counts: [u64; CLASSES.len()],
     strangers: u64,
     misplaced: u64,
+    candidates: Vec<Candidate>,
+}
+
+fn key_says(key: ChunkKey) -> String {
+    format!("its key says ({}, {})", key.id, key.seq)
 }
 
 fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
@@ -175,7 +195,7 @@ fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
                 part.misplaced += u64::from(is_misplaced(met.key, met.row.data()));
                 match class {
                     Class::Directory => part.directory_row(met.key, met.row),
-                    _ => part.displaced(met.key, met.row),
+                    _ => part.displaced(met.key, met.row.data()),
                 }
                 if class == Class::Allocation {
                     part.allocated = allocated(met.row.data());
@@ -228,10 +248,21 @@ impl Part {
     }
 
     /// A row of another class may be a directory row whose key is damaged.
-    fn displaced(&mut self, key: ChunkKey, row: &crate::pg::toast::RowView) {
-        if let Some(slot) = directory_row_of(row.data()) {
-            self.unreadable.push((slot.0, format!("its key says ({}, {})", key.id, key.seq)));
+    fn displaced(&mut self, key: ChunkKey, data: &[u8]) {
+        if is_misplaced(key, data) {
+            let slot = directory_row_of(data);
+            self.unreadable.extend(slot.map(|slot| (slot.0, key_says(key))));
+            return;
         }
+        if Class::of(key.id) != Class::Value {
+            return;
+        }
+        let Some(slot) = directory_row_of(data) else { return };
+        let address = decode_row(slot, data).ok().and_then(|entry| match entry.location {
+            Location::Chunks { address, .. } => Some(address),
+            Location::Object { .. } => None,
+        });
+        self.candidates.push(Candidate { slot, key, address, is_one: false });
     }
 }
 
@@ -239,6 +270,7 @@ impl Survey {
     fn add(&mut self, part: Part) {
         self.strangers += part.strangers;
         self.misplaced += part.misplaced;
+        self.candidates.extend(part.candidates);
         self.stripes.extend(part.stripes);
         self.unreadable_entries.extend(part.unreadable);
         self.allocated = self.allocated.or(part.allocated);
@@ -291,6 +323,7 @@ fn runs(stripes: &[Found]) -> Vec<(u64, u64, usize)> {
 /// Go through the rows by key. False when the index could not be read to its end.
 fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_>) -> bool {
     let runs = runs(&survey.stripes);
+    let by_address = survey.candidates_by_address();
     let ring = Ring::new();
     let mut after: Option<Entry> = None;
     let mut last: Option<(ChunkKey, Tid)> = None;
@@ -331,6 +364,7 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
                 Led::Astray(own) if is_there(toast, index, *entry, &ring) => {
                     let of_its_own = Entry { key: own, ..*entry };
                     survey.astray += 1;
+                    survey.is_led_to(entry.key, own);
                     survey.doubtful += u64::from(!is_there(toast, index, of_its_own, &ring));
                 }
                 Led::Astray(_) => (),
@@ -350,6 +384,13 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
                                 Waste::Stale => survey.stale_lists += 1,
                                 _ => survey.orphans[class as usize].add(bytes),
                             }
+                            if class == Class::Chunk {
+                                let named = by_address.get(&address_of(entry.key));
+                                named
+                                    .into_iter()
+                                    .flatten()
+                                    .for_each(|at| survey.candidates[*at].is_one = true);
+                            }
                             sink(class, entry.key, place, waste);
                         }
                     }
@@ -362,6 +403,11 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
         }
         after = entries.last().copied();
     }
+}
+
+/// Address of the chunk under `key`.
+fn address_of(key: ChunkKey) -> u64 {
+    u64::from(key.id - keys::CHUNKS) * chunks::PER_ID + u64::from(unsigned_of(key.seq))
 }
 
 /// Whether the index has this entry, still. It is there itself: the caller has the TOAST relation open.
@@ -377,6 +423,23 @@ fn is_there(toast: u32, index: u32, entry: Entry, ring: &Ring) -> bool {
 }
 
 impl Survey {
+    fn candidates_by_address(&self) -> HashMap<u64, Vec<usize>> {
+        let mut all: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (at, candidate) in self.candidates.iter().enumerate() {
+            if let Some(address) = candidate.address {
+                all.entry(address).or_default().push(at);
+            }
+        }
+        all
+    }
+
+    /// The index leads to the row of key `own` by this one.
+    fn is_led_to(&mut self, key: ChunkKey, own: ChunkKey) {
+        let found =
+            self.candidates.iter_mut().filter(|c| c.key == own && key.id == keys::DIRECTORY);
+        found.filter(|c| c.slot.0 as i32 == key.seq).for_each(|c| c.is_one = true);
+    }
+
     /// Whether a visible row belongs to no living stripe.
     fn judge(
         &mut self,
@@ -388,8 +451,7 @@ impl Survey {
     ) -> Option<Waste> {
         match class {
             Class::Chunk => {
-                let address = u64::from(key.id - keys::CHUNKS) * chunks::PER_ID
-                    + u64::from(unsigned_of(key.seq));
+                let address = address_of(key);
                 let at = runs.partition_point(|(first, _, _)| *first <= address).checked_sub(1);
                 match at.map(|at| runs[at]).filter(|(_, end, _)| address < *end) {
                     Some((_, _, stripe)) => {
