@@ -76,7 +76,14 @@ fn is_own(oid: pg_sys::Oid) -> bool {
 
 /// As a value, NULL or not: the node itself calls nothing, and gives one of its arguments, or makes something of them.
 fn value(of: Comes) -> Comes {
-    of.max(Comes::Value)
+    worse(of, Comes::Value)
+}
+
+/// The worse of both. Not inlined, as rustc 1.95 (LLVM) makes a loop of `a.max(recursion)` at a function's end and then takes the range of
+/// that maximum for that of all the function returns: `comes` would never be NULL, and whoever asks for that was compiled away.
+#[inline(never)]
+fn worse(a: Comes, b: Comes) -> Comes {
+    a.max(b)
 }
 
 /// `function` is called with these arguments, unless it is strict and one is NULL.
@@ -172,7 +179,7 @@ unsafe fn comes(node: *mut pg_sys::Node, case: Comes) -> Comes {
             let cast = &*(node as *mut pg_sys::ArrayCoerceExpr);
             match comes(cast.arg.cast(), case) {
                 Comes::Null => Comes::Null,
-                of => of.max(comes(cast.elemexpr.cast(), Comes::Value)),
+                of => worse(of, comes(cast.elemexpr.cast(), Comes::Value)),
             }
         }
         T::T_SubscriptingRef => {
@@ -184,7 +191,7 @@ unsafe fn comes(node: *mut pg_sys::Node, case: Comes) -> Comes {
             match comes(part.refexpr.cast(), case) {
                 _ if !is_own(handler) || !part.refassgnexpr.is_null() => Comes::Unknown,
                 Comes::Null if subscripts <= Comes::Value => Comes::Null,
-                of => of.max(subscripts).max(Comes::Called),
+                of => worse(of.max(subscripts), Comes::Called),
             }
         }
         _ => Comes::Unknown,
@@ -193,20 +200,21 @@ unsafe fn comes(node: *mut pg_sys::Node, case: Comes) -> Comes {
 
 /// What no row of NULLs comes to is not computed.
 unsafe fn of_case(node: &pg_sys::CaseExpr, outer: Comes) -> Comes {
-    let case = if node.arg.is_null() { outer } else { comes(node.arg.cast(), outer) };
-    let mut of = if node.arg.is_null() { Comes::Null } else { case };
-    let mut of_results = comes(node.defresult.cast(), outer);
+    let compared = (!node.arg.is_null()).then(|| comes(node.arg.cast(), outer));
+    let mut conditions = vec![compared.unwrap_or(Comes::Null)];
+    let mut results = vec![comes(node.defresult.cast(), outer)];
     for when in nodes(node.args) {
         let when = &*(when as *mut pg_sys::CaseWhen);
-        let condition = comes(when.expr.cast(), case);
-        if condition != Comes::Null {
-            of = of.max(condition);
-            of_results = of_results.max(comes(when.result.cast(), outer));
+        let condition = comes(when.expr.cast(), compared.unwrap_or(outer));
+        if condition == Comes::Null {
+            continue;
         }
+        conditions.push(condition);
+        results.push(comes(when.result.cast(), outer));
     }
-    match of_results {
+    match (worst_of(&conditions), worst_of(&results)) {
         // Whichever it is.
-        Comes::Null if of <= Comes::Value => Comes::Null,
-        of_results => of.max(of_results),
+        (Comes::Null | Comes::Value, Comes::Null) => Comes::Null,
+        (of, of_results) => worse(of, of_results),
     }
 }
