@@ -1,8 +1,16 @@
-"""Run the suites: `run.py` all, `run.py SUITE [PATTERN]` one."""
+"""Run the suites: `run.py` all, `run.py SUITE [PATTERN]` one, `run.py SUITE,SUITE` some.
+
+FIRN_LANES=2: all of them in two lanes side by side, those of the extension and those of the program, which have no server in
+common. Lines of the second lane begin with a bar.
+"""
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 import analyze  # noqa: E402
@@ -85,13 +93,51 @@ SUITES = {
 }
 
 
+# What tests the program; it needs no extension.
+OF_PROGRAM = ("cargo", "restore", "backup")
+LANES = [[name for name in SUITES if name not in OF_PROGRAM], [*OF_PROGRAM]]
+
+
+def side_by_side(tally):
+    """Each lane in a process of its own; what they have counted is added."""
+    def lane(suites, mark, results):
+        child = subprocess.Popen([sys.executable, os.path.abspath(__file__), ",".join(suites)], text=True, errors="replace",
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, FIRN_RESULTS=results))
+        for line in child.stdout:
+            print(mark + line, end="", flush=True)
+        child.wait()
+
+    with tempfile.TemporaryDirectory(prefix="firn-lanes-") as folder:
+        files = [os.path.join(folder, str(n)) for n in range(len(LANES))]
+        threads = [threading.Thread(target=lane, args=(suites, "| " * n, files[n])) for n, suites in enumerate(LANES)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for suites, file in zip(LANES, files):
+            if not os.path.exists(file):
+                tally.failed.append(f"{', '.join(suites)}: ended before their end")
+                continue
+            with open(file) as f:
+                found = json.load(f)
+            tally.passed += found["passed"]
+            tally.failed += found["failed"]
+            tally.skipped += found["skipped"]
+
+
 def main():
     tally = Tally()
-    chosen = [sys.argv[1]] if len(sys.argv) > 1 else list(SUITES)
     pattern = sys.argv[2] if len(sys.argv) > 2 else ""
+    if len(sys.argv) < 2 and os.environ.get("FIRN_LANES") == "2":
+        side_by_side(tally)
+        tally.finish()
+    chosen = sys.argv[1].split(",") if len(sys.argv) > 1 else list(SUITES)
     for name in chosen:
         print(f"== {name}", flush=True)
+        begin = time.time()
         SUITES[name](tally, pattern)
+        if len(chosen) > 1:
+            print(f"   {name}: {time.time() - begin:.0f} s", flush=True)
     tally.finish()
 
 

@@ -3,6 +3,7 @@
 FIRN_COMPLETE=1: what is missing is a failure. FIRN_CASE_SECONDS=N: a test that is not through after N seconds hangs, which is a
 failure of its own and must not keep the others from running; it tells where every thread stands."""
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -72,6 +73,10 @@ class Tally:
         print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed", flush=True)
 
     def finish(self):
+        if os.environ.get("FIRN_RESULTS"):
+            # For who has started several of these.
+            with open(os.environ["FIRN_RESULTS"], "w") as f:
+                json.dump({"passed": self.passed, "failed": self.failed, "skipped": self.skipped}, f)
         for name in self.skipped:
             print(f"skipped: {name}")
         for name in self.failed:
