@@ -27,6 +27,8 @@ def commands(server, archive, args):
     pg_restore = [os.path.join(server.bin, "pg_restore"), *where]
     found = {f"firn restore, {j} jobs": [*common.program(), *where, "--quiet", "--jobs", str(j), archive]
              for j in args.jobs}
+    found |= {f"firn restore, {j} jobs, no rule": [*common.program(), *where, "--quiet", "--jobs", str(j), "--disable-rule=staged-partitions", archive]
+              for j in args.no_rule}
     found[SINGLE] = [*pg_restore, "--single-transaction", archive]
     found[PARALLEL] = [*pg_restore, "-j", str(args.pg_jobs), archive]
     found[SERIAL] = [*pg_restore, archive]
@@ -126,6 +128,7 @@ def main():
     parser.add_argument("--archive", help="restore this archive instead of a generated one (the roles are made all the same)")
     parser.add_argument("--expected", help="with --archive: a plain dump of its source (pg_dump, or pg_dump -s with --compare schema)")
     parser.add_argument("--jobs", type=lambda s: [int(j) for j in s.split(",")], default=[1, 2, 4, 8])
+    parser.add_argument("--no-rule", type=lambda s: [int(j) for j in s.split(",")], default=[], help="also firn with so many jobs and no rule that changes catalogs")
     parser.add_argument("--pg-jobs", type=int, default=os.cpu_count(), help="jobs of pg_restore -j")
     parser.add_argument("--only", action="append", help="only the run of this name, or those with this in their names; may be repeated")
     parser.add_argument("--compare", choices=("all", "schema", "none"), default="all", help="what of the dumps is compared")
