@@ -234,7 +234,58 @@ def by_role_after_grants(world):
             assert c.execute("SELECT evtowner::regrole::text FROM pg_event_trigger").fetchone() == ("as_boss",), jobs
 
 
+def by_role_without_triggers(world):
+    """Only superusers may switch off the triggers of foreign keys: who has logged in does, whatever the role may, and rows are of the role."""
+    where = server(world, OLD)
+    where.roles("as_plain", "as_other")
+
+    def make(path):
+        with where.connect(where.fresh("as_source_keys")) as c:
+            c.execute("CREATE SCHEMA k AUTHORIZATION as_plain; SET ROLE as_plain; CREATE TABLE k.a (i int PRIMARY KEY, who name DEFAULT current_user)")
+            c.execute("CREATE TABLE k.b (i int PRIMARY KEY REFERENCES k.a, j int UNIQUE); ALTER TABLE k.a ADD FOREIGN KEY (i) REFERENCES k.b (j) DEFERRABLE INITIALLY DEFERRED")
+            c.execute("BEGIN; INSERT INTO k.a SELECT generate_series(1, 9); INSERT INTO k.b SELECT i, i FROM generate_series(1, 9) i; COMMIT")
+            c.execute("CREATE SEQUENCE k.s; SELECT setval('k.s', 7)")
+            c.execute("CREATE FUNCTION k.seen() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.who := current_user; RETURN NEW; END $$")
+            c.execute("CREATE TRIGGER seen BEFORE INSERT ON k.a FOR EACH ROW EXECUTE FUNCTION k.seen(); RESET ROLE")
+        return where.archive("as_source_keys", path, "c")
+    path = world.archive("as-owner-keys", make)
+    for more in ([], [FLAG]):
+        for flags in (["-j", "1"], ["-j", "3"], ["-j", "2", "--truncate-table"], ["--transaction-size=1"], ["-1"]):
+            where.fresh("target")
+            where.pg_restore("target", path, "-s")
+            with where.connect("target") as c:
+                c.execute("GRANT CREATE ON DATABASE target TO as_plain; ALTER TABLE k.a ADD CHECK (current_user = 'as_plain')")
+            firn(where, "target", path, "-a", "--disable-triggers", "--role", "as_plain", *flags, *more).ok()
+            with where.connect("target") as c:
+                found = c.execute("SELECT (SELECT count(*) FROM k.a), (SELECT count(*) FROM k.b), (SELECT last_value FROM k.s), "
+                                  "(SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'O')").fetchone()
+            assert found == (9, 9, 7, 0), (flags, more, found)
+
+
+def by_role_handed_over(world):
+    """What was there before is handed over by who has logged in, though its role may not."""
+    where = server(world, OLD)
+    where.roles("as_plain")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "archives", "9.6.dump")
+    chosen = os.path.join(world.folder, "as-owner-handed-over")
+    with open(chosen, "wb") as f:
+        f.writelines(line for line in where.program("pg_restore", "-l", path).stdout.splitlines(True) if b" SCHEMA - public " in line)
+    for flags in (["-j", "1"], ["-j", "3"], ["--transaction-size=1"], ["-1"]):
+        where.fresh("target")
+        with where.connect("target") as c:
+            c.execute("GRANT CREATE ON DATABASE target TO as_plain; ALTER SCHEMA public OWNER TO as_two")
+            if "-j" not in flags:
+                # As with pg_restore the archive's statement makes it.
+                c.execute("DROP SCHEMA public")
+        firn(where, "target", path, "-L", chosen, "--role", "as_plain", FLAG, *flags).ok()
+        with where.connect("target") as c:
+            owner = c.execute("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'public'").fetchone()
+        assert owner == ("postgres",), (flags, owner)
+
+
 def cases(world):
+    yield "as owner, by role without triggers", lambda: by_role_without_triggers(world)
+    yield "as owner, by role handed over", lambda: by_role_handed_over(world)
     yield "as owner, emptied", lambda: emptied(world)
     yield "as owner, by role", lambda: by_role(world)
     yield "as owner, by role after grants", lambda: by_role_after_grants(world)

@@ -10,6 +10,7 @@
 //! - [`redirect`]: rows and objects that go elsewhere than the archive says.
 //! - [`simulate`]: the same in virtual time, for predictions.
 //! - [`render`]: the SQL of a step.
+//! - [`who`]: who runs it.
 //!
 //! Problem, rule and proof of each rewrite are in README.md beside this file.
 
@@ -23,6 +24,7 @@ pub mod schedule;
 pub mod select;
 pub mod simulate;
 pub mod text;
+pub mod who;
 
 use locks::Lock;
 use sha2::{Digest, Sha256};

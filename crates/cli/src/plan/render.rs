@@ -2,6 +2,7 @@
 
 use super::build::merge::{foreign_key_name, grant_table, grant_template};
 use super::family::Family;
+use super::who::Who;
 use super::{Plan, Work};
 use crate::archive::{Entry, Toc};
 use crate::pg::{quote_ident, quote_literal};
@@ -53,7 +54,7 @@ pub struct Renderer<'a> {
     pub toc: &'a Toc,
     pub plan: &'a Plan,
     pub style: Style,
-    /// Who the session is as when it is who has connected.
+    /// Of `--role`.
     pub role: Option<&'a [u8]>,
     pub refused: Refused,
 }
@@ -64,13 +65,13 @@ pub struct Settings {
     tablespace: Option<Vec<u8>>,
     tableam: Option<Vec<u8>>,
     schema: Option<Vec<u8>>,
-    /// Who the session is; empty for who has connected, `None` when that is not known.
-    user: Option<Vec<u8>>,
+    /// `None` when that is not known.
+    who: Option<Who>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { tablespace: None, tableam: None, schema: None, user: Some(Vec::new()) }
+        Settings { tablespace: None, tableam: None, schema: None, who: Some(Who::Restores) }
     }
 }
 
@@ -171,18 +172,10 @@ impl Renderer<'_> {
         out
     }
 
-    /// The statement by which the session is another user for the rest of the transaction; empty: who has connected.
-    pub fn become_user(&self, user: &[u8], settings: &mut Settings) -> Vec<u8> {
-        let mut out = Vec::new();
-        if settings.user.as_deref() != Some(user) {
-            let name = if user.is_empty() { b"DEFAULT".to_vec() } else { quote_literal(user) };
-            sql!(out, "SET LOCAL SESSION AUTHORIZATION ", name, ";\n");
-            // That ends the role, too.
-            if let Some(role) = self.role.filter(|_| user.is_empty()) {
-                sql!(out, "SET LOCAL ROLE ", quote_ident(role), ";\n");
-            }
-            settings.user = Some(user.to_vec());
-        }
+    /// The statements by which the session is somebody else for the rest of the transaction.
+    pub fn become_user(&self, who: Who, settings: &mut Settings) -> Vec<u8> {
+        let out = who.after(settings.who.as_ref(), self.role, "LOCAL ", quote_literal);
+        settings.who = Some(who);
         out
     }
 
@@ -198,12 +191,14 @@ impl Renderer<'_> {
         if let Some(role) = self.role {
             sql!(out, "SET ROLE ", quote_ident(role), ";\n");
         }
-        settings.user = None;
+        settings.who = None;
     }
 
     fn become_owner(&self, out: &mut Vec<u8>, entry: &Entry, settings: &mut Settings) {
         if self.style.session_authorization && !self.style.no_owner {
-            sql!(out, self.become_user(entry.owner, settings));
+            sql!(out, self.become_user(Who::owner(entry.owner), settings));
+        } else if settings.who == Some(Who::LoggedIn) {
+            sql!(out, self.become_user(Who::Restores, settings));
         }
     }
 
@@ -332,11 +327,11 @@ impl Renderer<'_> {
             return;
         }
         if self.style.session_authorization {
-            // What was there before is handed over all the same, by who may.
+            // What was there before is handed over all the same, by who may: who becomes others is a superuser, its role need not be.
             if !may_be_there(entry, self.plan.selects_schemas) {
                 return;
             }
-            sql!(out, self.become_user(b"", settings));
+            sql!(out, self.become_user(Who::LoggedIn, settings));
         }
         if let Some(object) = owned_object(entry) {
             sql!(out, "ALTER ", object, " OWNER TO ", quote_ident(owner), ";\n");

@@ -6,6 +6,7 @@ use crate::archive::{read_error, Absent, Entry};
 use crate::error::{Error, Result};
 use crate::plan::render::{may_be_there, LargeObjectStatement};
 use crate::plan::select::Parts;
+use crate::plan::who::Who;
 use std::io::Read;
 
 macro_rules! sql {
@@ -72,16 +73,16 @@ impl Walk<'_> {
         let table = qualified(entry.namespace, entry.tag);
         // Where the tables are made as well, their triggers come later.
         let disable = self.wishes.disable_triggers && !self.schema_too;
-        let superuser = self.wishes.superuser.clone().unwrap_or_default();
+        let superuser = Who::superuser(self.wishes.superuser.as_deref());
         if disable {
-            self.become_user(superuser.as_bytes())?;
+            self.become_user(superuser.clone())?;
             sql!(self, "ALTER TABLE ", table, " DISABLE TRIGGER ALL;\n\n")?;
         }
         self.become_owner(entry)?;
         self.select_schema(entry.namespace)?;
         self.sink.rows(self.archive, place)?;
         if disable {
-            self.become_user(superuser.as_bytes())?;
+            self.become_user(superuser)?;
             sql!(self, "ALTER TABLE ", table, " ENABLE TRIGGER ALL;\n\n")?;
         }
         Ok(())
@@ -137,7 +138,7 @@ impl Walk<'_> {
         }
         // Privileges may set the session's user.
         if matches!(entry.desc, b"ACL" | b"ACL LANGUAGE" | b"DEFAULT ACL") {
-            self.state.user = None;
+            self.state.who = None;
             let words = b" SESSION AUTHORIZATION";
             if entry.defn.windows(words.len()).any(|w| w == words) {
                 self.become_role()?;
@@ -225,7 +226,7 @@ impl Walk<'_> {
             return Ok(());
         }
         if self.wishes.session_authorization && !self.sink.is_script() {
-            self.become_user(b"")?;
+            self.become_user(Who::LoggedIn)?;
         }
         let owner = [b" OWNER TO ", &id(entry.owner)[..]].concat();
         if entry.desc == b"BLOB METADATA" {

@@ -4,6 +4,7 @@ use super::{names, Sink, Wishes};
 use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, Result};
 use crate::plan::select::{choose, Choice};
+use crate::plan::who::Who;
 
 /// When an entry has its turn: privileges come after all else, and what may depend on them at the very end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ enum Pass {
 /// What is in force at a point of the script; `None`: not known.
 #[derive(Default)]
 pub(super) struct State {
-    pub user: Option<Vec<u8>>,
+    pub who: Option<Who>,
     pub schema: Option<Vec<u8>>,
     pub tablespace: Option<Vec<u8>>,
     pub tableam: Option<Vec<u8>>,
@@ -189,37 +190,38 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Becomes a user; the empty name is that of whoever connected.
-    pub(super) fn become_user(&mut self, user: &[u8]) -> Result<()> {
-        if self.state.user.as_deref() == Some(user) {
-            return Ok(());
-        }
-        let name = match user {
-            b"" => b"DEFAULT".to_vec(),
-            user => names::literal(user, self.standard_strings),
-        };
-        self.sink.sql(&[b"SET SESSION AUTHORIZATION ", &name[..], b";\n\n"].concat())?;
-        if user.is_empty() {
-            self.become_role()?;
-        }
-        self.state.user = Some(user.to_vec());
-        Ok(())
+    /// What `--role` asks for. SESSION AUTHORIZATION ends it, which scripts of `pg_restore` leave at that.
+    fn role(&self) -> Option<&[u8]> {
+        let role = self.wishes.role.as_ref().filter(|_| !self.sink.is_script());
+        role.map(|role| role.as_bytes())
     }
 
-    /// SESSION AUTHORIZATION ends the role, which scripts of `pg_restore` leave at that.
-    pub(super) fn become_role(&mut self) -> Result<()> {
-        match self.wishes.role.as_ref().filter(|_| !self.sink.is_script()) {
-            Some(role) => {
-                let role = names::id(role.as_bytes());
-                self.sink.sql(&[b"SET ROLE ", &role[..], b";\n\n"].concat())
-            }
-            None => Ok(()),
+    pub(super) fn become_user(&mut self, who: Who) -> Result<()> {
+        // Scripts know no difference.
+        let who = match who {
+            Who::LoggedIn if self.role().is_none() => Who::Restores,
+            who => who,
+        };
+        let literal = |name: &[u8]| names::literal(name, self.standard_strings);
+        let text = who.after(self.state.who.as_ref(), self.role(), "", literal);
+        self.state.who = Some(who);
+        match text.is_empty() {
+            true => Ok(()),
+            false => self.sink.sql(&[&text[..], b"\n"].concat()),
         }
+    }
+
+    /// Behind what has ended it.
+    pub(super) fn become_role(&mut self) -> Result<()> {
+        let Some(role) = self.role() else { return Ok(()) };
+        let text = [b"SET ROLE ", &names::id(role)[..], b";\n\n"].concat();
+        self.sink.sql(&text)
     }
 
     pub(super) fn become_owner(&mut self, entry: &Entry) -> Result<()> {
         match self.wishes.session_authorization && !self.wishes.no_owner {
-            true => self.become_user(entry.owner),
+            true => self.become_user(Who::owner(entry.owner)),
+            false if self.state.who == Some(Who::LoggedIn) => self.become_user(Who::Restores),
             false => Ok(()),
         }
     }

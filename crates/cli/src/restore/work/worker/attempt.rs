@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::copies_via_root;
 use crate::plan::render::Settings;
+use crate::plan::who::Who;
 use crate::plan::Work;
 use crate::report::Event;
 use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
@@ -161,7 +162,7 @@ impl Worker<'_, '_> {
                 false => None,
             };
             if again || into.is_some() {
-                sql.extend(site.renderer.become_user(b"", &mut settings));
+                sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
             }
             copied.statements += self.send(connection, &mut sql)?;
             let mut after = Vec::new();
@@ -195,7 +196,7 @@ impl Worker<'_, '_> {
                 sql.extend([b"ALTER TABLE ", &table[..], b" ENABLE TRIGGER ALL;\n"].concat());
             }
             if !after.is_empty() {
-                sql.extend(site.renderer.become_user(b"", &mut settings));
+                sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
                 sql.extend(after);
             }
             let noted = site.left_out.note(site.archive.toc(), site.terms, place as u32, &found);
@@ -217,7 +218,7 @@ impl Worker<'_, '_> {
             return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
         }
         // The journal is of who restores.
-        sql.extend(site.renderer.become_user(b"", &mut settings));
+        sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
         match statements {
             Statements::Piece(place) => {
                 self.records.set(steps.first().copied());
@@ -240,10 +241,10 @@ impl Worker<'_, '_> {
         Ok(copied)
     }
 
-    /// As `pg_restore` has it: triggers are switched off by the user of `--superuser`, or by who restores.
+    /// As `pg_restore` has it: triggers are switched off by the user of `--superuser`, or by who has logged in.
     pub(super) fn become_superuser(&self, settings: &mut Settings) -> Vec<u8> {
-        let user = self.site.terms.superuser.as_deref().unwrap_or_default();
-        self.site.renderer.become_user(user.as_bytes(), settings)
+        let who = Who::superuser(self.site.terms.superuser.as_deref());
+        self.site.renderer.become_user(who, settings)
     }
 
     pub(super) fn copy_statement(&self, place: usize) -> String {

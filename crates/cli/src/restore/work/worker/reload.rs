@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::render::Settings;
+use crate::plan::who::Who;
 use crate::plan::{Reload, Work};
 use crate::restore::data::{copy_rows, Copied, Flow};
 use crate::restore::unlogged;
@@ -31,10 +32,10 @@ impl Worker<'_, '_> {
                 sql.extend(self.become_superuser(settings));
                 sql.extend([b"ALTER TABLE ", &table[..], how, b" TRIGGER ALL;\n"].concat());
             }
-            sql.extend(site.renderer.become_user(b"", settings));
+            sql.extend(site.renderer.become_user(Who::Restores, settings));
         };
         // Not as the owner of what came before in the same transaction.
-        sql.extend(site.renderer.become_user(b"", settings));
+        sql.extend(site.renderer.become_user(Who::Restores, settings));
         if !refill {
             let all = reload.emptied.join(&b", "[..]);
             sql.extend([b"LOCK TABLE ", &all[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat());
@@ -54,7 +55,7 @@ impl Worker<'_, '_> {
         }
         let mut after = Vec::new();
         for place in places {
-            sql.extend(site.renderer.become_user(b"", settings));
+            sql.extend(site.renderer.become_user(Who::Restores, settings));
             copied.statements += self.send(connection, sql)?;
             let into = match refill {
                 true => unlogged::filled(site.archive, place)?,
@@ -82,7 +83,7 @@ impl Worker<'_, '_> {
             }
             copied.add(&found);
         }
-        sql.extend(site.renderer.become_user(b"", settings));
+        sql.extend(site.renderer.become_user(Who::Restores, settings));
         sql.extend(after);
         if !refill {
             triggers(sql, settings, b" ENABLE");
