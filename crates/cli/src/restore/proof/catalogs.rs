@@ -213,7 +213,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
     let refused = Mutex::new(BTreeSet::new());
     let work = |_: usize, connection: &Connection| -> Result<()> {
         let _cancels = job.stop.cancels(connection);
-        look_up_by_index(connection, true)?;
+        look_up_by_index(job, connection, true)?;
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some((questions, rows)) = next else { break };
@@ -230,7 +230,7 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
             };
             wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         }
-        look_up_by_index(connection, false)
+        look_up_by_index(job, connection, false)
     };
     together(jobs, connection, || job.connect(), work)?;
     // As the archive has them, whoever was first.
@@ -280,15 +280,12 @@ fn identities(job: &Job, found: &Rows) -> Vec<String> {
 }
 
 /// The catalogs have just grown, and the planner knows nothing of it: look-ups by index are right for sure.
-fn look_up_by_index(connection: &Connection, on: bool) -> Result<()> {
-    for setting in ["seqscan", "hashjoin", "mergejoin"] {
-        let sql = match on {
-            true => format!("SET enable_{setting} = off"),
-            false => format!("RESET enable_{setting}"),
-        };
-        connection.run(sql.as_bytes())?;
-    }
-    Ok(())
+fn look_up_by_index(job: &Job, connection: &Connection, on: bool) -> Result<()> {
+    let settings = ["seqscan", "hashjoin", "mergejoin"].map(|setting| match on {
+        true => format!("SET enable_{setting} = off;\n"),
+        false => format!("RESET enable_{setting};\n"),
+    });
+    in_order::set(job, connection, settings.concat().as_bytes())
 }
 
 /// Some questions of a kind; the places of entries that are not as they should be, with what is wrong.

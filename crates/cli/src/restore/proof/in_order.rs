@@ -79,11 +79,11 @@ pub fn compare(restored: &InOrder, connection: &Connection) -> Result<()> {
         stop,
     };
     let ask = || {
-        connection.run(&settings(connection, options, open))?;
+        set(&job, connection, &settings(connection, options, open))?;
         of(&job, connection, &recorded)
     };
     let compared = match open {
-        true => apart(connection, "comparison", ask),
+        true => apart(connection, ask),
         false => ask(),
     };
     compared.or_else(|error| match error.kind {
@@ -121,27 +121,49 @@ pub(super) enum Asked<T> {
 
 /// Ask something that may be refused: all else is asked nevertheless, also within a transaction.
 pub(super) fn ask(job: &Job, connection: &Connection, sql: &[u8]) -> Result<Asked<Rows>> {
-    let asked = match job.open {
-        true => apart(connection, "question", || connection.query(sql)),
-        false => connection.query(sql),
-    };
-    match asked {
+    match question(job, connection, || connection.query(sql)) {
         Err(e) if e.sqlstate.as_deref() == Some("42501") => Ok(Asked::Refused(e.message)),
         found => Ok(Asked::Told(found?)),
     }
 }
 
-/// Do what leaves nothing behind, neither settings nor, where it fails, a transaction that is of no use.
-pub(super) fn apart<T>(
+/// Ask something that may fail: the transaction goes on. Only then is anything rolled back: each end of a part of a transaction has the
+/// server walk through all relations that it knows, after a large restore hundreds of thousands.
+pub(super) fn question<T>(
+    job: &Job,
     connection: &Connection,
-    name: &str,
     body: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    connection.run(format!("SAVEPOINT {name}").as_bytes())?;
+    let asked = body();
+    if asked.is_err() {
+        let_go(job, connection)?;
+    }
+    asked
+}
+
+/// Back to where the questions began: what they have locked is free again.
+pub(super) fn let_go(job: &Job, connection: &Connection) -> Result<()> {
+    if job.open && connection.is_alive() {
+        connection.run(b"ROLLBACK TO SAVEPOINT question")?;
+    }
+    Ok(())
+}
+
+/// Settings for the questions to come, those behind one that fails included.
+pub(super) fn set(job: &Job, connection: &Connection, sql: &[u8]) -> Result<()> {
+    connection.run(sql)?;
+    if job.open {
+        connection.run(b"SAVEPOINT question")?;
+    }
+    Ok(())
+}
+
+/// Do what leaves nothing behind, neither settings nor, where it fails, a transaction that is of no use.
+fn apart<T>(connection: &Connection, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    connection.run(b"SAVEPOINT comparison")?;
     let done = body();
     if connection.is_alive() {
-        let back = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
-        connection.run(back.as_bytes())?;
+        connection.run(b"ROLLBACK TO SAVEPOINT comparison; RELEASE SAVEPOINT comparison")?;
     }
     done
 }

@@ -26,10 +26,7 @@ pub fn compare(
     job.watch.event(&Event::Phase("comparing large objects"));
     let cancels = job.stop.cancels(connection);
     let look = || all(job, connection, recorded, &steps);
-    let compared = match job.open {
-        true => in_order::apart(connection, "question", look),
-        false => look(),
-    };
+    let compared = in_order::question(job, connection, look);
     drop(cancels);
     match compared {
         Err(_) if job.stop.is_set() => Err(super::cancelled()),

@@ -15,6 +15,9 @@ use crate::restore::{reload, Job};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
+/// So many tables are counted before an open transaction lets go of what that has locked: the server's lock table is small.
+const LOCKED: usize = 500;
+
 /// What came of it.
 #[derive(Default)]
 pub struct Counted {
@@ -111,9 +114,10 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let count_all = |worker: usize, connection: &Connection| -> Result<()> {
         // Rows that a policy hides are not missing: counting fails then, and says so.
-        connection.run(b"SET row_security = off")?;
+        in_order::set(job, connection, b"SET row_security = off")?;
         let _cancels = job.stop.cancels(connection);
-        while let Some(table) = next() {
+        for number in 1.. {
+            let Some(table) = next() else { break };
             if job.stop.is_set() {
                 return Err(super::cancelled());
             }
@@ -127,6 +131,9 @@ pub fn compare(job: &Job, connection: &Connection, recorded: &Done) -> Result<Co
             let ok = matches!(difference, Ok(None));
             let did = Did { steps: 1, cost, statements: 1, ok, ..Did::default() };
             job.watch.event(&Event::End { worker, did });
+            if number % LOCKED == 0 {
+                in_order::let_go(job, connection)?;
+            }
             let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
             all.tables += 1;
             all.rows += table.rows;
@@ -152,11 +159,7 @@ fn one(job: &Job, connection: &Connection, table: &Table) -> Result<Option<Strin
         .collect();
     let sql = [b"SELECT ", &each.join(&b" OPERATOR(pg_catalog.+) "[..])[..]].concat();
     let name = String::from_utf8_lossy(&table.name).into_owned();
-    let asked = match job.open {
-        true => in_order::apart(connection, "question", || connection.query(&sql)),
-        false => connection.query(&sql),
-    };
-    match asked {
+    match in_order::question(job, connection, || connection.query(&sql)) {
         Ok(found) => {
             let found: u64 = found.number(0, 0).unwrap_or(0);
             let (there, copied) = (count(found), count(table.rows));
