@@ -274,7 +274,7 @@ def not_compared(world):
 
 
 def questions(world):
-    """The open transaction does not grow with what is asked in it: no part of it for each question."""
+    """The open transaction does not grow with what is asked in it: neither a part of it for each question, nor large objects that stay open."""
     server = world.server()
     with server.connect(server.fresh("inorder_questions")) as c:
         c.execute("DO $$BEGIN FOR i IN 1..40 LOOP EXECUTE format('CREATE TABLE t%s AS SELECT 1 AS i', i); PERFORM lo_from_bytea(5000 + i, 'large'); END LOOP; END$$")
@@ -289,6 +289,14 @@ def questions(world):
         log = f.read()
     assert log.count("SELECT pg_catalog.count(*)") >= 40 or log.count("count(*)") >= 40, log[-3000:]
     assert 0 < log.count("SAVEPOINT") < 20, log.count("SAVEPOINT")
+    sizes = re.findall(r"(SELECT oid.*lo_lseek64.*)", log)
+    assert len(sizes) == 1, sizes
+    with server.connect("target") as c:
+        c.execute("BEGIN")
+        found = c.execute(sizes[0]).fetchall()
+        assert sorted(row[:2] for row in found) == [(5000 + i, 5) for i in range(1, 41)], found
+        # The first place is free again.
+        assert c.execute("SELECT lo_open(5001, 262144)").fetchone() == (0,)
 
 
 def others_identity(world):

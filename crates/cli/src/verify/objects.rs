@@ -144,10 +144,12 @@ pub fn sizes(
     let oids: Vec<String> = oids.iter().map(u32::to_string).collect();
     for oids in oids.chunks(AT_ONCE) {
         look()?;
-        // Opened for reading; the end of the statement closes them all.
+        // Opened for reading, and closed one by one: in an open transaction the server looks through all that are open for the next.
+        // OFFSET keeps the three levels apart.
         let sql = format!(
-            "SELECT oid, pg_catalog.lo_lseek64(pg_catalog.lo_open(oid, 262144), 0, 2) FROM pg_catalog.pg_largeobject_metadata \
-             WHERE oid OPERATOR(pg_catalog.=) ANY ('{{{}}}'::pg_catalog.oid[])",
+            "SELECT oid, bytes, pg_catalog.lo_close(fd) FROM (SELECT oid, fd, pg_catalog.lo_lseek64(fd, 0, 2) AS bytes FROM \
+             (SELECT oid, pg_catalog.lo_open(oid, 262144) AS fd FROM pg_catalog.pg_largeobject_metadata \
+             WHERE oid OPERATOR(pg_catalog.=) ANY ('{{{}}}'::pg_catalog.oid[]) OFFSET 0) opened OFFSET 0) found",
             oids.join(",")
         );
         let rows = connection.query(sql.as_bytes())?;
