@@ -207,7 +207,44 @@ def as_owner(world, version, name):
     assert owners[0] == owners[1] and owners[0][0] != "pg_database_owner", owners
 
 
+LATE = """
+CREATE SCHEMA app; CREATE FUNCTION app.lets() RETURNS bool LANGUAGE sql AS $$SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'old_lets')$$;
+CREATE TABLE app.hidden (i int, CHECK (app.lets())); INSERT INTO app.hidden VALUES (1), (2);
+CREATE POLICY none ON app.hidden USING (false); ALTER TABLE app.hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+"""
+
+
+def late_inserts(world):
+    """INSERTs of old versions name tables without their schema: rows that come late are let into the right one."""
+    server = world.server(OLD)
+    server.roles("old_lets", "old_plain")
+
+    def make_late(path):
+        with server.connect(server.fresh("of_old_late")) as c:
+            c.execute(LATE)
+        server.archive("of_old_late", path, "d", "0", extra=("--inserts",))
+        for name in os.listdir(path):
+            with open(os.path.join(path, name), "rb") as f:
+                data = f.read()
+            data = Toc(data).rewritten() if name == "toc.dat" else data.replace(b"INSERT INTO app.", b"INSERT INTO ")
+            with open(os.path.join(path, name), "wb") as f:
+                f.write(data)
+        return path
+    path = world.archive("old-late-inserts", make_late)
+    for jobs in ("1", "2"):
+        server.fresh("target")
+        with server.connect() as c:
+            c.execute("DROP ROLE IF EXISTS old_lets; ALTER DATABASE target OWNER TO old_plain")
+        args = ("-j", jobs, "--no-owner", "--role", "old_plain")
+        firn(server, "target", path, *args, "--on-error=continue").fails("23514")
+        server.roles("old_lets")
+        firn(server, "target", path, *args, "--resume").ok()
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*), (SELECT relforcerowsecurity FROM pg_class WHERE relname = 'hidden') FROM app.hidden").fetchone() == (2, True)
+
+
 def cases(world):
+    yield "old inserts late", lambda: late_inserts(world)
     for version in (OLD, NEW):
         for name in ("9.0.dump", "9.6.dump"):
             yield f"old as owner {name} {version}", lambda v=version, n=name: as_owner(world, v, n)

@@ -15,7 +15,7 @@ use crate::archive::{read_error, Archive};
 use crate::error::{Error, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
-use crate::plan::text::{last_part, take_name, unquoted};
+use crate::plan::text::{last_part, qualified, take_name, unquoted};
 use crate::plan::Work;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -234,7 +234,7 @@ fn leaves(connection: &Connection, table: &[u8], not_logged: bool) -> Result<(bo
     Ok((empty, !foreign.is_empty()))
 }
 
-/// The table that an entry's rows go into, by the statements that it has; `None`: there are no rows.
+/// The table that an entry's rows go into, with its schema, by the statements that it has; `None`: there are no rows.
 pub fn filled(archive: &Archive, place: u32) -> Result<Option<Vec<u8>>> {
     let toc = archive.toc();
     let entry = toc.entry(place as usize);
@@ -253,7 +253,11 @@ pub fn filled(archive: &Archive, place: u32) -> Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     let named = some.strip_prefix(b"INSERT INTO ").and_then(|mut text| take_name(&mut text));
-    Ok(Some(named.map_or_else(|| reload::target(toc, place), <[u8]>::to_vec)))
+    // Archives of old versions leave out an entry's own schema.
+    Ok(Some(match named {
+        Some(table) => qualified(entry.namespace, table),
+        None => reload::target(toc, place),
+    }))
 }
 
 /// What is meant by a table that rows go into: it alone, or if it is partitioned all that is below it.
