@@ -1,6 +1,9 @@
 """What failed and is done late, by --resume or in a further pass, is as if it had not failed: what came before it does not change it."""
+import ctypes
 import os
 import shutil
+import struct
+from collections import Counter
 
 from harness import proxy as px
 from harness.proxy import Proxy
@@ -152,6 +155,44 @@ def forced(world, extra):
             without(server, "late_lets")
 
 
+def opened(folder, work):
+    """How often each file of a folder was opened meanwhile, as the kernel tells."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    queue = libc.inotify_init1(os.O_NONBLOCK)
+    assert queue >= 0, os.strerror(ctypes.get_errno())
+    try:
+        # IN_OPEN and IN_CLOSE_NOWRITE: like ones in a row would be told as one.
+        assert libc.inotify_add_watch(queue, os.fsencode(folder), 0x30) >= 0, os.strerror(ctypes.get_errno())
+        work()
+        found = Counter()
+        while True:
+            try:
+                data = os.read(queue, 1 << 16)
+            except BlockingIOError:
+                return found
+            while data:
+                _, event, _, length = struct.unpack_from("iIII", data)
+                found[data[16:16 + length].rstrip(b"\0").decode()] += bool(event & 0x20)
+                data = data[16 + length:]
+    finally:
+        os.close(queue)
+
+
+def read_once(world, extra):
+    """One table with row security that binds its owner does not make the rows of others be looked at first."""
+    server = world.server()
+    with server.connect(server.fresh("late_once")) as c:
+        for i in range(8):
+            c.execute(f"CREATE TABLE t_{i} AS SELECT generate_series(1, 10) AS i")
+        c.execute("ALTER TABLE t_1 ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
+    path = os.path.join(world.folder, f"late-once{''.join(extra)}")
+    server.archive("late_once", path, "d", extra=extra)
+    server.fresh("target")
+    found = opened(path, lambda: firn(server, "target", path, "-j", "1").ok())
+    again = [name for name, count in found.items() if count > 1 and name != "toc.dat"]
+    assert len(found) == 9 and len(again) <= 1, found
+
+
 def foreign(world):
     """Rows came through a table with unlogged and with foreign partitions: which of them have lost theirs is found without asking the
     foreign ones, and said where nobody knows."""
@@ -265,6 +306,8 @@ def cases(world):
             yield f"late nothing begun {made} {' '.join(extra)}", lambda e=extra, m=made: nothing_begun(world, e, m)
     for extra in ((), ("--inserts",), ("--load-via-partition-root",)):
         yield f"late rows forced {' '.join(extra)}", lambda e=extra: forced(world, e)
+    for extra in ((), ("--inserts",)):
+        yield f"late rows read once {' '.join(extra)}", lambda e=extra: read_once(world, e)
     yield "late rows beside foreign ones", lambda: foreign(world)
     yield "late pass lost", lambda: lost(world)
     for version in (OLD, NEW):

@@ -114,6 +114,7 @@ pub struct Site<'a> {
     put_off: AtomicBool,
     /// Made when it is needed.
     uses: OnceLock<Uses>,
+    forced: OnceLock<order::Forced>,
     /// How many workers have a connection.
     connected: AtomicUsize,
     /// It was told that there are fewer connections than were asked for.
@@ -185,6 +186,7 @@ impl<'a> Site<'a> {
             late_rows: Mutex::default(),
             put_off: AtomicBool::new(false),
             uses: OnceLock::new(),
+            forced: OnceLock::new(),
             connected: AtomicUsize::new(0),
             fewer: AtomicBool::new(false),
         }

@@ -10,15 +10,15 @@
 //! Why, and what was thought of besides: docs/decisions/0023-order-after-errors.md.
 
 use super::{lock, Site};
-use crate::archive::Entry;
+use crate::archive::{Entry, Toc};
 use crate::error::Result;
 use crate::plan::build::copies_via_root;
 use crate::plan::render::large_objects;
 use crate::plan::text::{last_part, unquoted};
 use crate::plan::Work;
 use crate::report::Event;
-use crate::restore::unlogged;
-use std::collections::HashSet;
+use crate::restore::{reload, unlogged};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 /// Told once, with the first that is put off.
@@ -106,20 +106,35 @@ impl Site<'_> {
     /// The table that an entry's rows go into, if this restore makes it and its row security, which may be there already when they come
     /// late, binds its owner, too. That is not put off: nobody is to see meanwhile what it hides.
     pub(super) fn forced(&self, place: usize) -> Result<Option<Vec<u8>>> {
-        let (toc, forced) = (self.archive.toc(), &self.uses().forced);
-        if forced.is_empty() || self.terms.table_made(toc, place).is_none() {
+        let toc = self.archive.toc();
+        let forced = self.forced.get_or_init(|| forced(toc));
+        let table = match forced.is_empty() {
+            true => return Ok(None),
+            false => self.terms.table_made(toc, place),
+        };
+        let Some(table) = table else { return Ok(None) };
+        let is_forced = |into: &[u8]| {
+            let table = last_part(into);
+            let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
+            let made = forced.get(&(unquoted(schema), unquoted(table)));
+            made.and_then(|id| toc.place(*id)).is_some_and(|table| self.terms.makes(toc, table))
+        };
+        // Rows are only looked at where it may concern their table: that is reading the archive twice. INSERTs tell their table
+        // themselves, which is the entry's own or one above it.
+        let may_be = match toc.entry(place).copy_stmt {
+            b"" => {
+                let by_name = |table: Entry| {
+                    forced.contains_key(&(table.namespace.to_vec(), table.tag.to_vec()))
+                };
+                let mut above = self.uses().above(toc.entry(table).dump_id);
+                above.any(|id| toc.place(id).is_some_and(|place| by_name(toc.entry(place))))
+            }
+            _ => is_forced(&reload::target(toc, place as u32)),
+        };
+        if !may_be {
             return Ok(None);
         }
-        let Some(into) = unlogged::filled(self.archive, place as u32)? else { return Ok(None) };
-        let table = last_part(&into);
-        let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
-        let schema = match schema {
-            // Archives of old versions leave out an entry's own.
-            b"" => toc.entry(place).namespace.to_vec(),
-            schema => unquoted(schema),
-        };
-        let made = forced.get(&(schema, unquoted(table))).and_then(|id| toc.place(*id));
-        Ok(made.filter(|table| self.terms.makes(toc, *table)).map(|_| into))
+        Ok(unlogged::filled(self.archive, place as u32)?.filter(|into| is_forced(into)))
     }
 
     /// Rows of an entry that failed or was left out will come late.
@@ -159,6 +174,18 @@ impl Site<'_> {
         }
         oids
     }
+}
+
+/// Tables whose row security binds their owner, too: schema and name.
+pub(super) type Forced = HashMap<(Vec<u8>, Vec<u8>), i32>;
+
+fn forced(toc: &Toc) -> Forced {
+    let force = b" FORCE ROW LEVEL SECURITY";
+    let is_forced = |entry: &Entry| {
+        entry.desc == b"TABLE" && entry.defn.windows(force.len()).any(|w| w == force)
+    };
+    let tables = toc.entries().filter(is_forced);
+    tables.map(|t| ((t.namespace.to_vec(), t.tag.to_vec()), t.dump_id)).collect()
 }
 
 fn oid(digits: &[u8]) -> Option<u32> {

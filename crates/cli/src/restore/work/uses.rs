@@ -13,19 +13,13 @@ pub(super) struct Uses {
     pub parents: HashMap<i32, i32>,
     /// Tables a statement about which may go down to others that are no partitions of theirs.
     pub go_down: HashSet<i32>,
-    /// Tables whose row security binds their owner, too: schema and name.
-    pub forced: HashMap<(Vec<u8>, Vec<u8>), i32>,
 }
 
 impl Uses {
     pub fn of(toc: &Toc) -> Uses {
         let desc = |id: i32| toc.place(id).map(|p| toc.entry(p).desc);
-        let mut uses = Uses {
-            sequences: HashMap::new(),
-            parents: HashMap::new(),
-            go_down: HashSet::new(),
-            forced: HashMap::new(),
-        };
+        let mut uses =
+            Uses { sequences: HashMap::new(), parents: HashMap::new(), go_down: HashSet::new() };
         for entry in toc.entries() {
             let of = |wanted: &'static [u8]| {
                 entry.dependencies.iter().copied().filter(move |d| desc(*d) == Some(wanted))
@@ -43,11 +37,6 @@ impl Uses {
                         };
                         let parent = of(b"TABLE").find(is_parent);
                         uses.parents.extend(parent.map(|parent| (entry.dump_id, parent)));
-                    }
-                    let force = b" FORCE ROW LEVEL SECURITY";
-                    if entry.defn.windows(force.len()).any(|w| w == force) {
-                        let name = (entry.namespace.to_vec(), entry.tag.to_vec());
-                        uses.forced.insert(name, entry.dump_id);
                     }
                 }
                 b"DEFAULT" => {
