@@ -195,6 +195,34 @@ def crashed(world, at, more=False, role_too=False):
     assert found[0] == found[1], f"undisturbed {found[0]}, crashed {found[1]}"
 
 
+def crashed_long(world):
+    """What a crash has emptied is found by names that the server has cut, too."""
+    server = faults.server(world, "on")
+    table, sequence = "é" * 40, "ß" * 40
+
+    def make(path):
+        with server.connect() as c:
+            c.execute("DROP DATABASE IF EXISTS beside_long")
+            c.execute("CREATE DATABASE beside_long TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+        with server.connect("beside_long") as c:
+            c.execute(f'CREATE UNLOGGED TABLE "{table}" AS SELECT generate_series(1, 20) AS i; CREATE UNLOGGED SEQUENCE "{sequence}"; SELECT setval(\'"{sequence}"\', 7)')
+        return server.archive("beside_long", path, "c")
+    path = world.archive("beside-crash-long", make)
+    server.fresh("target")
+    with Proxy(os.path.join(server.root, "crashed"), server.root) as proxy:
+        def crash(m):
+            server.stop("immediate")
+            server.start()
+        proxy.arm(px.matching(rb"^SELECT n, wrong FROM", px.call(crash)))
+        run = firn(server, "target", path, *proxy.where("target"), "-j", "1", "--no-analyze", where=False, patience=faults.LIMIT)
+        assert proxy.fired.is_set()
+    shutil.rmtree(os.path.join(server.root, "crashed"), ignore_errors=True)
+    complete(server, run)
+    with server.connect("target") as c:
+        found = c.execute(f'SELECT (SELECT count(*) FROM "{table[:31]}"), (SELECT last_value FROM "{sequence[:31]}")').fetchone()
+        assert found == (20, 7), found
+
+
 def canceled(world):
     """Ctrl-C ends the counting of rows that takes long, and that is done by --resume."""
     server = world.server()
@@ -327,4 +355,5 @@ def cases(world):
     yield "beside crash comparing", lambda: crashed(world, rb"^SELECT n, wrong FROM")
     for who in (False, True):
         yield f"beside crash with triggers{' by a role' if who else ''}", lambda w=who: crashed(world, rb"^SELECT n, wrong FROM", True, w)
+    yield "beside crash with long names", lambda: crashed_long(world)
     yield "beside crash compared", lambda: crashed(world, rb"^SELECT 1$")

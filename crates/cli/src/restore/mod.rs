@@ -20,6 +20,7 @@
 //! - [`check`]: comparing the result with the archive or the source, by a dump of it.
 
 pub mod check;
+mod cut;
 pub mod data;
 pub mod database;
 pub mod facts;

@@ -7,6 +7,7 @@
 //!
 //! It is looked at where the rows went: those that come through a partitioned table may be in any of its partitions.
 
+use super::cut::Cut;
 use super::journal::fence::Session;
 use super::journal::{self, Done};
 use super::pieces::Pieces;
@@ -116,10 +117,14 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
         }
     }
     let mut all = Vec::new();
-    let unlogged = match tables.is_empty() && reloads.is_empty() {
+    let of_names = |desc: &[u8]| matches!(desc, b"TABLE" | b"TABLE DATA" | b"SEQUENCE SET");
+    let named = toc.entries().filter(|entry| of_names(entry.desc));
+    let cut = Cut::of(connection, named.flat_map(|entry| [entry.namespace, entry.tag]))?;
+    let tables_there = match tables.is_empty() && reloads.is_empty() {
         true => HashMap::new(),
         false => unlogged_tables(connection)?,
     };
+    let unlogged = Unlogged { tables: tables_there, cut };
     let is_lost = |place: u32| is_lost(job.archive, connection, &unlogged, place);
     for (place, (steps, rows)) in tables {
         if rows > 0 && is_lost(place)? {
@@ -140,11 +145,12 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
               ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.relkind OPERATOR(pg_catalog.=) 'S'::\"char\" \
               AND c.relpersistence OPERATOR(pg_catalog.=) 'u'::\"char\"",
         )?;
-        let unlogged: HashSet<_> =
+        let there: HashSet<_> =
             (0..found.len()).map(|r| (found.get(r, 0), found.get(r, 1))).collect();
         values.retain(|(_, place)| {
             let entry = toc.entry(*place as usize);
-            unlogged.contains(&(Some(entry.namespace), Some(entry.tag)))
+            let [schema, name] = [entry.namespace, entry.tag].map(|name| unlogged.cut.left(name));
+            there.contains(&(Some(schema), Some(name)))
         });
         all.extend(values);
     }
@@ -153,6 +159,18 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
 
 /// Schema and name.
 type Name = (Vec<u8>, Vec<u8>);
+
+/// What is not logged.
+struct Unlogged {
+    tables: HashMap<Name, bool>,
+    cut: Cut,
+}
+
+impl Unlogged {
+    fn get(&self, schema: &[u8], table: &[u8]) -> Option<&bool> {
+        self.tables.get(&(self.cut.left(schema).to_vec(), self.cut.left(table).to_vec()))
+    }
+}
 
 /// What is not logged, whatever the archive says of it: tables, and (`true`) partitioned tables with such partitions.
 fn unlogged_tables(connection: &Connection) -> Result<HashMap<Name, bool>> {
@@ -172,12 +190,12 @@ fn unlogged_tables(connection: &Connection) -> Result<HashMap<Name, bool>> {
 fn is_lost(
     archive: &Archive,
     connection: &Connection,
-    unlogged: &HashMap<Name, bool>,
+    unlogged: &Unlogged,
     place: u32,
 ) -> Result<bool> {
     let entry = archive.toc().entry(place as usize);
-    let own = unlogged.get(&(entry.namespace.to_vec(), entry.tag.to_vec())) == Some(&false);
-    let parts = unlogged.values().any(|partitioned| *partitioned);
+    let own = unlogged.get(entry.namespace, entry.tag) == Some(&false);
+    let parts = unlogged.tables.values().any(|partitioned| *partitioned);
     // Only what INSERTs say of a table has to be read for it.
     let into = match entry.copy_stmt {
         b"" if own || parts => filled(archive, place)?,
@@ -187,7 +205,7 @@ fn is_lost(
     let Some(into) = into else { return Ok(false) };
     let table = last_part(&into);
     let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
-    let Some(partitioned) = unlogged.get(&(unquoted(schema), unquoted(table))) else {
+    let Some(partitioned) = unlogged.get(&unquoted(schema), &unquoted(table)) else {
         return Ok(false);
     };
     let (all_empty, elsewhere) = match partitioned {

@@ -9,6 +9,7 @@ use crate::pg::{quote_ident, Connection, Rows};
 use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
 use crate::report::Event;
+use crate::restore::cut::Cut;
 use crate::restore::together::together;
 use crate::restore::Job;
 use std::collections::{BTreeSet, HashSet};
@@ -249,18 +250,22 @@ pub fn compare(job: &Job, connection: &Connection) -> Result<(usize, Vec<String>
         let note = format!("some objects were not looked for: {why}");
         job.watch.event(&Event::Note(&note));
     }
-    wrong.extend(identities(job, &inherited));
+    wrong.extend(identities(job, connection, &inherited)?);
     Ok((asked, wrong))
 }
 
 /// Tables of this restore whose identity columns are not as their parents have them.
-fn identities(job: &Job, found: &Rows) -> Vec<String> {
+fn identities(job: &Job, connection: &Connection, found: &Rows) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     if !found.is_empty() {
         let toc = job.archive.toc();
         let made = job.selection.places().map(|p| toc.entry(p as usize));
-        let made: HashSet<_> =
+        let made: Vec<_> =
             made.filter(|e| e.desc == b"TABLE").map(|e| (e.namespace, e.tag)).collect();
+        let names = made.iter().flat_map(|(schema, table)| [*schema, *table]);
+        let cut = in_order::question(job, connection, || Cut::of(connection, names))?;
+        let made: HashSet<_> =
+            made.iter().map(|(schema, table)| (cut.left(schema), cut.left(table))).collect();
         for row in 0..found.len() {
             // Others' may have been so before.
             let (Some(schema), Some(table)) = (found.get(row, 0), found.get(row, 1)) else {
@@ -276,7 +281,7 @@ fn identities(job: &Job, found: &Rows) -> Vec<String> {
             ));
         }
     }
-    wrong
+    Ok(wrong)
 }
 
 /// The catalogs have just grown, and the planner knows nothing of it: look-ups by index are right for sure.

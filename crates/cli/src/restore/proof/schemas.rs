@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::redirect::Redirects;
 use crate::plan::select::Selection;
+use crate::restore::cut::Cut;
 use std::collections::{BTreeSet, HashSet};
 
 /// Objects with the schema that they are in.
@@ -133,19 +134,26 @@ struct Makes<'a> {
     goals: HashSet<&'a [u8]>,
 }
 
+/// Of what is a relation's the tag has its name first, and both names may have spaces in them.
+fn leading_names(tag: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let spaces = (0..tag.len()).filter(|at| tag[*at] == b' ');
+    spaces.chain([tag.len()]).map(|end| &tag[..end])
+}
+
 impl<'a> Makes<'a> {
-    fn of(entries: impl Iterator<Item = Entry<'a>>, pairs: &'a [(String, String)]) -> Makes<'a> {
+    fn of(
+        entries: impl Iterator<Item = Entry<'a>>,
+        pairs: &'a [(String, String)],
+        cut: &'a Cut,
+    ) -> Makes<'a> {
         let goals = pairs.iter().map(|(_, new)| new.as_bytes()).collect();
         let (schemas, relations, kinds) = Default::default();
         let mut makes = Makes { schemas, relations, kinds, goals };
         for entry in entries {
-            makes.schemas.insert(entry.namespace);
+            let schema = cut.left(entry.namespace);
+            makes.schemas.insert(schema);
             makes.kinds.insert(entry.desc);
-            // Of what is a relation's the tag has its name first, and both names may have spaces in them.
-            let (schema, tag) = (entry.namespace, entry.tag);
-            let spaces = (0..tag.len()).filter(|at| tag[*at] == b' ');
-            let names = spaces.chain([tag.len()]).map(|end| (schema, &tag[..end]));
-            makes.relations.extend(names);
+            makes.relations.extend(leading_names(entry.tag).map(|name| (schema, cut.left(name))));
         }
         makes
     }
@@ -175,7 +183,9 @@ pub fn differences(
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    let entries = selection.places().map(|place| toc.entry(place as usize));
-    let makes = Makes::of(entries, &redirects.redirect_schemas);
+    let entries = || selection.places().map(|place| toc.entry(place as usize));
+    let names = entries().flat_map(|entry| leading_names(entry.tag).chain([entry.namespace]));
+    let cut = Cut::of(connection, names)?;
+    let makes = Makes::of(entries(), &redirects.redirect_schemas, &cut);
     Ok(found.into_iter().filter(|found| makes.has(found)).map(|found| found.words).collect())
 }
