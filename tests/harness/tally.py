@@ -1,7 +1,8 @@
 """Counting results; the last line of a run is `N passed, N failed`; before it stands what was skipped, as something was missing.
 
 FIRN_COMPLETE=1: what is missing is a failure. FIRN_CASE_SECONDS=N: a test that is not through after N seconds hangs, which is a
-failure of its own and must not keep the others from running; it tells where every thread stands."""
+failure of its own and must not keep the others from running; it tells where every thread stands. FIRN_DEADLINE=SECONDS of the epoch:
+what has not begun by then is skipped, and told: a slow machine is to end with what it knows."""
 import faulthandler
 import json
 import os
@@ -51,6 +52,9 @@ class Tally:
     def case(self, name, body):
         """Run one test: it fails when `body` raises."""
         begin = time.time()
+        if begin > float(os.environ.get("FIRN_DEADLINE", "inf")):
+            self.skipped.append(f"{name} (no time was left)")
+            return
         try:
             watched(body)
         except Missing as e:
