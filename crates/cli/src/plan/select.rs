@@ -105,7 +105,7 @@ pub struct Choice {
     pub parts: Vec<Parts>,
     /// The first name asked for that names nothing, with its kind.
     pub missing: Option<(&'static str, String)>,
-    /// Foreign keys to tables that do not come along, with --with-dependencies.
+    /// Foreign keys to tables that do not come along with all their partitions, with --with-dependencies.
     pub left_out: Vec<u32>,
 }
 
@@ -190,7 +190,9 @@ pub fn left_out(toc: &Toc, filter: &Filter) -> Vec<String> {
     places
         .into_iter()
         .map(|p| {
-            format!("{} is left out: its table refers to one that does not come along", name(p))
+            let why =
+                "its table refers to one that does not come along, or not with all its partitions";
+            format!("{} is left out: {why}", name(p))
         })
         .collect()
 }

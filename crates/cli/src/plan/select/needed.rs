@@ -3,7 +3,8 @@
 //! Needed is what the archive's dependencies say. What belongs to an object has no life of its own: a table's rows, indexes,
 //! constraints, defaults, triggers, rules, policies, statistics, identity columns, the sequences of serial columns, a partition's
 //! attachment; and of a table that was named its partitions. What only refers to something does not come with it: views, foreign keys
-//! from other tables, publications. A foreign key of a table here to one that is not here is left out, and told.
+//! from other tables, publications. A foreign key of a table here to one that is not here is left out, and told;
+//! to a partitioned table also if not all its partitions are (it depends on the attachment of each one's index): rows may be about theirs.
 
 use crate::archive::{Entry, Section, Toc};
 use crate::plan::text::attach;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 /// What has been found, by place.
 pub struct Needed {
     pub reached: Vec<bool>,
-    /// Foreign keys of tables that were reached to tables that were not.
+    /// Foreign keys of tables that were reached to tables that were not, or not with all their partitions.
     pub left_out: Vec<u32>,
 }
 
