@@ -1,7 +1,7 @@
 """Run the suites: `run.py` all, `run.py SUITE [PATTERN]` one, `run.py SUITE,SUITE` some.
 
-FIRN_LANES=2: all of them in two lanes side by side, those of the extension and those of the program, which have no server in
-common. Lines of the second lane begin with a bar.
+FIRN_LANES=2: all of them in two lanes side by side, which have no server in common: restore, which takes longest, and the others.
+Lines of the second lane begin with a bar.
 """
 import json
 import os
@@ -93,9 +93,7 @@ SUITES = {
 }
 
 
-# What tests the program; it needs no extension.
-OF_PROGRAM = ("cargo", "restore", "backup")
-LANES = [[name for name in SUITES if name not in OF_PROGRAM], [*OF_PROGRAM]]
+LANES = [[name for name in SUITES if name != "restore"], ["restore"]]
 
 
 def side_by_side(tally):
