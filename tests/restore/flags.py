@@ -4,8 +4,9 @@ Where pg_restore complains but gets there, firn gets there.
 """
 import os
 import re
+import subprocess
 
-from restore.common import NEW, OLD, firn, same, same_blocks
+from restore.common import NEW, OLD, firn, program, same, same_blocks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Statements before the restore, for flags that leave out what others need.
@@ -264,10 +265,97 @@ def silenced_inserts(world, version):
                     assert f"the table took {taken} of 50 rows" in run.out, run.out[-2000:]
 
 
+def create_template(world, version):
+    """--create --clean replaces a database that is a template, as pg_restore does."""
+    server = world.server(version)
+    with server.connect() as c:
+        c.execute("CREATE DATABASE pattern TEMPLATE template0 IS_TEMPLATE true")
+    path = world.archive(f"pattern-{version}", lambda p: server.archive("pattern", p, "c"))
+    dump = server.dump("pattern", "--create")
+    for flags in (["-C", "-c"], ["-C", "-c", "--if-exists"], ["-C", "-c", "--transaction-size=2"]):
+        firn(server, "postgres", path, *flags).ok()
+        same_blocks(dump, server.dump("pattern", "--create"), " ".join(flags))
+    with server.connect() as c:
+        c.execute("ALTER DATABASE pattern IS_TEMPLATE false")
+        c.execute("DROP DATABASE pattern")
+
+
+def create_encoding(world):
+    """The database that --create makes, finds and drops has the archive's name, whatever encoding the environment is for."""
+    server = world.server()
+    names = ("dé", "dÃ©")
+
+    def there():
+        with server.connect() as c:
+            return [name for name, in c.execute("SELECT datname FROM pg_database WHERE datname = ANY (%s)", (list(names),))]
+    server.fresh(names[0])
+    path = world.archive("accented", lambda p: server.archive(names[0], p, "c"))
+    for env in ({"PGCLIENTENCODING": "LATIN1"}, {"PGOPTIONS": "-c client_encoding=LATIN1"}):
+        with server.connect() as c:
+            c.execute('DROP DATABASE "dé"')
+        firn(server, "postgres", path, "-C", env=env).ok()
+        assert there() == [names[0]], there()
+        # What its name would be, read as LATIN1, is somebody else's.
+        server.fresh(names[1])
+        firn(server, "postgres", path, "-C", "-c", env=env).ok()
+        assert sorted(there()) == sorted(names), there()
+        with server.connect() as c:
+            c.execute('DROP DATABASE "dÃ©"')
+    with server.connect() as c:
+        c.execute('DROP DATABASE "dé"')
+
+
+def clean_domains(world, version):
+    """A check of a domain that was added NOT VALID is an entry of its own; --if-exists drops it as pg_restore does."""
+    server = world.server(version)
+    db = server.fresh("domains")
+    with server.connect(db) as c:
+        c.execute("CREATE DOMAIN d AS int; CREATE TABLE t (x d); INSERT INTO t VALUES (-1); ALTER DOMAIN d ADD CONSTRAINT c CHECK (VALUE > 0) NOT VALID")
+    path = world.archive(f"domains-{version}", lambda p: server.archive(db, p, "c"))
+    dump = server.dump(db)
+    for flags in (["-c", "--if-exists", "--section=post-data"], ["-c", "--if-exists", "-e"], ["-c", "-e"]):
+        server.fresh("target")
+        server.pg_restore("target", path)
+        run = firn(server, "target", path, *flags).ok()
+        assert "syntax error" not in run.out, run.out
+        same_blocks(dump, server.dump("target"), " ".join(flags))
+
+
+def nobody_reads(world):
+    """Who has stopped reading what is said changes nothing of the work or of the exit code."""
+    server = world.server()
+    db = server.fresh("unread")
+    with server.connect(db) as c:
+        c.execute("CREATE TABLE t AS SELECT 1 AS x; CREATE TABLE u ()")
+    path = world.archive("unread", lambda p: server.archive(db, p, "c"))
+    for args, before, code in ((["/nowhere/at/all"], None, 1), (["--nonsense"], None, 2), ([path], None, 0), (["-l", path], None, 0),
+                               (["--on-error=continue", path], "CREATE TABLE u (a int)", 1), (["-c", "--if-exists", "--transaction-size=5", path], None, 0)):
+        server.fresh("target")
+        if before:
+            with server.connect("target") as c:
+                c.execute(before)
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            where = [] if "-l" in args else server.where("target")
+            run = subprocess.run([*program(), *where, *args], stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, timeout=120)
+        finally:
+            os.close(writer)
+        assert run.returncode == code, f"{args}: exit code {run.returncode} instead of {code}"
+        if path in args and "-l" not in args:
+            with server.connect("target") as c:
+                assert c.execute("SELECT x FROM t").fetchall() == [(1,)], args
+
+
 def cases(world):
     for name in FLAGS:
         yield f"flags {name}", lambda n=name: one(world, n, 3)
     yield "flags create", lambda: create(world)
+    yield "flags create encoding", lambda: create_encoding(world)
+    yield "flags nobody reads", lambda: nobody_reads(world)
+    for version in (OLD, NEW):
+        yield f"flags create template {version}", lambda v=version: create_template(world, v)
+        yield f"flags clean domains {version}", lambda v=version: clean_domains(world, v)
     yield "flags list", lambda: use_list(world)
     yield "flags silenced", lambda: silenced(world)
     for version in (OLD, NEW):

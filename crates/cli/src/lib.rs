@@ -12,6 +12,8 @@
 //! - [`report`]: what a person sees of it.
 
 #![deny(unsafe_op_in_unsafe_fn)]
+// They panic when nobody reads: `report::say` and `report::print` do not.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod archive;
 pub mod args;

@@ -3,7 +3,7 @@
 use firn_cli::args::usage::{parse, Refused};
 use firn_cli::args::{Cli, Command};
 use firn_cli::commands::{backup, completions, man, restore};
-use firn_cli::report::secret;
+use firn_cli::report::{say, secret};
 use firn_cli::Result;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("firn: error: {}", secret::error(&e));
+            say(&format!("firn: error: {}", secret::error(&e)));
             ExitCode::from(e.exit_code())
         }
     }

@@ -11,7 +11,7 @@ use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::backup::Watched;
 use crate::report::words::{bytes, count};
-use crate::report::{Event, Reporter, Watch};
+use crate::report::{self, Event, Reporter, Watch};
 use crate::store::StoreSettings;
 use crate::verify::{self, Expected};
 use std::io::{stderr, Write};
@@ -43,7 +43,7 @@ fn stop_flag(say: impl Fn(&str) + Send + 'static) -> Result<Arc<AtomicBool>> {
 }
 
 fn say(text: &str) {
-    eprintln!("firn: {text}");
+    report::say(&format!("firn: {text}"));
 }
 
 fn make(args: &Make) -> Result<ExitCode> {
@@ -110,7 +110,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
         check::check(&args.dest, &settings, keys.as_ref(), jobs, &*progress, Arc::clone(&stop))?;
     if !problems.is_empty() {
         for problem in &problems {
-            println!("{problem}");
+            report::print(problem);
         }
         return Err(check::failed(&args.dest, problems.len()));
     }
@@ -119,28 +119,27 @@ fn check(args: &Verify) -> Result<ExitCode> {
             .hint("To compare a database with it, give --identity=FILE."));
     }
     if let (Some(manifest), false, true) = (&manifest, args.quiet, closed) {
-        println!(
+        report::print(&format!(
             "encrypted backup of database \"{}\" as of {}: {} files, {}: no problem",
             manifest.head.database,
             manifest.head.snapshot_time,
             manifest.files.len() + 1,
-            size(manifest.stored()),
-        );
+            size(manifest.stored())
+        ));
         let passphrase = manifest.head.encryption.as_ref().is_some_and(|e| e.passphrase);
         let takes = if passphrase { "--passphrase" } else { "--identity=FILE" };
-        println!("what is in the files was not checked: that takes {takes}");
+        report::print(&format!("what is in the files was not checked: that takes {takes}"));
     }
     if let (Some(manifest), false, false) = (&manifest, args.quiet, closed) {
         let rows: u64 = manifest.tables().map(|(_, table)| table.rows).sum();
-        println!(
+        report::print(&format!(
             "backup of database \"{}\" as of {}: {} files, {}, {} tables with {rows} rows, {} large objects: no problem",
             manifest.head.database,
             manifest.head.snapshot_time,
             manifest.files.len() + 1,
             size(manifest.stored()),
             manifest.tables().count(),
-            manifest.head.large_objects.count,
-        );
+            manifest.head.large_objects.count));
     }
     let Some(login) = login else { return Ok(ExitCode::SUCCESS) };
     let archive = Archive::open_locked(&args.dest, &settings, &keys.unwrap_or_default())?;
@@ -148,22 +147,22 @@ fn check(args: &Verify) -> Result<ExitCode> {
         Expected::Archive { archive: &archive, manifest: manifest.as_ref(), selected: &|_| true };
     let outcome = verify::compare(&login, &expected, &args.terms(), &*progress, stop)?;
     for note in &outcome.notes {
-        eprintln!("firn: note: {note}");
+        report::say(&format!("firn: note: {note}"));
     }
     for difference in &outcome.differences {
-        println!("{difference}");
+        report::print(&difference.to_string());
     }
     if let Some(error) = outcome.error() {
         return Err(error);
     }
     if !args.quiet {
-        println!(
+        report::print(&format!(
             "the database equals the backup: {} objects, {} tables with {} rows{}",
             outcome.objects,
             outcome.tables,
             outcome.rows,
             if args.checksums { " of the same checksums" } else { "" }
-        );
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

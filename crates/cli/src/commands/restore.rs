@@ -9,7 +9,7 @@ use crate::plan::select::{choose, unmatched, Filter};
 use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
 use crate::report::file::{NewFile, Readers};
-use crate::report::{Event, Reporter, Watch};
+use crate::report::{say, Event, Reporter, Watch};
 use crate::restore::work::Stop;
 use crate::restore::{self, facts, Options};
 use crate::script::server;
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let told = reporter.finish(result.as_ref().err());
     result?;
     if ignored > 0 {
-        eprintln!("firn: warning: errors ignored on restore: {ignored}");
+        say(&format!("firn: warning: errors ignored on restore: {ignored}"));
     }
     let complete = told?;
     Ok(if complete && ignored == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// See [`Options::moment`].
 fn tell_moment(options: &Options, archive: &Archive) -> Result<()> {
     if let Some(moment) = options.moment(archive)? {
-        eprintln!("firn: backup of {moment}");
+        say(&format!("firn: backup of {moment}"));
     }
     Ok(())
 }
@@ -98,9 +98,9 @@ fn tell_moment(options: &Options, archive: &Archive) -> Result<()> {
 fn script(args: &Args, options: &Options, file: &str) -> Result<ExitCode> {
     let mut archive = options.open(&StoreSettings::default())?;
     tell_moment(options, &archive)?;
-    let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    let filter = options.filter_for(archive.toc(), &mut |line| say(&format!("firn: {line}")))?;
     let options = &Options { filter: filter.clone(), ..options.clone() };
-    options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;
+    options.redirect(&mut archive, &mut |line| say(&format!("firn: {line}")))?;
     if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
         return Err(Error::usage(missing));
     }
@@ -115,7 +115,7 @@ fn script(args: &Args, options: &Options, file: &str) -> Result<ExitCode> {
 /// The table of contents, in the form that --use-list takes.
 fn list(options: &Options, file: &str) -> Result<ExitCode> {
     let archive = options.open(&StoreSettings::default())?;
-    let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    let filter = options.filter_for(archive.toc(), &mut |line| say(&format!("firn: {line}")))?;
     let code = if file == "-" {
         let mut out = io::BufWriter::new(io::stdout().lock());
         super::printed(write_list(&archive, &filter, &mut out).and_then(|()| out.flush()))?
@@ -181,9 +181,9 @@ fn sanitized(name: &[u8]) -> String {
 fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     let mut archive = options.open(&StoreSettings::default())?;
     tell_moment(options, &archive)?;
-    let filter = options.filter_for(archive.toc(), &mut |line| eprintln!("firn: {line}"))?;
+    let filter = options.filter_for(archive.toc(), &mut |line| say(&format!("firn: {line}")))?;
     let options = &Options { filter, ..options.clone() };
-    options.redirect(&mut archive, &mut |line| eprintln!("firn: {line}"))?;
+    options.redirect(&mut archive, &mut |line| say(&format!("firn: {line}")))?;
     let facts = match options.target.named {
         true => {
             let connection = options.target.connect(None, For::OwnQueries)?;

@@ -5,6 +5,7 @@ use super::sealing::Sealing;
 use super::stream::{Opened, Refusal};
 use super::{secrecy, FORMAT, SECRET_PREFIX};
 use crate::error::{Error, ErrorKind, Result};
+use crate::report::say;
 use age::armor::ArmoredReader;
 use age::{scrypt, x25519, Identity};
 use std::fmt;
@@ -217,8 +218,8 @@ pub(super) fn warn_if_open(file: &File, what: &str, path: &Path) {
     let Ok(meta) = file.metadata() else { return };
     if meta.is_file() && meta.mode() & 0o077 != 0 {
         let shown = path.display();
-        eprintln!("firn: warning: {what} \"{shown}\" has group or world access");
-        eprintln!("HINT:  It is a secret: chmod 600 \"{shown}\"");
+        say(&format!("firn: warning: {what} \"{shown}\" has group or world access"));
+        say(&format!("HINT:  It is a secret: chmod 600 \"{shown}\""));
     }
 }
 

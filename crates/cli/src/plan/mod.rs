@@ -15,6 +15,7 @@
 //! Problem, rule and proof of each rewrite are in README.md beside this file.
 
 pub mod build;
+pub mod drops;
 pub mod family;
 pub mod locks;
 pub mod names;

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::secret;
 use super::summary;
 use super::words::{count, counted};
-use super::{Event, Watch};
+use super::{say, Event, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -195,7 +195,7 @@ impl Reporter {
         // The error that the program ends with is the last thing that it says.
         let last = if error.is_none() { unwritten.pop() } else { None };
         for other in unwritten {
-            eprintln!("firn: warning: {}", other.message);
+            say(&format!("firn: warning: {}", other.message));
         }
         match last {
             Some(e) => Err(e.detail(format!("How it ended: {}.", verdict.text))),

@@ -8,6 +8,7 @@ use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection, For};
 use crate::plan::build::describe;
+use crate::plan::drops::with_if_exists;
 use crate::plan::render::{large_objects, search_path};
 use crate::plan::select::Selection;
 use crate::plan::text::{take_name, unquoted};
@@ -50,6 +51,8 @@ pub fn create(
     let _cancels = stop.cancels(&connection);
     // As on the connections that come, but for what the archive sets within its database.
     connection.run(&session::no_limits(&connection))?;
+    // Whatever the environment says: the name is in the archive's encoding.
+    connection.run(&session::of_archive(archive.toc())?)?;
     connection.run(b"SET synchronous_commit = on")?;
     if !fence::name_database(&connection, entry.tag)? {
         watch.event(&Event::Note(
@@ -76,11 +79,7 @@ pub fn create(
         return Ok(Made { name, ownerless: None });
     }
     if exists && options.clean {
-        let mut drop = entry.drop_stmt.trim_ascii().to_vec();
-        if options.if_exists {
-            drop = if_exists(&drop, entry.desc).unwrap_or(drop);
-        }
-        connection.run(&drop)?;
+        drop_database(&connection, archive, options)?;
     }
     // CREATE DATABASE is no statement for a transaction; what follows it in the entry is run with it.
     // Its owner is named in the same statement: a database of the wrong owner is not left behind, to be resumed.
@@ -107,6 +106,25 @@ pub fn create(
         rest = after;
     }
     Ok(Made { name, ownerless })
+}
+
+/// Its properties first: a template is none then, and can be dropped.
+fn drop_database(connection: &Connection, archive: &Archive, options: &Options) -> Result<()> {
+    let toc = archive.toc();
+    for place in (0..toc.len()).rev() {
+        let entry = toc.entry(place);
+        if is_of_database(&entry) && !entry.drop_stmt.trim_ascii().is_empty() {
+            connection.run(&match options.if_exists {
+                true => if_exists(&entry),
+                false => entry.drop_stmt.to_vec(),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn is_of_database(entry: &Entry) -> bool {
+    matches!(entry.desc, b"DATABASE" | b"DATABASE PROPERTIES")
 }
 
 /// There is no such role, or one may not give it databases.
@@ -260,12 +278,12 @@ fn drop_all(
     for place in places {
         let entry = archive.toc().entry(place as usize);
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();
-        if drop.is_empty() || matches!(entry.desc, b"DATABASE" | b"DATABASE PROPERTIES") {
+        if drop.is_empty() || is_of_database(&entry) {
             continue;
         }
         stop.check().map_err(stopped)?;
         if options.if_exists {
-            drop = if_exists(&drop, entry.desc).unwrap_or(drop);
+            drop = if_exists(&entry);
         }
         // Old archives mean names in the entry's schema. Statements of one message are one transaction.
         if selects_schemas && !entry.namespace.is_empty() {
@@ -298,80 +316,31 @@ fn drop_all(
 
 /// The statements that remove a list of large objects.
 fn unlinks(list: &[u8], if_exists: bool) -> Vec<Vec<u8>> {
-    let unlink = |oid: &[u8]| {
-        match if_exists {
-        true => [
+    large_objects(list).map(|oid| unlink(oid, if_exists)).collect()
+}
+
+fn unlink(oid: &[u8], if_exists: bool) -> Vec<u8> {
+    let (before, after): (&[u8], &[u8]) = match if_exists {
+        true => (
             b"SELECT pg_catalog.lo_unlink(oid) FROM pg_catalog.pg_largeobject_metadata WHERE oid = '",
-            oid,
             b"'",
-        ]
-        .concat(),
-        false => [b"SELECT pg_catalog.lo_unlink('", oid, b"')"].concat(),
-    }
+        ),
+        false => (b"SELECT pg_catalog.lo_unlink('", b"')"),
     };
-    large_objects(list).map(unlink).collect()
+    [before, oid, after].concat()
 }
 
-/// A DROP statement with IF EXISTS in it.
-fn if_exists(drop: &[u8], desc: &[u8]) -> Option<Vec<u8>> {
-    let text = drop;
-    // ALTER TABLE … DROP CONSTRAINT / ALTER … DROP DEFAULT: both ends may be missing.
-    if let Some(rest) = text.strip_prefix(b"ALTER TABLE ") {
-        let mut out = b"ALTER TABLE IF EXISTS ".to_vec();
-        let middle = rest.windows(17).position(|w| w == b" DROP CONSTRAINT ");
-        match middle {
-            Some(at) => {
-                out.extend_from_slice(&rest[..at + 17]);
-                out.extend_from_slice(b"IF EXISTS ");
-                out.extend_from_slice(&rest[at + 17..]);
-            }
-            None => out.extend_from_slice(rest),
-        }
-        return Some(out);
+/// An entry's DROP statement with IF EXISTS in it, where there is a place for it.
+fn if_exists(entry: &Entry) -> Vec<u8> {
+    let drop = entry.drop_stmt.trim_ascii();
+    if let Some(oid) = drop.strip_prefix(b"SELECT pg_catalog.lo_unlink('") {
+        let digits = oid.iter().take_while(|b| b.is_ascii_digit()).count();
+        return unlink(&oid[..digits], true);
     }
-    if let Some(rest) = text.strip_prefix(b"ALTER DOMAIN ") {
-        return Some([b"ALTER DOMAIN IF EXISTS ", rest].concat());
+    // As archives from before version 9.1 have it.
+    if let (b"PROCEDURAL LANGUAGE", Some(name)) = (entry.desc, drop.strip_prefix(b"DROP LANGUAGE "))
+    {
+        return [b"DROP LANGUAGE IF EXISTS ", name].concat();
     }
-    if text.starts_with(b"SELECT pg_catalog.lo_unlink(") {
-        let oid = text.strip_prefix(b"SELECT pg_catalog.lo_unlink('")?;
-        let oid = &oid[..oid.iter().position(|b| *b == b'\'')?];
-        let mut out = b"SELECT pg_catalog.lo_unlink(oid) FROM pg_catalog.pg_largeobject_metadata WHERE oid = '".to_vec();
-        out.extend_from_slice(oid);
-        out.extend_from_slice(b"';");
-        return Some(out);
-    }
-    // The kind as the statement names it may be of several words, e.g. for operator classes.
-    let kind: &[u8] = match desc {
-        b"DEFAULT" => return None,
-        b"PROCEDURAL LANGUAGE" if text.starts_with(b"DROP LANGUAGE ") => b"LANGUAGE",
-        other => other,
-    };
-    let rest = text.strip_prefix(b"DROP ")?.strip_prefix(kind)?;
-    Some([b"DROP ", kind, b" IF EXISTS", rest].concat())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drops_if_exists() {
-        let cases: [(&[u8], &[u8], &[u8]); 4] = [
-            (b"DROP TABLE a.t;", b"TABLE", b"DROP TABLE IF EXISTS a.t;"),
-            (
-                b"DROP OPERATOR CLASS a.o USING btree;",
-                b"OPERATOR CLASS",
-                b"DROP OPERATOR CLASS IF EXISTS a.o USING btree;",
-            ),
-            (
-                b"ALTER TABLE ONLY a.t DROP CONSTRAINT k;",
-                b"CONSTRAINT",
-                b"ALTER TABLE IF EXISTS ONLY a.t DROP CONSTRAINT IF EXISTS k;",
-            ),
-            (b"DROP TRIGGER x ON a.t;", b"TRIGGER", b"DROP TRIGGER IF EXISTS x ON a.t;"),
-        ];
-        for (drop, desc, expected) in cases {
-            assert_eq!(if_exists(drop, desc).as_deref(), Some(expected));
-        }
-    }
+    with_if_exists(entry).map_or_else(|| drop.to_vec(), |text| text.trim_ascii().to_vec())
 }

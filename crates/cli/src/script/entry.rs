@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::plan::render::{may_be_there, LargeObjectStatement};
 use crate::plan::select::Parts;
 use crate::plan::who::Who;
+use crate::report::say;
 use std::io::Read;
 
 macro_rules! sql {
@@ -35,7 +36,7 @@ impl Walk<'_> {
             };
             if !text.is_empty() {
                 let text = String::from_utf8_lossy(text);
-                eprintln!("firn: warning: warning from original dump file: {text}");
+                say(&format!("firn: warning: warning from original dump file: {text}"));
             }
         }
         if parts.schema {
