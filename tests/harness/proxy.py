@@ -108,6 +108,8 @@ class Connection:
         self.server = None
         self.pid = None
         self.muted = False
+        # The query that the server was sent last, and whether its answer has an error so far.
+        self.last, self.failed = b"", False
         # Set whenever the server waits for the client: ready for a query, or for rows.
         self.waits = threading.Event()
 
@@ -147,14 +149,7 @@ class Connection:
                 got = self.server.recv(1 << 18)
                 if not got:
                     break
-                if not self.muted:
-                    try:
-                        self.client.sendall(got)
-                    except OSError:
-                        # Cut just now; the server's side stays for as long as the fault wants it.
-                        if not self.muted:
-                            raise
-                # Frames are looked at only for what the proxy wants to know.
+                # Frames are looked at only for what the proxy wants to know, before the client can answer to them.
                 buffer += got
                 while len(buffer) >= 5:
                     (length,) = struct.unpack("!I", buffer[1:5])
@@ -162,9 +157,19 @@ class Connection:
                         break
                     if buffer[:1] == b"K":
                         self.pid = struct.unpack("!I", buffer[5:9])[0]
+                    self.failed = self.failed or buffer[:1] == b"E"
+                    if buffer[:1] == b"Z" and not self.failed and not self.muted and self.proxy.last_word in self.last:
+                        self.proxy.answered = self
                     if buffer[:1] in b"ZG":
                         self.waits.set()
                     buffer = buffer[length + 1:]
+                if not self.muted:
+                    try:
+                        self.client.sendall(got)
+                    except OSError:
+                        # Cut just now; the server's side stays for as long as the fault wants it.
+                        if not self.muted:
+                            raise
         except OSError:
             pass
         self.waits.set()
@@ -172,6 +177,7 @@ class Connection:
 
     def forward(self, message):
         self.waits.clear()
+        self.last, self.failed = message.sql, False
         try:
             self.server.sendall(message.wire())
         except OSError as e:
@@ -195,8 +201,10 @@ class Proxy:
     """Stands between clients and a server whose socket is in `target`; use as a context manager.
 
     `fault(message)` is asked about each message of a client; what it returns, a function of the message, is called in place
-    of passing it on. `trace` keeps what came by.
+    of passing it on. `trace` keeps what came by. `answered` is the connection that brought the answer to a query with `last_word`
+    in it.
     """
+    last_word = b"DROP SCHEMA firn_restore"
 
     def __init__(self, folder, target, port=5432):
         self.folder, self.target, self.port = folder, target, port
@@ -208,6 +216,7 @@ class Proxy:
         self.connections = 0
         self.keep = self.again = False
         self.trouble = []
+        self.answered = self.fired_at = None
 
     def __enter__(self):
         os.makedirs(self.folder, exist_ok=True)
@@ -240,12 +249,18 @@ class Proxy:
         sock.connect(os.path.join(self.target, f".s.PGSQL.{self.port}"))
         return sock
 
+    def outlived(self):
+        """The query with the last word was answered, on a connection that was there before the fault. A crash of the server takes
+        all connections along, so if the fault was one, it came to be after that answer."""
+        return self.answered is not None and self.fired_at is not None and self.answered.number <= self.fired_at
+
     def arm(self, fault, keep=False, again=False):
         """Begin to count anew. `fault` is None, or as the class says; it is asked until it has given an action once, with
         `again` at every message."""
         with self.lock:
             self.fault, self.keep, self.again = fault, keep, again
             self.count, self.connections, self.trace, self.trouble = 0, 0, [], []
+            self.answered = self.fired_at = None
             self.fired = threading.Event()
 
     def message(self, connection, kind, body):
@@ -256,6 +271,7 @@ class Proxy:
                 self.trace.append((message.number, kind, message.sql[:200_000]))
             action = self.fault(message) if self.fault and (self.again or not self.fired.is_set()) else None
             if action:
+                self.fired_at = self.connections
                 self.fired.set()
         if action is None:
             connection.forward(message)

@@ -491,6 +491,8 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may
 /// have been lost since.
+///
+/// The connection was there before anything was compared. A crash takes it along, so when it has brought the answer there was none.
 fn end(job: &Job, mut connection: Connection, mut cancels: Cancels, recorded: &Done) -> Result<()> {
     // The connection may be gone since it was used last. If that was a crash, unlogged tables are empty again.
     if let Err(lost) = connection.query(b"SELECT 1") {
@@ -511,7 +513,7 @@ fn end(job: &Job, mut connection: Connection, mut cancels: Cancels, recorded: &D
     journal::fence::be_alone(&connection, Some(before), &|| job.stop.is_set())?;
     match journal::is_there(&connection)? {
         true => Err(error),
-        false => Ok(()),
+        false => unlogged::all_there(job, &connection, recorded),
     }
 }
 

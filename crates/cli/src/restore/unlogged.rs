@@ -13,7 +13,7 @@ use super::journal::{self, Done};
 use super::pieces::Pieces;
 use super::{reload, Job};
 use crate::archive::{read_error, Archive};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
 use crate::plan::text::{last_part, qualified, take_name, unquoted};
@@ -155,6 +155,26 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
         all.extend(values);
     }
     Ok(all)
+}
+
+/// The journal was removed, and its server has crashed right then: nothing is left that rows could come again by.
+pub fn all_there(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
+    let toc = job.archive.toc();
+    let lost = lost(job, connection, recorded)?;
+    let entries = lost.into_iter().map(|(_, place)| toc.entry(place as usize));
+    let mut emptied: Vec<String> =
+        entries.filter(|entry| entry.desc != b"SEQUENCE SET").map(|e| describe(&e)).collect();
+    emptied.sort();
+    emptied.dedup();
+    if emptied.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Verify,
+        "the server crashed when all was restored, which emptied tables that are not logged",
+    )
+    .detail(format!("Lost are: {}.", emptied.join(", ")))
+    .hint("All else is there. Restore these rows: --section=data with -t, -n or -L."))
 }
 
 /// Schema and name.
