@@ -296,7 +296,8 @@ def rights(_):
         for flags, text in ((["-Z", "none"], "compressed in another way"), (["-E", "LATIN1"], "under other settings"),
                             (["--enable-row-security"], "row security is on")):
             assert text in told("r", "--incremental", *flags), flags
-        assert "under other settings" in told("r", "--incremental", env={"PGTZ": "Asia/Tokyo"})
+        for env in ({"PGTZ": "Asia/Tokyo"}, {"PGOPTIONS": "-c quote_all_identifiers=on"}, {"PGOPTIONS": "-c lc_monetary=POSIX"}):
+            assert "under other settings" in told("r", "--incremental", env=env), env
         assert "no name of a backup" in told("r", "--incremental=../base", code=2)
         assert 'could not use backup "nowhere"' in told("r", "--incremental=nowhere", code=1)
         # Another level is no other method; tables of which the base has no checksums are copied.

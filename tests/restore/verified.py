@@ -198,7 +198,80 @@ def objects(world, flags, told):
         assert code == 3 or "large objects have 110,004 bytes, 110,003 were written" in run.out, run.out
 
 
+WRITTEN = """
+CREATE TYPE pair AS (at timestamptz, b bytea, "Odd" text); CREATE DOMAIN moment AS timestamptz; CREATE TYPE moments AS RANGE (subtype = timestamptz);
+CREATE TABLE every (id serial PRIMARY KEY, a timestamptz, b bytea, m money, r tstzrange, mr tstzmultirange, arr timestamptz[], ba bytea[], c pair, ca pair[],
+    d moment, o moments, rc regclass, rp regprocedure, rt regtype[], f float8, t text DEFAULT 'a');
+CREATE FUNCTION of_text(a text, b pair, c timestamptz DEFAULT '2024-01-01 00:00+00') RETURNS text LANGUAGE sql AS $$SELECT "a" || '2024-01-01 09:00:00+09' FROM "every"$$;
+COMMENT ON FUNCTION of_text(text, pair, timestamptz) IS 'said'; COMMENT ON TABLE every IS 'said "so"'; GRANT SELECT ON every TO PUBLIC;
+INSERT INTO every (a, b, m, r, mr, arr, ba, c, ca, d, o, rc, rp, rt, f)
+    SELECT x, bytes, i * 1000.5, tstzrange(x, NULL), tstzmultirange(tstzrange(x, x + '1d')), ARRAY[x, NULL], ARRAY[bytes, NULL, ''], (x, bytes, 'a "b"')::pair,
+    ARRAY[(x, bytes, '2024-01-01 09:00:00+09')::pair], x, moments(NULL, x), 'every', 'of_text(text, pair, timestamptz)', ARRAY['pair', 'text']::regtype[], i / 3.0
+    FROM (SELECT i, '0044-03-15 00:00+00 BC'::timestamptz + i * '37h 0.25s'::interval * 500, decode('005c27ff' || to_hex(16 + i), 'hex') FROM generate_series(1, 30) i) n(i, x, bytes);
+INSERT INTO every (a) VALUES ('infinity'), (NULL);
+CREATE TABLE parts (at timestamptz DEFAULT '2024-01-01 00:00+00', "user" text, b bytea DEFAULT '\\x00', CHECK (at > '2000-01-01 00:00+00')) PARTITION BY RANGE (at);
+CREATE TABLE part PARTITION OF parts FOR VALUES FROM ('2024-01-01 00:00+00') TO ('2025-01-01 00:00+00'); INSERT INTO parts VALUES ('2024-05-05', 'x');
+CREATE VIEW v AS SELECT a, "user", c.t FROM every c JOIN parts ON at = a WHERE a > '2024-01-01 00:00+00'; CREATE INDEX ON every (t) WHERE a > '2024-01-01 00:00+00';"""
+SESSIONS = {
+    "zone": ["TimeZone = 'Asia/Tokyo'"], "bytes": ["bytea_output = escape"], "names": ["quote_all_identifiers = on"], "styles": ["DateStyle = 'SQL, DMY'", "IntervalStyle = iso_8601"],
+    "digits": ["extra_float_digits = -10"], "path": ["search_path = pg_catalog"], "all": ["TimeZone = 'America/St_Johns'", "bytea_output = escape", "quote_all_identifiers = on"],
+}
+# Each changes one value, or one definition, that is written differently under other settings.
+CHANGES = ("a = a + '1us'", "b = b || '\\x00'", "m = m + '0.01'", "r = tstzrange(a + '1h', NULL)", "arr[1] = a + '9h'", "ba[1] = '\\x01'", "c.b = '\\x5c'", "rc = 'parts'", "rt[1] = 'int4'", "d = d - interval '9h'")
+
+
+def written(world, version, name, side):
+    """Source and target write the same rows and definitions as different text: equal for --verify, and what differs is found."""
+    server = world.server(version)
+    with server.connect(server.fresh("written")) as c:
+        c.execute(WRITTEN)
+
+    def settle(db, whose):
+        with server.connect() as c:
+            for setting in SESSIONS[name]:
+                if side == whose:
+                    c.execute(f"ALTER DATABASE {db} SET {setting}")
+    settle("written", "source")
+    env = {**(server.env or {}), "PATH": server.bin + os.pathsep + os.environ["PATH"]}
+    path = os.path.join(world.folder, f"written-{version}-{name}-{side}")
+    archives = [server.archive("written", path + ".dump", "c")]
+    any_firn(server, "backup", "-d", "written", path, env=env)
+    if name == "names":
+        archives.append(server.archive("written", path + ".quoted", "c", extra=["--quote-all-identifiers"]))
+    for of in (*archives, path):
+        for extra in ([], ["--verify-source", "written"]):
+            server.fresh("target")
+            settle("target", "target")
+            run = firn(server, "target", of, "-j", "2", "--verify=checksums", *extra, env=env)
+            assert run.code == 0 and "of the same checksums" in run.out, f"{of} {extra}: {run.code}\n{run.out[-3000:]}"
+
+    def change_target(*statements):
+        with server.connect("target") as c:
+            for statement in ("SET search_path = public", *statements):
+                c.execute(statement)
+
+    def verify(code, *told):
+        run = any_firn(server, "backup", "verify", "-d", "target", "--checksums", path, env=env, code=code)
+        for word in told:
+            assert word in run.stdout + run.stderr, (told, run.stdout, run.stderr)
+    verify(0)
+    for change in CHANGES if name == "all" else ():
+        change_target("CREATE TABLE kept AS SELECT * FROM every WHERE id = 3", f"UPDATE every SET {change} WHERE id = 3")
+        verify(3, "TABLE public.every: its 32 rows differ")
+        change_target("DELETE FROM every WHERE id = 3", "INSERT INTO every SELECT * FROM kept", "DROP TABLE kept")
+    verify(0)
+    for change, told in (("ALTER TABLE parts ALTER at SET DEFAULT '2024-01-01 09:00+00'", "TABLE public.parts: it has"),
+                         ("CREATE OR REPLACE FUNCTION of_text(a text, b pair, c timestamptz DEFAULT '2024-01-01 00:00+00') RETURNS text LANGUAGE sql AS "
+                          "$$SELECT \"a\" || '2024-01-01 09:00:00+09' FROM every$$", "FUNCTION public.of_text")):
+        change_target(change)
+        verify(3, told)
+
+
 def cases(world):
+    for version in (OLD, NEW):
+        for name in SESSIONS:
+            for side in ("source", "target"):
+                yield f"verified written {version} {name} {side}", lambda v=version, n=name, s=side: written(world, v, n, s)
     yield "verified source beside", lambda: source_beside(world)
     for name in ("plain_name", "a=b c", "host=evil.example password=x dbname='y'", "postgresql://evil.example/x"):
         for flags in (["-j", "2"], ["--transaction-size=3"]):

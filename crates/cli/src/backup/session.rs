@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Settings that make rows come out the same for everybody, as `pg_dump` makes them, and keep sessions from being
-/// ended for being long.
+/// Settings that make rows come out as `pg_dump` writes them, and keep sessions from being ended for being long.
+/// As by `pg_dump`, TimeZone, `bytea_output` and others stay as they are: see `verify/forms.rs` for who compares.
 const SETTINGS: &str = "SET DateStyle = ISO; SET IntervalStyle = postgres; \
      SET extra_float_digits = 3; SET synchronize_seqscans = off; SET statement_timeout = 0; \
      SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0";

@@ -30,9 +30,7 @@ impl Address {
 
     /// Another database of the same server, for the same user; its name is nothing but a name.
     pub fn database(&self, name: &str) -> Address {
-        let mut address = self.clone();
-        address.set("dbname", name);
-        address
+        self.with("dbname", name)
     }
 
     fn set(&mut self, key: &str, value: &str) {
@@ -46,6 +44,13 @@ impl Address {
             self.set(key, value);
         }
         self
+    }
+
+    /// The same, with another value.
+    pub fn with(&self, key: &str, value: &str) -> Address {
+        let mut address = self.clone();
+        address.set(key, value);
+        address
     }
 
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {

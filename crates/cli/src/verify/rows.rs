@@ -2,6 +2,7 @@
 
 mod reader;
 
+use super::forms::{Forms, Settings};
 use super::{Difference, RowSum};
 use crate::archive::{read_error, Archive, Entry};
 use crate::backup::halt::Halt;
@@ -220,24 +221,27 @@ fn each<S, T: Send>(
 }
 
 /// What a database holds: for each table its rows. `None`: the table is not there, or cannot be read.
+/// `settings` are those of its sessions.
 pub fn of_database(
     login: &Login,
     encoding: &str,
+    settings: &Settings,
     tables: &[Rows],
     work: &Work,
 ) -> Result<Vec<Result<RowSum>>> {
     let connect = || {
-        let connection = session::connect(login)?;
-        let encoding = quote_literal(encoding.as_bytes());
-        connection.run(&[b"SET client_encoding = ", &encoding[..]].concat())?;
+        let connection = connect(login, encoding)?;
+        settings.set(&connection)?;
         Ok(connection)
     };
     let columns = match tables.iter().any(|table| table.depth(work.depth) == Depth::Counts) {
         true => reader::narrowest(&connect()?)?,
         false => HashMap::new(),
     };
+    let as_is = Forms::default();
     let one = |connection: &Connection, table: &Rows| -> Result<(Result<RowSum>, u64)> {
-        match reader::read(connection, table, table.depth(work.depth), &columns, work.halt) {
+        let depth = table.depth(work.depth);
+        match reader::read(connection, table, depth, &columns, &as_is, work.halt) {
             Ok(sum) => Ok((Ok(sum), sum.rows())),
             // What is wrong with one table is a difference, not the end.
             Err(e) if e.kind == ErrorKind::Statement => Ok((Err(e), 0)),
@@ -245,6 +249,66 @@ pub fn of_database(
         }
     };
     each(tables, "rows of ", work, connect, one)
+}
+
+fn connect(login: &Login, encoding: &str) -> Result<Connection> {
+    let connection = session::connect(login)?;
+    let encoding = quote_literal(encoding.as_bytes());
+    connection.run(&[b"SET client_encoding = ", &encoding[..]].concat())?;
+    Ok(connection)
+}
+
+/// Looks again at tables whose rows differ and have columns whose text depends on settings, which an archive does not
+/// tell: in `found` those become what is `expected` whose rows are the same under some.
+pub fn under_others(
+    archive: &Archive,
+    login: &Login,
+    encoding: &str,
+    tables: &[Rows],
+    (expected, found): (&[RowSum], &mut [Result<RowSum>]),
+    work: &Work,
+) -> Result<()> {
+    let differs = |at: &usize| {
+        let same_number =
+            |found: &RowSum| found.rows() == expected[*at].rows() && *found != expected[*at];
+        tables[*at].depth(work.depth) == Depth::Checksums
+            && found[*at].as_ref().is_ok_and(same_number)
+    };
+    let places: Vec<usize> = (0..tables.len()).filter(differs).collect();
+    if places.is_empty() {
+        return Ok(());
+    }
+    work.progress.phase("comparing rows again that differ, by their values");
+    work.progress.total(places.len() as u64, places.len() as u64);
+    let again: Vec<Rows> = places.iter().map(|&at| tables[at].clone()).collect();
+    let same = |connection: &Connection, table: &Rows| -> Result<bool> {
+        let forms = Forms::of(connection, &table.quoted(), &table.columns)?;
+        if forms.none() {
+            return Ok(false);
+        }
+        let mut wanted = RowSum::default();
+        for &place in &table.places {
+            wanted.merge(read(archive, place, &forms, work.halt)?);
+        }
+        for settings in forms.settings() {
+            settings.set(connection)?;
+            let (columns, depth) = (HashMap::new(), Depth::Checksums);
+            if reader::read(connection, table, depth, &columns, &forms, work.halt)? == wanted {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let one = |connection: &Connection, table: &Rows| match same(connection, table) {
+        Ok(same) => Ok((same, 0)),
+        Err(e) if e.kind == ErrorKind::Statement => Ok((false, 0)),
+        Err(e) => Err(e),
+    };
+    let results = each(&again, "values of ", work, || connect(login, encoding), one)?;
+    for (at, _) in places.into_iter().zip(results).filter(|(_, same)| *same) {
+        found[at] = Ok(expected[at]);
+    }
+    Ok(())
 }
 
 /// What an archive holds, by the manifest where it tells, else by reading the data.
@@ -269,7 +333,7 @@ pub fn of_archive(
             whole.merge(match told.get(&archive.toc().entry(place).dump_id) {
                 Some(sum) => *sum,
                 None if table.inserts => inserted(archive, place, work.halt)?,
-                None => read(archive, place, work.halt)?,
+                None => read(archive, place, &Forms::default(), work.halt)?,
             });
         }
         Ok((whole, whole.rows()))
@@ -278,12 +342,12 @@ pub fn of_archive(
 }
 
 /// Reads the rows of an entry.
-fn read(archive: &Archive, place: usize, halt: &Halt) -> Result<RowSum> {
+fn read(archive: &Archive, place: usize, forms: &Forms, halt: &Halt) -> Result<RowSum> {
     let mut data = BufReader::with_capacity(256 << 10, archive.data(place)?);
     let mut sum = RowSum::default();
     let mut row = Vec::new();
     while data.read_until(b'\n', &mut row).map_err(read_error)? > 0 {
-        sum.add_rows(&row);
+        sum.add_rows(&forms.row(&row));
         row.clear();
         if sum.rows().is_multiple_of(4096) {
             halt.check()?;

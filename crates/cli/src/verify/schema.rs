@@ -3,10 +3,12 @@
 //! Dumps of the same schema by the same `pg_dump` have the same entries, though in another order where dependencies
 //! leave a choice, and with other numbers. So entries are paired by kind, schema and name, and their statements compared.
 
+use super::forms::{moments, same_definition};
 use super::Difference;
 use crate::archive::{Entry, Toc};
 use crate::backup::tasks::copy_target;
 use crate::plan::render::SCHEMA;
+use crate::plan::text::unquoted;
 use std::cmp::Ordering;
 
 /// What does not count as a difference.
@@ -66,7 +68,7 @@ fn is_of_the_journal(entry: &Entry) -> bool {
     let schema = SCHEMA.as_bytes();
     match entry.desc {
         b"SCHEMA" => entry.tag == schema,
-        b"COMMENT" => entry.tag.strip_prefix(b"SCHEMA ") == Some(schema),
+        b"COMMENT" => entry.tag.strip_prefix(b"SCHEMA ").map(unquoted) == Some(schema.to_vec()),
         _ => entry.namespace == schema,
     }
 }
@@ -146,6 +148,26 @@ pub fn compare(
     (left.len(), differences)
 }
 
+/// Whether what is compared has other numbers of quotes, and of bytes in hexadecimal, as it has where sessions write names or
+/// bytes in other ways.
+pub fn written_otherwise(
+    expected: &Toc,
+    selected: &dyn Fn(usize) -> bool,
+    found: &Toc,
+    ignore: &Ignore,
+) -> [bool; 2] {
+    [&b"\""[..], b"\\x"].map(|mark| {
+        let count = |text: &[u8]| text.windows(mark.len()).filter(|part| *part == mark).count();
+        let of = |entry: Entry| match ignore.covers(&entry) {
+            true => 0,
+            false => [entry.tag, entry.defn, entry.copy_stmt].map(count).iter().sum::<usize>(),
+        };
+        let left = (0..expected.len()).filter(|&place| selected(place));
+        let left: usize = left.map(|place| of(expected.entry(place))).sum();
+        left != found.entries().map(of).sum::<usize>()
+    })
+}
+
 /// How many entries from a place on have the key of the first.
 fn same_key(toc: &Toc, places: &[u32], from: usize) -> usize {
     let Some(first) = places.get(from).map(|&p| toc.entry(p as usize)) else { return 0 };
@@ -167,7 +189,7 @@ fn compare_group(
     let mut b: Vec<Entry> = right[j..j + m].iter().map(|&p| found.entry(p as usize)).collect();
     let mut problems = Vec::new();
     for entry in a {
-        match b.iter().position(|other| other.defn == entry.defn) {
+        match b.iter().position(|other| same_definition(other, &entry)) {
             Some(at) => {
                 let other = b.remove(at);
                 if let Some(problem) = difference(&entry, &other, ignore) {
@@ -215,6 +237,7 @@ fn difference(expected: &Entry, found: &Entry, ignore: &Ignore) -> Option<String
         b"TABLE DATA" => {
             (columns(expected).unwrap_or_default(), columns(found).unwrap_or_default())
         }
+        _ if same_definition(expected, found) => return None,
         _ => (expected.defn.to_vec(), found.defn.to_vec()),
     };
     let (expected, found) = (&statements.0, &statements.1);
@@ -231,9 +254,12 @@ const SHOWN: usize = 160;
 fn first_difference(expected: &[u8], found: &[u8]) -> (String, String) {
     let mut a = expected.split(|&c| c == b'\n');
     let mut b = found.split(|&c| c == b'\n');
+    // Lines with the same moments are only shown where no others differ.
+    let form = |line: &'_ [u8]| moments(line).into_owned();
+    let by_bytes = form(expected) == form(found);
     loop {
         let (x, y) = (a.next(), b.next());
-        if x != y || x.is_none() {
+        if x.is_none() || x != y && (by_bytes || x.map(form) != y.map(form)) {
             let shown = |line: Option<&[u8]>| {
                 let text = String::from_utf8_lossy(line.unwrap_or(b"")).trim().to_string();
                 match text.char_indices().nth(SHOWN) {

@@ -71,7 +71,8 @@ pub fn server(connection: &Connection) -> Result<Option<Basis>> {
           pg_catalog.concat_ws('; ', pg_catalog.version(), pg_catalog.current_setting('server_encoding'), \
           pg_catalog.current_setting('client_encoding'), pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('DateStyle'), \
           pg_catalog.current_setting('IntervalStyle'), pg_catalog.current_setting('extra_float_digits'), \
-          pg_catalog.current_setting('bytea_output'), pg_catalog.current_setting('row_security'), \
+          pg_catalog.current_setting('bytea_output'), pg_catalog.current_setting('quote_all_identifiers'), \
+          pg_catalog.current_setting('lc_monetary'), pg_catalog.current_setting('row_security'), \
           (SELECT pg_catalog.concat_ws('.', d.oid, d.xmin) FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))",
     )?;
     Ok(rows.get(0, 1).is_some().then(|| Basis {

@@ -4,6 +4,7 @@
 //! whatever is constant in a table's indexes and statistics. Whoever owns the table says what that is, and it would run as
 //! whoever compares. (COPY takes about twice as long as `count(*)`.)
 
+use super::super::forms::Forms;
 use super::super::RowSum;
 use super::{Depth, Rows};
 use crate::backup::halt::Halt;
@@ -28,12 +29,13 @@ pub fn narrowest(connection: &Connection) -> Result<Columns> {
     Ok((0..rows.len()).map(|row| ((cell(row, 0), cell(row, 1)), cell(row, 2))).collect())
 }
 
-/// Reads all rows of a table.
+/// Reads all rows of a table, in the forms that are to be compared.
 pub fn read(
     connection: &Connection,
     table: &Rows,
     depth: Depth,
     columns: &Columns,
+    forms: &Forms,
     halt: &Halt,
 ) -> Result<RowSum> {
     let mut all = RowSum::default();
@@ -43,8 +45,10 @@ pub fn read(
         let quoted = [&quote_ident(&name.0)[..], b".", &quote_ident(&name.1)].concat();
         let copy = statement(&quoted, &list, &table.condition, relkind == b'f');
         all.merge(match relkind == b'f' {
-            true => connection.refusing("view", || copied(connection, &copy, depth, halt))?,
-            false => copied(connection, &copy, depth, halt)?,
+            true => {
+                connection.refusing("view", || copied(connection, &copy, depth, forms, halt))?
+            }
+            false => copied(connection, &copy, depth, forms, halt)?,
         });
     }
     Ok(all)
@@ -93,12 +97,18 @@ fn places(connection: &Connection, table: &Rows) -> Result<Vec<Place>> {
     Ok((0..rows.len()).map(|row| ((cell(row, 0), cell(row, 1)), kind(row))).collect())
 }
 
-fn copied(connection: &Connection, copy: &[u8], depth: Depth, halt: &Halt) -> Result<RowSum> {
+fn copied(
+    connection: &Connection,
+    copy: &[u8],
+    depth: Depth,
+    forms: &Forms,
+    halt: &Halt,
+) -> Result<RowSum> {
     connection.start_copy(copy)?;
     let (mut sum, mut rows) = (RowSum::default(), 0u64);
     while let Some(row) = connection.copy_row()? {
         match depth {
-            Depth::Checksums => _ = sum.add_rows(&row),
+            Depth::Checksums => _ = sum.add_rows(&forms.row(&row)),
             Depth::Counts => rows += row.iter().filter(|byte| **byte == b'\n').count() as u64,
         }
         if (rows + sum.rows()).is_multiple_of(LOOK_EVERY) {
