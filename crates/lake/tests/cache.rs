@@ -9,6 +9,7 @@ use common::flaky::Server;
 use common::{go_on, no_threads, Folder, Random};
 use firn_lake::{Cache, ErrorKind, Store, StoreOptions};
 use std::fs::{self, File};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,8 @@ fn against_a_model() {
     let open = || Cache::open(folder.path(), most).unwrap();
     let mut caches = [open(), open()];
     let (mut damaged, mut noticed, mut hits) = (0, 0, 0);
+    // Bytes read since the folder was removed.
+    let mut kept = 0;
     for step in 0..1500 {
         match random.below(20) {
             0 => {
@@ -113,7 +116,14 @@ fn against_a_model() {
             5 if random.below(4) == 0 => {
                 drop(fs::write(folder.path().join("v1/usage"), vec![7; random.usize_below(40)]))
             }
-            6 if random.below(20) == 0 => fs::remove_dir_all(folder.path().join("v1")).unwrap(),
+            6 if random.below(20) == 0 => match fs::remove_dir_all(folder.path().join("v1")) {
+                // Nothing was read since it was removed before.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => assert_eq!(kept, 0, "step {step}"),
+                removed => {
+                    removed.unwrap();
+                    kept = 0;
+                }
+            },
             _ => {
                 let n = random.below(lengths.len() as u64) as usize;
                 let ranges: Vec<Range<u64>> = (0..1 + random.below(3))
@@ -132,6 +142,7 @@ fn against_a_model() {
                 for (r, g) in ranges.iter().zip(&got) {
                     let expected = &whole[n][r.start as usize..r.end as usize];
                     assert!(g[..] == *expected, "step {step}: object {n} {r:?}");
+                    kept += g.len();
                 }
             }
         }
