@@ -13,6 +13,8 @@ use std::collections::{BinaryHeap, HashMap};
 pub struct Batch {
     pub steps: Vec<u32>,
     lock_count: u64,
+    /// Connections that have work of such a size when it begins, its own among them.
+    pub busy: usize,
 }
 
 /// How a step ended.
@@ -272,7 +274,24 @@ impl<'a> Scheduler<'a> {
             return self.again_batch();
         }
         self.start(&batch);
+        batch.busy = self.busy(cost);
         Some(batch)
+    }
+
+    /// Connections that something of such a cost runs beside, itself included: what runs counts, and what is ready and not much
+    /// smaller.
+    fn busy(&self, cost: u64) -> usize {
+        if cost < self.limits.cost {
+            return self.jobs;
+        }
+        let free = self.jobs.saturating_sub(self.running);
+        let large =
+            |step: &&(u64, std::cmp::Reverse<u32>)| u64::from(self.cost(step.1 .0)) >= cost / 8;
+        self.running + self.ready.iter().filter(large).take(free).count()
+    }
+
+    fn cost(&self, step: u32) -> u32 {
+        self.plan.steps[step as usize].cost
     }
 
     /// Steps to be tried again, one at a time and alone, when nothing else can run.
@@ -282,7 +301,7 @@ impl<'a> Scheduler<'a> {
         }
         let step = self.again.remove(0);
         let lock_count = u64::from(self.plan.steps[step as usize].lock_count);
-        let batch = Batch { steps: vec![step], lock_count };
+        let batch = Batch { steps: vec![step], lock_count, busy: 1 };
         self.alone = true;
         self.start(&batch);
         Some(batch)

@@ -52,6 +52,19 @@ pub fn assumed(jobs: usize) -> Facts {
     }
 }
 
+/// Processors of the server, if it is on this machine; nothing says how many another has.
+pub fn processors(connection: &Connection) -> Result<Option<usize>> {
+    let here = connection.query(b"SELECT pg_catalog.inet_server_addr() IS NULL")?.flag(0, 0);
+    let count = std::thread::available_parallelism().ok().map(usize::from);
+    Ok(count.filter(|_| here))
+}
+
+/// Processes beside its own that a connection may build an index with, where `busy` connections share so many processors. More
+/// than there are processors would only take time from each other, and a sort in parts is more work than one.
+pub fn index_workers(processors: usize, busy: usize) -> usize {
+    (processors / busy.max(1)).saturating_sub(1)
+}
+
 /// Kilobytes of maintenance_work_mem for each of `jobs` connections that may build indexes at the same time: a share
 /// of a quarter of the shared buffers, but no less than the server's setting. `None`: leave the setting.
 pub fn memory_for_each(connection: &Connection, jobs: usize) -> Result<Option<u64>> {
@@ -62,4 +75,19 @@ pub fn memory_for_each(connection: &Connection, jobs: usize) -> Result<Option<u6
     let set: u64 = rows.number(0, 0).unwrap_or(0);
     let buffers: u64 = rows.number(0, 1).unwrap_or(0);
     Ok(Some((buffers / 4 / jobs.max(1) as u64).min(2 << 20)).filter(|kb| *kb > set))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_shared() {
+        assert_eq!(index_workers(2, 2), 0);
+        assert_eq!(index_workers(2, 1), 1);
+        assert_eq!(index_workers(2, 8), 0);
+        assert_eq!(index_workers(1, 1), 0);
+        assert_eq!(index_workers(64, 8), 7);
+        assert_eq!(index_workers(10, 4), 1);
+    }
 }

@@ -165,9 +165,9 @@ fn one(
         let mut recorded = journal::done(&connection, job.plan.steps.len())?;
         let again = unlogged::forget_lost(job, &connection, session, &mut recorded)?;
         let memory = facts::memory_for_each(&connection, job.options.jobs)?;
-        Ok((epoch, recorded, again, memory))
+        Ok((epoch, recorded, again, memory, facts::processors(&connection)?))
     };
-    let (epoch, recorded, again, memory_kb) = match start() {
+    let (epoch, recorded, again, memory_kb, processors) = match start() {
         Ok(found) => found,
         Err(error) if error.kind == ErrorKind::Connection => {
             return Ok(Pass::Lost { error, recorded: 0 })
@@ -196,6 +196,7 @@ fn one(
         job.stop,
     );
     site.memory_kb = memory_kb;
+    site.processors = processors;
     site.again = again;
     site.entries_done = Mutex::new(recorded.entries.into_iter().collect());
     site.left_out = Arc::clone(&job.left_out);

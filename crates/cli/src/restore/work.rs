@@ -85,6 +85,8 @@ pub struct Site<'a> {
     pub target: &'a Target,
     pub dbname: Option<&'a str>,
     pub memory_kb: Option<u64>,
+    /// Of the server, where they are known.
+    pub processors: Option<usize>,
     pub go_on_after_errors: bool,
     pub left_out: Arc<LeftOut>,
     pub watch: &'a dyn Watch,
@@ -165,6 +167,7 @@ impl<'a> Site<'a> {
             target,
             dbname,
             memory_kb: None,
+            processors: None,
             go_on_after_errors: false,
             left_out: Arc::default(),
             watch,

@@ -30,6 +30,8 @@ pub(super) struct Worker<'s, 'a> {
     /// None before there is one, and when it was lost and another is not to be had.
     connection: Option<(Connection, Session)>,
     cancels: Option<Cancels>,
+    /// Connections at work when the batch began ([`Batch::busy`]).
+    busy: usize,
     /// What was done since the last batch began.
     did: Did,
     /// The first step that the last transaction has recorded, or tried to.
@@ -65,6 +67,7 @@ impl<'s, 'a> Worker<'s, 'a> {
             number,
             connection: None,
             cancels: None,
+            busy: 1,
             did: Did::default(),
             records: Cell::new(None),
         }
@@ -99,6 +102,7 @@ impl Worker<'_, '_> {
             let cost = site.costs(batch.steps.iter().copied());
             site.watch.event(&Event::Begin { worker: self.number, what: &what, steps, cost });
             self.did = Did::default();
+            self.busy = batch.busy;
             let outcomes = match self.run_batch(&batch) {
                 Ok(outcomes) => outcomes,
                 Err(e) => {

@@ -7,13 +7,12 @@ use crate::plan::build::copies_via_root;
 use crate::plan::render::Settings;
 use crate::plan::who::Who;
 use crate::plan::Work;
-use crate::report::Event;
+use crate::report::{Event, Kind};
 use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
-use crate::restore::journal;
-use crate::restore::reload;
-use crate::restore::tell::statement_at;
+use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
+use crate::restore::{facts, journal, reload};
 use std::sync::atomic::Ordering;
 
 /// Which statements are used for a step.
@@ -116,6 +115,7 @@ impl Worker<'_, '_> {
         };
         let flow = Flow { stop: &site.stop, moved: &moved };
         let mut sql = b"BEGIN;\n".to_vec();
+        sql.extend(self.index_workers(steps));
         let mut settings = Settings::default();
         let mut copied = Copied::default();
         let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
@@ -239,6 +239,21 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// Let indexes be built by no more processes than there are processors for; the server's setting remains the most.
+    fn index_workers(&self, steps: &[u32]) -> Vec<u8> {
+        let site = self.site;
+        let builds = |step: &u32| tell::kind(site.plan, site.archive.toc(), *step) == Kind::Indexes;
+        match site.processors {
+            Some(processors) if steps.iter().any(builds) => format!(
+                "SELECT pg_catalog.set_config('max_parallel_maintenance_workers', LEAST({}, \
+                 pg_catalog.current_setting('max_parallel_maintenance_workers')::pg_catalog.int4)::pg_catalog.text, true);\n",
+                facts::index_workers(processors, self.busy)
+            )
+            .into_bytes(),
+            _ => Vec::new(),
+        }
     }
 
     /// As `pg_restore` has it: triggers are switched off by the user of `--superuser`, or by who has logged in.
