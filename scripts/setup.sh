@@ -31,7 +31,7 @@ if [ ! -x "$FIRN_VENV/bin/python" ]; then
     mkdir -p "$(dirname "$FIRN_VENV")"
     python3 -m venv "$FIRN_VENV"
 fi
-if ! [ -e "$FIRN_VENV/.firn-2" ]; then
-    "$FIRN_VENV/bin/pip" install -q 'psycopg[binary]==3.2.13' 'pyarrow==26.0.1' 'duckdb==2.0.0' 'numpy==2.4.6'
-    touch "$FIRN_VENV/.firn-2"
+if ! [ -e "$FIRN_VENV/.firn-3" ]; then
+    "$FIRN_VENV/bin/pip" install -q 'psycopg[binary]==3.2.13' 'pyarrow==26.0.1' 'duckdb==2.0.0' 'numpy==2.4.6' 'ruff==0.17.6'
+    touch "$FIRN_VENV/.firn-3"
 fi

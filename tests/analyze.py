@@ -77,10 +77,10 @@ COLUMNS = """i AS id, i % 8 AS low, CASE WHEN random() < 0.3 THEN NULL ELSE (ran
 def fill(c, row_store_part, rows=ROWS):
     """Tables h and f of the same rows: a part of them in f's row store, the rest in stripes."""
     in_row_store = int(rows * row_store_part)
-    c.execute(f"DROP TABLE IF EXISTS h, f")
+    c.execute("DROP TABLE IF EXISTS h, f")
     c.execute("SELECT setseed(0.5)")
     c.execute(f"CREATE TABLE h USING heap AS SELECT {COLUMNS} FROM generate_series(1, {rows}) i")
-    c.execute(f"CREATE TABLE f (LIKE h) USING firn")
+    c.execute("CREATE TABLE f (LIKE h) USING firn")
     c.execute("SET firn.bulk_threshold = 100000000; SET firn.stripe_rows = 30000")
     c.execute(f"INSERT INTO f SELECT * FROM h WHERE id <= {in_row_store}")
     c.execute("SET firn.bulk_threshold = 10")

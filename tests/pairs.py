@@ -304,7 +304,8 @@ class Pair:
                     f"{s.name} on {am}: {s.results[am] if s.poll(am) else 'waits' if s.pid(am) in waiting[am] else 'runs'}"
                     for s in busy for am in AMS))
             select.select(sockets, [], [], 0.002)
-        if not all([self.finish(s) for s in busy if not s.waits()]):
+        # A list: all of them are finished, also behind one that was not.
+        if not all([self.finish(s) for s in busy if not s.waits()]):  # noqa: C419
             self.start_again("different victims of a deadlock")
 
     def at_rest(self, busy, same=True):

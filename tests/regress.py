@@ -34,7 +34,7 @@ def prepare():
     """The folder of the test files, with regress.so and its companions built and copied in."""
     tools = os.path.join(os.environ["FIRN_TOOLS"], "postgresql-source")
     subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools], check=True)
-    source = [d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d)][0]
+    source = next(d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d))
     return os.path.join(tools, source, "src", "test", "regress")
 
 
@@ -70,7 +70,7 @@ def regress(am, source, settings, done):
         results = os.path.join(folder, "results")
         done[am] = {n[:-4]: open(os.path.join(results, n), errors="replace").read()
                     for n in sorted(os.listdir(results)) if n.endswith(".out")}
-        done[am + " alarms"] = [a for a in cluster.alarms()]
+        done[am + " alarms"] = list(cluster.alarms())
     except Exception as e:  # noqa: BLE001 - reported by the case that needs the result
         done[am + " error"] = e
     finally:

@@ -464,10 +464,10 @@ def keys_behind_a_scan(cluster):
                   "PERFORM pg_advisory_unlock_shared(1); RETURN n % 100 = 7; END$$")
         (toast,) = c.execute("SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 't'").fetchone()
         (index,) = c.execute("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = %s::regclass", (toast,)).fetchone()
-        sql = "INSERT INTO u SELECT id FROM t WHERE held(n)"
-        limited = sql + " LIMIT 1"
-        for settings, sql, plan, rows in (("", sql, "Custom Scan (FirnScan)", 2), ("", limited, "Custom Scan (FirnScan)", 1),
-                                          ("SET firn.enable_scan = off", sql, "Seq Scan", 2)):
+        whole = "INSERT INTO u SELECT id FROM t WHERE held(n)"
+        limited = whole + " LIMIT 1"
+        for settings, sql, plan, rows in (("", whole, "Custom Scan (FirnScan)", 2), ("", limited, "Custom Scan (FirnScan)", 1),
+                                          ("SET firn.enable_scan = off", whole, "Seq Scan", 2)):
             for command in (f"INDEX {index}", f"TABLE {toast}"):
                 writer, reindex = (Session(cluster, n) for n in "ab")
                 try:

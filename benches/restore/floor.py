@@ -92,7 +92,7 @@ def by_hand(server, args, way):
                         c.pgconn.exec_(text.encode())
                         if c.pgconn.error_message:
                             raise RuntimeError(c.pgconn.error_message.decode())
-        except Exception as e:  # noqa: BLE001: told below
+        except Exception as e:  # told below
             problems.append(e)
     before, begin = bench.server_cpu(server), time.time()
     threads = [threading.Thread(target=worker) for _ in range(args.jobs)]

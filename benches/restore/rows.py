@@ -80,7 +80,7 @@ def fill(server, db, case, size):
             with server.connect(db) as c:
                 while work:
                     c.execute(work.pop())
-        except Exception as e:  # noqa: BLE001: told below
+        except Exception as e:  # told below
             problems.append(e)
     threads = [threading.Thread(target=worker) for _ in range(os.cpu_count())]
     for t in threads:

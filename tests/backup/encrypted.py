@@ -282,8 +282,8 @@ def damages(cluster):
         assert "do not belong together" in r.stderr, r.stderr
     # What is not encrypted is not taken for ours, be it said so or made by somebody else.
     rewrite(path, lambda text: re.sub(r'"encryption": \{[^}]*\}', '"x": 1', text))
-    for path in (path, backup(cluster, "few", "plain"), dumped(cluster, "few")):
-        r = firn(cluster, "restore", "-d", "bad", "-i", key, path, code=1)
+    for clear in (path, backup(cluster, "few", "plain"), dumped(cluster, "few")):
+        r = firn(cluster, "restore", "-d", "bad", "-i", key, clear, code=1)
         assert "is not encrypted" in r.stderr, r.stderr
     r = firn(cluster, "backup", "verify", "-i", key, os.path.join(cluster.root, "plain"), code=1)
     assert "is not encrypted" in r.stderr, r.stderr

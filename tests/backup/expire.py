@@ -124,7 +124,7 @@ def left_alone(cluster):
         return os.path.join(parent, name, *more)
 
     # The latest lacks a file: the one before counts as the latest.
-    victim = max((n for n in os.listdir(path("d001")) if ".dat" in n and n != "toc.dat"))
+    victim = max(n for n in os.listdir(path("d001")) if ".dat" in n and n != "toc.dat")
     os.remove(path("d001", victim))
     with open(path("d002", "manifest.json"), "a") as f:
         f.write(" ")

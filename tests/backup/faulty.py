@@ -41,9 +41,9 @@ def attempt(cluster, proxy, *args):
     p = start(cluster, *args, env=through(proxy, 2 if proxy.after is not None else 6))
     try:
         out, err = p.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as e:
         p.kill()
-        raise Failed(f"firn {args} does not end: {p.communicate()[1]}")
+        raise Failed(f"firn {args} does not end: {p.communicate()[1]}") from e
     assert not PANIC.search(err), err
     if p.returncode != 0:
         assert p.returncode == 1 and re.search("^(firn: )?(error|ERROR):", err, re.M), (p.returncode, err)

@@ -1,6 +1,5 @@
 """Which indexes are built anew, and how large they are then."""
 from rebuild.common import KINDS, ROWS, WORKERS, clean, compact, fresh, sizes, small_enough, wait_until
-from vacuum import sound
 
 
 def all_kinds(cluster):

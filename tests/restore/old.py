@@ -187,7 +187,7 @@ def genuine(world, version, name, chosen):
         likeness.alike(world.server(NEW), ["-f", "-", likeness.KEY, path])
     except AssertionError as e:
         wrong.append(str(e)[:3500])
-    print(f"     {name} into {version}: pg_restore's complaints {[n for n in errors.values()]}", flush=True)
+    print(f"     {name} into {version}: pg_restore's complaints {list(errors.values())}", flush=True)
     assert not wrong, "\n\n".join(wrong)
 
 

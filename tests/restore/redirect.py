@@ -8,7 +8,7 @@ from collections import Counter
 
 from harness import proxy as px
 from harness.proxy import Proxy
-from restore.common import NEW, OLD, PANIC, Missing, Server, firn, same
+from restore.common import NEW, OLD, PANIC, Server, firn, same
 
 # Tables that foreign keys tie together, partitions on both sides of one, a circle, names that need quotes.
 SOURCE = """

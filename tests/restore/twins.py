@@ -45,8 +45,6 @@ INSTEAD = {
     ("pg_constraint", "connoinherit"): "CASE WHEN t.contype NOT IN ('p', 'u') THEN t.connoinherit END",
     # PostgreSQL 15.20 stamps columns with a number of its own.
     ("pg_attribute", "attoptions"): "ARRAY(SELECT o FROM unnest(t.attoptions) o WHERE o NOT LIKE 'pg_attver=%')",
-    # Labels have no description of their own.
-    ("pg_enum", "oid"): "t.enumtypid::regtype::text || ' ' || t.enumlabel",
     # Fields of large objects keep their numbers.
     ("pg_largeobject", "loid"): "t.loid",
     ("pg_largeobject_metadata", "oid"): "t.oid",
