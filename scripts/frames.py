@@ -38,7 +38,7 @@ TRUSTED = {
     "pg/errors.rs:callback": "the way from frames to other code",
     "pg/errors.rs:raise": "the end of that way",
     "pg/memory.rs:drop_boxed": "catches panics itself; destructors leave PostgreSQL alone there",
-    "pg/tableam.rs:build": "fills a static, with functions and a copy of heapam's constants",
+    "entry/tableam/mod.rs:build": "fills a static, with functions and a copy of heapam's constants",
     "pg/xact.rs:has_xid": "reads a variable of PostgreSQL's, which cannot fail",
     "pg/heap.rs:am": "asks PostgreSQL for the address of a constant, which cannot fail",
 }
@@ -123,6 +123,15 @@ class Crate:
                 return (owner[-1] if owner else None, name)
         return (None, name)
 
+    def nearest(self, caller, owner, found):
+        """Of functions in modules of one name those whose module is in the folder `owner`."""
+        def folder(file):
+            parts = file.split("/")
+            return parts[-3] if parts[-1] == "mod.rs" else parts[-2]
+        if owner in (None, "self", "super"):
+            owner = folder(caller.file)
+        return [f for f in found if folder(f.file) == owner] or found
+
     def resolve(self, caller, path, name, method):
         """The functions that a call may mean; [] when it is none of the crate's. Methods are not followed: a frame may
         call those that are listed, and none of them may longjmp."""
@@ -130,8 +139,8 @@ class Crate:
             return []
         same = [f for f in self.functions if f.name == name and not f.owner]
         if path and path[-1] not in ("self", "super", "crate"):
-            _, real = self.alias(caller.file, path[-1])
-            return [f for f in same if self.stem(f.file) == real]
+            owner, real = self.alias(caller.file, path[-1])
+            return self.nearest(caller, path[-2] if len(path) > 1 else owner, [f for f in same if self.stem(f.file) == real])
         own = [f for f in same if f.file == caller.file]
         if own and not path:
             return own
@@ -272,11 +281,11 @@ class Crate:
 
     def check(self):
         for fn in self.functions:
-            if fn.extern or fn.name in ENTRY and fn.file.endswith(("pg/mod.rs", "pg/scandesc.rs")):
+            if fn.extern or fn.name in ENTRY and fn.file.endswith(("pg/mod.rs", "entry/tableam/scandesc.rs")):
                 self.frame(fn)
         # The macros that declare functions: `$name` is called by C, `$kind` is one of these.
         for fn in self.functions:
-            if fn.file.endswith("pg/fmgr.rs") and fn.name in ("single", "set"):
+            if fn.file.endswith("entry/fmgr.rs") and fn.name in ("single", "set"):
                 self.frame(fn)
         for fn in self.functions:
             self.guarded_only(fn)

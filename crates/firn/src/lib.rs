@@ -1,16 +1,20 @@
 //! firn: a table access method whose tables are a row store (PostgreSQL's heap), compressed columnar
 //! stripes in the table's own TOAST relation, and cold stripes as Parquet objects.
 //!
-//! Reading order: `pg` (the fence around PostgreSQL), `directory` (what is stored where), `write`
-//! (how rows become stripes), `stripe` (how they are read), `am` (the callbacks), `plan` (the custom
-//! scan), `mover`, `tier`, `sql`.
+//! The rooms, from the top down; each imports only rooms below it (`scripts/layers.py`): `entry` (what PostgreSQL calls),
+//! `sql` (the SQL functions), `plan` (what the custom nodes do), `am` (rows of stripes, as the access method), `tier` (offload
+//! and load), `mover` (compaction), `write` (how rows become stripes), `stripe` (how they are read), `stores` (open object
+//! stores), `directory` (what is stored where), `pg` (calls into PostgreSQL).
+//! ARCHITECTURE.md says in which order to read them.
 
 mod am;
 mod directory;
+mod entry;
 mod mover;
 mod pg;
 mod plan;
 mod sql;
+mod stores;
 mod stripe;
 mod tier;
 mod write;
@@ -22,13 +26,5 @@ pgrx::pg_module_magic!();
 pub extern "C-unwind" fn _PG_init() {
     // A server started with RUST_BACKTRACE would get a backtrace in the DETAIL of every error.
     std::env::set_var("RUST_LIB_BACKTRACE", "0");
-    pg::init(|| {
-        pg::guc::define();
-        pg::hooks::install();
-        pg::utility::install();
-        pg::alter::install();
-        pg::relation_info::install();
-        write::init();
-        plan::init();
-    });
+    entry::install();
 }

@@ -13,6 +13,7 @@ pub mod error;
 pub mod filter;
 pub mod garbage;
 pub mod hash;
+pub mod keys;
 pub mod read;
 pub mod schema;
 pub mod tombstone;

@@ -5,7 +5,7 @@
 
 use super::analyze_plan::{choose, strata, Plan, Task, Unit};
 use super::analyze_rows::UnitRows;
-use super::counts::{self, stripe_totals_now, StripeTotals};
+use crate::directory::counts::{self, stripe_totals_now, StripeTotals};
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::statistics::{self, Random};
 use crate::pg::{LockMode, Rel, Snap, TupleSlot};

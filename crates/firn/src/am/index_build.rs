@@ -1,9 +1,8 @@
 //! Building indexes over both halves of a table.
 
-use super::counts;
 use super::rows::StripeRows;
 use crate::directory::tombstones::Stone;
-use crate::directory::{cleaned, tombstones, Directory};
+use crate::directory::{cleaned, counts, tombstones, Directory};
 use crate::pg::index::Builder;
 use crate::pg::{error, xact, Kind, LockMode, Snap};
 use firn_format::{Slot, Tid, TombstoneState, VIRTUAL_BASE};

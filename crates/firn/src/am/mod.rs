@@ -1,5 +1,5 @@
 //! The table access method, one file per section of PostgreSQL's tableam.h. Callbacks arrive through
-//! `pg::tableam`, which tells rows of the row store (heapam's own code runs) from rows of stripes
+//! `entry::tableam`, which tells rows of the row store (heapam's own code runs) from rows of stripes
 //! (the code here runs).
 
 pub mod analyze;
@@ -7,7 +7,6 @@ mod analyze_plan;
 mod analyze_rows;
 pub mod anchors;
 pub mod clean_indexes;
-pub mod counts;
 pub mod fetch;
 pub mod index_build;
 mod known;
@@ -27,6 +26,5 @@ use crate::pg::rel::StorageId;
 /// and verifies where the chunks are.
 pub fn forget(storage: StorageId) {
     crate::directory::forget(storage);
-    counts::forget(storage);
     moved::forget_storage(storage);
 }

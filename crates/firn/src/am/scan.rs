@@ -2,7 +2,7 @@
 
 use super::fetch::Fetcher;
 use super::rows::{Claim, StripeRows};
-use crate::pg::scandesc::{Keys, Shared};
+use crate::pg::{parallel::Shared, scan_keys::Keys};
 use crate::pg::{Rel, Snap, TupleSlot};
 use firn_format::{Tid, ROWS_PER_BLOCK};
 

@@ -4,8 +4,7 @@
 use super::fetch::Fetcher;
 use super::moved::{note_change, sees};
 use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
-use crate::directory::{forward, tombstones, Directory};
-use crate::mover::refuse_decoded;
+use crate::directory::{forward, refuse_decoded, tombstones, Directory};
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::Wait;
 use crate::pg::rowlock::{self, Newest, OTHER_PARTITION};

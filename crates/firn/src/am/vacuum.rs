@@ -1,11 +1,10 @@
 //! VACUUM: heapam's cleans the row store, and counts that only. The table's counts are set right
 //! before, so that heapam's estimate is about the row store, and after it.
 
-use super::counts;
-use crate::directory::{cleaned, damaged_row, forward, Directory};
+use crate::directory::{cleaned, counts, damaged_row, forward, Directory};
 use crate::pg::index_clean::Wish;
-use crate::pg::statistics::add_live_rows;
-use crate::pg::tableam_ddl::{index_oids, row_count, set_row_count};
+use crate::pg::rel::index_oids;
+use crate::pg::statistics::{add_live_rows, row_count, set_row_count};
 use crate::pg::{error, guc, worker, xact, Kind, LockMode, OpenRel, Rel, Snap};
 use firn_format::{Error, Slot};
 

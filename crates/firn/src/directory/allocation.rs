@@ -4,8 +4,8 @@
 
 use super::{chunks, keys, Directory};
 use crate::pg::lock::AllocationLock;
+use crate::pg::rel::index_oids;
 use crate::pg::report::Report;
-use crate::pg::tableam_ddl::index_oids;
 use crate::pg::{error, xact, ChunkKey, Kind, LockMode, OpenRel, Rel, Snap, Toast};
 use firn_format::{blocks_for, Slot, Tid};
 

@@ -2,7 +2,7 @@
 //! written, found by the virtual block of any of its rows.
 
 use super::seen::{self, Print};
-use super::{chunks, keys, tombstones};
+use super::{chunks, counts, keys, tombstones};
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, xact, ChunkKey, Kind, LockMode, Rel, Snap, SnapKind, Toast};
 use firn_format::{
@@ -238,7 +238,7 @@ impl Directory {
 
     /// The table is about to get a stripe. Plans made for a table without stripes do not scan any fast.
     pub(super) fn expect_stripe(&self) {
-        if crate::am::counts::stripe_totals(self.table).stripes == 0.0 {
+        if counts::stripe_totals(self.table).stripes == 0.0 {
             self.table.invalidate();
         }
     }

@@ -6,27 +6,21 @@ pub mod carry;
 pub mod chunks;
 pub mod cleaned;
 pub mod counted;
+pub mod counts;
+mod decoded;
 mod entries;
 pub mod forward;
-pub mod keys;
 mod seen;
 pub mod tombstones;
 
+pub use decoded::refuse_decoded;
 pub use entries::{
     damaged_row, decode as decode_row, directory_row_of, is_misplaced, Directory, Found,
 };
-pub use seen::forget;
+pub use firn_format::keys;
 
-/// A row of a kind that is not MVCC: it exists, under a key that it alone has, from when it is inserted to when
-/// it is deleted, whatever becomes of the transactions that do so. Snapshots say nothing about it.
-pub fn is_pinned(key: crate::pg::ChunkKey, data: &[u8]) -> bool {
-    match key.id {
-        keys::ALLOCATION | keys::INTENT | keys::COUNTED | keys::CLEANED => true,
-        _ => is_pinned_tombstone(key, data),
-    }
-}
-
-/// The row is an anchor.
-pub fn is_pinned_tombstone(key: crate::pg::ChunkKey, data: &[u8]) -> bool {
-    (keys::TOMBSTONES..=keys::LAST).contains(&key.id) && tombstones::is_anchor(data)
+/// The storage of a TOAST relation was emptied: what was remembered of it is forgotten.
+pub fn forget(storage: crate::pg::rel::StorageId) {
+    seen::forget(storage);
+    counts::forget(storage);
 }

@@ -99,11 +99,6 @@ pub fn made_by(toast: &Toast, tid: Tid, place: Tid, updater: u32) -> Option<Tomb
     is_it.then_some(stone.tombstone)
 }
 
-/// The data of a row under a tombstone's key are those of an anchor.
-pub fn is_anchor(data: &[u8]) -> bool {
-    Tombstone::decode(data).is_ok_and(|t| t.state == TombstoneState::Anchor)
-}
-
 fn decode(key: ChunkKey, row: &RowView) -> firn_format::Result<Stone> {
     if !row.is_under(key) {
         let own = row.key();

@@ -9,17 +9,15 @@ pub use part::Part;
 pub use reindex::{rebuild_after_command, rebuild_wanted, Rounds};
 pub use tidy::{shrink, tidy_or_leave, tidy_what_was_left};
 
-use crate::directory::{allocation, cleaned, forward, Directory};
+use crate::directory::{allocation, cleaned, forward, refuse_decoded, Directory};
 use crate::pg::heap::RowStoreScan;
 use crate::pg::index::Indexes;
 use crate::pg::mark_moved::Marker;
-use crate::pg::rel::Decoder;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
-    error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
-    TupleSlot,
+    guc, lock, snapshot, xact, Count, LockMode, OpenRel, Phase, Progress, Rel, TupleSlot,
 };
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{most_bytes, push_row, store, write_options};
@@ -145,28 +143,6 @@ impl Moving<'_> {
         self.stripes += usize::from(rows > 0);
         self.progress.phase(Phase::ReadingRowStore);
     }
-}
-
-/// Logical decoding does not see what happens to stripe rows: rather no change than one that is missed.
-pub fn refuse_decoded(table: Rel, what: &str) {
-    let Some(decoder) = table.decoded_by() else { return };
-    let (why, hint) = match decoder {
-        Decoder::Publication => (
-            "it is published".to_owned(),
-            "Remove the table from its publications, or change its access method to heap."
-                .to_owned(),
-        ),
-        Decoder::Slot(name) => (
-            format!("replication slot \"{name}\" decodes it"),
-            format!(
-                "Drop replication slot \"{name}\", or change the table's access method to heap."
-            ),
-        ),
-    };
-    error(Kind::Unsupported, format!("cannot {what} table \"{}\" because {why}", table.name()))
-        .detail("Logical decoding sees changes of rows in the row store only.")
-        .hint(hint)
-        .raise()
 }
 
 /// Rows on their way into one stripe.

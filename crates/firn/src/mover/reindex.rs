@@ -1,12 +1,14 @@
 //! Indexes that moves have left half empty are built anew: after a VACUUM command by its session, after autovacuum by
-//! a process of its own (`pg/worker.rs`). What is due is decided by `firn_format::btree`; docs/decisions/0017 has the
+//! a process of its own (`entry/worker.rs`). What is due is decided by `firn_format::btree`; docs/decisions/0017 has the
 //! rules and the reasons.
 
 use super::tidy;
 use crate::directory::cleaned;
 use crate::pg::attempt::{transactions, Failed};
+use crate::pg::catalog::rebuild_index;
 use crate::pg::rebuild::{self, Patience, Place};
-use crate::pg::tableam_ddl::{index_oids, rebuild_index, row_count};
+use crate::pg::rel::index_oids;
+use crate::pg::statistics::row_count;
 use crate::pg::{btree, catalog, error, guc, worker, xact};
 use crate::pg::{IndexKind, Kind, LockMode, OpenRel, Rel, Toast};
 use firn_format::btree::Moves;

@@ -4,6 +4,7 @@ use super::page::{self, AllVisible, Page};
 use super::rowlock::{self, Held};
 use super::toast::RowView;
 use super::{ChunkKey, Rel};
+use firn_format::keys::is_anchor;
 use firn_format::Tid;
 use pgrx::pg_sys;
 
@@ -42,7 +43,7 @@ pub fn unheld(rel: Rel, block: u32) -> Vec<(u16, ChunkKey)> {
 unsafe fn unheld_anchor(tuple: &mut pg_sys::HeapTupleData) -> Option<ChunkKey> {
     let view = RowView::of(tuple);
     let key = view.key();
-    let is_anchor = crate::directory::is_pinned_tombstone(key, view.data());
+    let is_anchor = is_anchor(key.id, view.data());
     // One that is not frozen belongs to a transaction (see `frozen.rs`), or is removed already.
     let free = view.xmin() == super::toast::FROZEN_XID && rowlock::members(tuple.t_data).is_empty();
     (is_anchor && free).then_some(key)

@@ -27,7 +27,7 @@ pub fn attempt<T>(body: impl FnOnce() -> T) -> Result<T, Caught> {
 }
 
 /// Run `body` in a subtransaction of its own, which is undone when it fails.
-pub(super) fn subtransaction<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
+pub(crate) fn subtransaction<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
     // SAFETY: as PL/pgSQL does it for a block with an exception handler.
     unsafe {
         let (memory, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);

@@ -234,6 +234,20 @@ pub fn drop_index(oid: u32) {
     unsafe { pg_sys::performDeletion(&index, pg_sys::DropBehavior::DROP_RESTRICT, 0) }
 }
 
+/// Build an index anew. Nobody else uses its table.
+pub fn rebuild_index(oid: u32) {
+    let persistence = {
+        let index = super::OpenRel::any_kind(oid, super::LockMode::AccessExclusive);
+        // SAFETY: an open index.
+        unsafe { (*(*index.rel().raw()).rd_rel).relpersistence }
+    };
+    // SAFETY: as REINDEX INDEX does it.
+    unsafe {
+        let mut params: pg_sys::ReindexParams = std::mem::zeroed();
+        pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
+    }
+}
+
 /// The current role may use the server.
 pub fn may_use_server(oid: u32) -> bool {
     // SAFETY: plain look-up.

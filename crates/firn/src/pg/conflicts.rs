@@ -28,6 +28,6 @@ impl Rel {
                     || memory::scratch(|| of_nulls::is_hindered(self, raw))
             }
         };
-        super::tableam_ddl::index_oids(self).iter().any(needs)
+        super::rel::index_oids(self).iter().any(needs)
     }
 }

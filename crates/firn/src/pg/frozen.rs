@@ -12,7 +12,7 @@ use firn_format::Tid;
 use pgrx::pg_sys;
 
 /// Free the row at `place`, inserted and indexed by this transaction, from the transaction's fate.
-pub(super) fn freeze(rel: Rel, place: Tid) {
+pub(crate) fn freeze(rel: Rel, place: Tid) {
     // SAFETY: the tuple exists, as we have just inserted it: under the page's exclusive lock its header is
     // found through its line pointer. Nothing between the change and its log record can fail but by a PANIC.
     unsafe {

@@ -69,7 +69,7 @@ pub fn vacuum_memory() -> usize {
 }
 
 /// Settings of a process that maintains tables: autovacuum has the same, for the same reasons.
-pub(super) fn for_maintenance() {
+pub(crate) fn for_maintenance() {
     let settings = [
         (c"search_path", c""),
         (c"statement_timeout", c"0"),

@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 
 /// heapam's routine; valid for the life of the process.
 #[inline]
-pub(super) fn am() -> &'static pg_sys::TableAmRoutine {
+pub(crate) fn am() -> &'static pg_sys::TableAmRoutine {
     static mut ROUTINE: *const pg_sys::TableAmRoutine = std::ptr::null();
     // SAFETY: PostgreSQL returns a pointer to a static; main thread only.
     unsafe {
@@ -38,7 +38,7 @@ unsafe fn is_near_end(rel: pg_sys::Relation) -> bool {
 /// # Safety
 /// An open relation.
 #[inline]
-pub(super) unsafe fn check_room(rel: pg_sys::Relation) {
+pub(crate) unsafe fn check_room(rel: pg_sys::Relation) {
     if is_near_end(rel) {
         super::ext::callback(|| refuse_to_outgrow(Rel::of(rel)))
     }
@@ -81,7 +81,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub(super) fn raw(self) -> pg_sys::TM_Result::Type {
+    pub(crate) fn raw(self) -> pg_sys::TM_Result::Type {
         use pg_sys::TM_Result as T;
         match self {
             Outcome::Ok => T::TM_Ok,
@@ -93,7 +93,7 @@ impl Outcome {
             Outcome::WouldBlock => T::TM_WouldBlock,
         }
     }
-    pub(super) fn of(raw: pg_sys::TM_Result::Type) -> Outcome {
+    pub(crate) fn of(raw: pg_sys::TM_Result::Type) -> Outcome {
         use pg_sys::TM_Result as T;
         match raw {
             T::TM_Ok => Outcome::Ok,
@@ -117,7 +117,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(super) fn of(raw: &pg_sys::TM_FailureData) -> Failure {
+    pub(crate) fn of(raw: &pg_sys::TM_FailureData) -> Failure {
         Failure {
             successor: Some(tid_of(&raw.ctid)),
             xmax: raw.xmax.into_inner(),
@@ -125,7 +125,7 @@ impl Failure {
             traversed: raw.traversed,
         }
     }
-    pub(super) fn write(&self, raw: &mut pg_sys::TM_FailureData) {
+    pub(crate) fn write(&self, raw: &mut pg_sys::TM_FailureData) {
         if let Some(tid) = self.successor {
             raw.ctid = raw_tid(tid);
         }
@@ -145,7 +145,7 @@ pub enum RowLock {
 }
 
 impl RowLock {
-    pub(super) fn of(raw: pg_sys::LockTupleMode::Type) -> RowLock {
+    pub(crate) fn of(raw: pg_sys::LockTupleMode::Type) -> RowLock {
         use pg_sys::LockTupleMode as M;
         match raw {
             M::LockTupleKeyShare => RowLock::KeyShare,
@@ -154,7 +154,7 @@ impl RowLock {
             _ => RowLock::Exclusive,
         }
     }
-    pub(super) fn raw(self) -> pg_sys::LockTupleMode::Type {
+    pub(crate) fn raw(self) -> pg_sys::LockTupleMode::Type {
         use pg_sys::LockTupleMode as M;
         match self {
             RowLock::KeyShare => M::LockTupleKeyShare,
@@ -232,6 +232,9 @@ impl RowStoreScan {
         unsafe { pg_sys::heap_setscanlimits(scan.0, blocks.start, blocks.end - blocks.start) }
         scan
     }
+    pub(crate) fn raw(&self) -> pg_sys::TableScanDesc {
+        self.0
+    }
     pub fn next(&mut self, slot: Slot) -> bool {
         // SAFETY: the slot is a buffer heap slot of the table.
         unsafe {
@@ -298,62 +301,5 @@ pub fn fate(rel: Rel, place: Tid) -> Option<Fate> {
         pg_sys::UnlockReleaseBuffer(buffer);
         let next = (next != place && !next.is_virtual()).then_some(next);
         (deleter != 0).then_some(Fate { deleter, next })
-    }
-}
-
-/// The row-store row in `slot`, which `snapshot` sees, has been moved into a stripe meanwhile and
-/// changed there by this transaction: its new version is seen, this one must not be.
-///
-/// # Safety
-/// A slot of the executor with a tuple of `rel`, a live snapshot.
-#[inline]
-pub(super) unsafe fn hidden(
-    rel: pg_sys::Relation,
-    snapshot: pg_sys::Snapshot,
-    slot: *mut pg_sys::TupleTableSlot,
-) -> bool {
-    crate::am::moved::may_hide()
-        && super::ext::callback(|| {
-            let Some((tid, deleter)) = deleted_by(slot) else { return false };
-            let snap = Snap::of(snapshot);
-            snap.kind() == super::SnapKind::Mvcc
-                && crate::am::moved::hides(Rel::of(rel), tid, deleter, snap)
-        })
-}
-
-/// The transaction, not this one, that has deleted or updated the heap tuple in `slot`.
-unsafe fn deleted_by(slot: *mut pg_sys::TupleTableSlot) -> Option<(Tid, u32)> {
-    if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
-        return None;
-    }
-    let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
-    let header = (*filled).base.tuple.as_ref()?.t_data;
-    let untouched = pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY;
-    if u32::from((*header).t_infomask) & untouched != 0 || (*filled).buffer == 0 {
-        return None;
-    }
-    pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-    let still = u32::from((*header).t_infomask) & untouched == 0;
-    let deleter = if still { super::ext::update_xid(header).into_inner() } else { 0 };
-    pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-    let other = deleter != 0 && !super::xact::is_ours(deleter);
-    other.then(|| (tid_of(&(*slot).tts_tid), deleter))
-}
-
-/// Rows of the row store that `snap` sees.
-pub fn count_rows(table: Rel, snap: Snap) -> u64 {
-    let scan = RowStoreScan::begin(table, snap);
-    let slot = super::slot::OwnedSlot::for_table(table);
-    let (raw_scan, raw_slot) = (scan.0, slot.slot().0);
-    // SAFETY: one guard around the whole loop, which owns nothing.
-    unsafe {
-        super::ext::guarded(|| {
-            let forward = pg_sys::ScanDirection::ForwardScanDirection;
-            let mut rows = 0;
-            while super::ext::direct::heap_getnextslot(raw_scan, forward, raw_slot) {
-                rows += u64::from(!hidden(table.raw(), snap.0, raw_slot));
-            }
-            rows
-        })
     }
 }

@@ -14,7 +14,7 @@ pub struct Wish {
 impl Wish {
     /// # Safety
     /// As PostgreSQL calls relation_vacuum; to be used during that call.
-    pub(super) unsafe fn of(
+    pub(crate) unsafe fn of(
         params: *const pg_sys::VacuumParams,
         strategy: pg_sys::BufferAccessStrategy,
     ) -> Wish {

@@ -110,7 +110,7 @@ thread_local! {
 /// deadlock would be found. Whatever is to be waited for, such as a REINDEX of the TOAST relation's index, is waited for
 /// here, before that. The lock is the one that a writer of stripes or of large values takes: none is made stronger later.
 #[inline]
-pub(super) unsafe fn before_indexes(rel: pg_sys::Relation) {
+pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
     if !(*(*rel).rd_rel).relhasindex {
         return;
     }

@@ -12,7 +12,7 @@ struct Bound<T> {
 
 /// Move `value` to the Rust heap and drop it when the current memory context is reset or deleted,
 /// be it by the normal end of a query or by an error; or before, by [`release`].
-pub(super) fn bind<T>(value: T) -> *mut T {
+pub(crate) fn bind<T>(value: T) -> *mut T {
     // SAFETY: the context is alive; it forgets the note before it calls, so that may free the note as well.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
@@ -29,7 +29,7 @@ pub(super) fn bind<T>(value: T) -> *mut T {
 ///
 /// # Safety
 /// `value` came from [`bind`], its context has not been reset since, and it is not used again.
-pub(super) unsafe fn release<T>(value: *mut T) {
+pub(crate) unsafe fn release<T>(value: *mut T) {
     let bound = value.byte_sub(std::mem::offset_of!(Bound<T>, value)) as *mut Bound<T>;
     // Newest first, so that it is found at once where scans do not overlap.
     let mut link = &raw mut (*(*bound).context).reset_cbs;
@@ -43,12 +43,33 @@ pub(super) unsafe fn release<T>(value: *mut T) {
     }
 }
 
+/// Allocate zeroed PostgreSQL memory for a `T`.
+pub(crate) unsafe fn alloc<T>() -> *mut T {
+    pg_sys::palloc0(std::mem::size_of::<T>()) as *mut T
+}
+
+/// A state that begins empty and is dropped with the current memory context at the latest.
+pub(crate) fn slot_for_state<T>() -> *mut Option<T> {
+    bind(None)
+}
+
+/// Drop a state with its scan.
+///
+/// # Safety
+/// It is null or was made by [`slot_for_state`] in a context that is still there.
+pub(crate) unsafe fn end_state<T>(state: &mut *mut Option<T>) {
+    let state = std::mem::replace(state, std::ptr::null_mut());
+    if !state.is_null() {
+        release(state);
+    }
+}
+
 /// Run `f` with `context` as the current memory context: what a scan allocates on its way must live
 /// as long as the scan, whatever short-lived context its caller is in.
 ///
 /// # Safety
 /// The context is alive.
-pub(super) unsafe fn within<T>(context: pg_sys::MemoryContext, f: impl FnOnce() -> T) -> T {
+pub(crate) unsafe fn within<T>(context: pg_sys::MemoryContext, f: impl FnOnce() -> T) -> T {
     let old = pg_sys::MemoryContextSwitchTo(context);
     let result = f();
     pg_sys::MemoryContextSwitchTo(old);
@@ -58,7 +79,7 @@ pub(super) unsafe fn within<T>(context: pg_sys::MemoryContext, f: impl FnOnce() 
 /// Run `f` in a memory context of its own, which is empty afterwards: input and output functions leave
 /// behind more than their result, and PostgreSQL calls them in memory that it resets row by row. `f` must not
 /// come here again, nor give away memory of it.
-pub(super) fn scratch<T>(f: impl FnOnce() -> T) -> T {
+pub(crate) fn scratch<T>(f: impl FnOnce() -> T) -> T {
     static mut SCRATCH: pg_sys::MemoryContext = std::ptr::null_mut();
     // SAFETY: main thread only; the context lives as long as the process. What an error leaves in it goes
     // with the next use.

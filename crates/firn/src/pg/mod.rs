@@ -1,4 +1,6 @@
-//! The fence: the only place where PostgreSQL is called and the only place for `unsafe`.
+//! The fence: PostgreSQL is called here, and by the entry points that PostgreSQL calls (`entry`), which are the only other
+//! place for `unsafe`. Nothing here knows of anything above it. Callbacks that are handed to PostgreSQL from here lead back
+//! here, or to what the caller has given along.
 //!
 //! Everything outside works with the handles defined here. They are `Copy` wrappers of PostgreSQL's
 //! own pointers; who holds one upholds PostgreSQL's rules for it (a relation is open and locked, a
@@ -7,14 +9,11 @@
 //! callback returns to C (see `errors`). Which code may call PostgreSQL how is decision 0011; `make lint`
 //! checks it.
 
-pub mod alter;
 pub mod anchor;
 pub mod attempt;
 pub mod btree;
-pub mod carry;
 pub mod catalog;
 mod conflicts;
-pub mod customscan;
 pub mod datum;
 pub mod errors;
 pub mod ext;
@@ -23,48 +22,38 @@ pub mod fmgr;
 mod frozen;
 pub mod guc;
 pub mod heap;
-pub mod hooks;
 pub mod index;
 pub mod index_clean;
-mod index_toast;
 pub mod json;
 pub mod known_stores;
-mod like;
 pub mod lock;
 pub mod mark_moved;
 pub mod memory;
+pub mod method;
+pub mod nodes;
 mod of_nulls;
+pub mod own_toast;
 mod page;
+pub mod parallel;
 pub mod procedure;
 pub mod progress;
 pub mod rebuild;
 pub mod rel;
-pub mod relation_info;
 pub mod relocate;
 pub mod report;
-pub mod rewrite;
-pub mod rewrite_table;
 pub mod rowlock;
-pub mod sampling;
-pub mod scandesc;
+pub mod scan_keys;
 pub mod slot;
 pub mod snapshot;
 pub mod sorter;
 pub mod statistics;
 pub mod survey;
-mod swapped;
-pub mod tableam;
-pub mod tableam_ddl;
-pub mod tableam_scan;
-mod tableam_toast;
-pub mod tableam_tuple;
 pub mod thread;
 pub mod toast;
 mod toast_read;
 mod toast_row;
-mod toast_scan;
+pub mod toast_scan;
 pub mod tuple_size;
-pub mod utility;
 pub mod wal;
 pub mod wanted;
 pub mod worker;

@@ -57,10 +57,10 @@ pub struct Attribute {
 }
 
 impl Rel {
-    pub(super) fn of(raw: pg_sys::Relation) -> Rel {
+    pub(crate) fn of(raw: pg_sys::Relation) -> Rel {
         Rel(raw)
     }
-    pub(super) fn raw(self) -> pg_sys::Relation {
+    pub(crate) fn raw(self) -> pg_sys::Relation {
         self.0
     }
     fn data(&self) -> &pg_sys::RelationData {
@@ -133,7 +133,7 @@ impl Rel {
     }
     /// The table access method of this relation is ours.
     pub fn is_firn(self) -> bool {
-        std::ptr::eq(self.data().rd_tableam, super::tableam::routine())
+        std::ptr::eq(self.data().rd_tableam, super::method::routine())
     }
     pub fn column_count(self) -> usize {
         // SAFETY: an open relation has a descriptor.
@@ -363,5 +363,21 @@ impl Drop for OpenRel {
             // SAFETY: opened in the constructor.
             unsafe { pg_sys::relation_close(self.rel.0, self.release as i32) }
         }
+    }
+}
+
+/// OIDs of the table's indexes.
+pub fn index_oids(table: Rel) -> Vec<u32> {
+    // SAFETY: the list is a copy in the current context.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(table.raw());
+        if list.is_null() {
+            return Vec::new();
+        }
+        let all =
+            (0..(*list).length as usize).map(|i| (*(*list).elements.add(i)).oid_value.to_u32());
+        let all = all.collect();
+        pg_sys::list_free(list);
+        all
     }
 }

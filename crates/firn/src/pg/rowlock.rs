@@ -9,6 +9,7 @@
 
 use super::toast::tid_of;
 use super::{xact, Rel};
+use firn_format::keys::is_anchor;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use pgrx::pg_sys::MultiXactStatus as Status;
@@ -109,7 +110,7 @@ impl Held {
             let view = super::toast::RowView::of(&mut tuple);
             let gone = u32::from((*self.header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN
                 == pg_sys::HEAP_XMIN_INVALID;
-            !gone && view.key() == key && crate::directory::is_pinned_tombstone(key, view.data())
+            !gone && view.key() == key && is_anchor(key.id, view.data())
         }
     }
 

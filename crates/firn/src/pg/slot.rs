@@ -14,8 +14,11 @@ use std::ffi::CStr;
 pub struct Slot(pub(super) *mut pg_sys::TupleTableSlot);
 
 impl Slot {
-    pub(super) fn of(raw: *mut pg_sys::TupleTableSlot) -> Slot {
+    pub(crate) fn of(raw: *mut pg_sys::TupleTableSlot) -> Slot {
         Slot(raw)
+    }
+    pub(crate) fn raw(self) -> *mut pg_sys::TupleTableSlot {
+        self.0
     }
 
     /// Deform the row and look at all its values.
@@ -121,7 +124,7 @@ impl Slot {
     }
 
     /// The value of a column, or of a system column, of the stored heap tuple; None for other slots.
-    pub(super) fn attribute(self, number: i16) -> Option<(Datum, bool)> {
+    pub(crate) fn attribute(self, number: i16) -> Option<(Datum, bool)> {
         if let Ok(column) = usize::try_from(i32::from(number) - 1) {
             let (values, nulls) = self.values();
             return Some((*values.get(column)?, *nulls.get(column)?));
@@ -138,7 +141,7 @@ impl Slot {
 
     /// The TID of the row in the slot, where a copy has lost it: ExecCopySlot() of a row that is in no buffer leaves the
     /// slot's own invalid, and the tuple's right.
-    pub(super) fn restore_tid(self) {
+    pub(crate) fn restore_tid(self) {
         // SAFETY: a live slot; its HeapTuple is one while it is not empty.
         unsafe {
             if (*self.0).tts_tid.ip_posid != 0

@@ -29,8 +29,11 @@ pub struct SnapshotId {
 }
 
 impl Snap {
-    pub(super) fn of(raw: pg_sys::Snapshot) -> Snap {
+    pub(crate) fn of(raw: pg_sys::Snapshot) -> Snap {
         Snap(raw)
+    }
+    pub(crate) fn raw(self) -> pg_sys::Snapshot {
+        self.0
     }
 
     /// Everything, dead or alive.

@@ -69,7 +69,7 @@ pub fn rows_wanted(table: Rel) -> u32 {
         }
     };
     look(table);
-    for oid in super::tableam_ddl::index_oids(table) {
+    for oid in super::rel::index_oids(table) {
         look(super::OpenRel::any_kind(oid, super::LockMode::AccessShare).rel());
     }
     // As std_typanalyze and do_analyze_rel have it.
@@ -175,5 +175,46 @@ impl Random {
     pub fn fraction(&mut self) -> f64 {
         // SAFETY: seeded in the constructor.
         unsafe { pg_sys::sampler_random_fract(&mut self.0) }
+    }
+}
+
+/// Write a table's counts to pg_class in place, as VACUUM does.
+pub fn set_row_count(table: Rel, rows: f64) {
+    // SAFETY: the in-place update needs no transaction of its own; ids 0 leave horizons alone.
+    unsafe {
+        let form = (*table.raw()).rd_rel;
+        let (mut a, mut b) = (false, false);
+        pg_sys::vac_update_relstats(
+            table.raw(),
+            (*form).relpages.max(0) as u32,
+            rows,
+            (*form).relallvisible as u32,
+            (*form).relhasindex,
+            pg_sys::InvalidTransactionId,
+            pg_sys::MultiXactId::from_inner(0),
+            &mut a,
+            &mut b,
+            false,
+        );
+    }
+}
+
+/// pg_class.reltuples of a relation as the catalog has it now.
+pub fn row_count(oid: u32) -> f64 {
+    // SAFETY: syscache look-up, released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(oid)),
+        );
+        if tuple.is_null() {
+            return -1.0;
+        }
+        let header = (*tuple).t_data;
+        let form = (header as *const u8).add(usize::from((*header).t_hoff))
+            as *const pg_sys::FormData_pg_class;
+        let rows = f64::from((*form).reltuples);
+        pg_sys::ReleaseSysCache(tuple);
+        rows
     }
 }

@@ -58,7 +58,7 @@ pub struct Toast {
 }
 
 /// A physical position from a heap TID.
-pub(super) fn tid_of(raw: &pg_sys::ItemPointerData) -> Tid {
+pub(crate) fn tid_of(raw: &pg_sys::ItemPointerData) -> Tid {
     Tid {
         block: (u32::from(raw.ip_blkid.bi_hi) << 16) | u32::from(raw.ip_blkid.bi_lo),
         offset: raw.ip_posid,
@@ -66,7 +66,7 @@ pub(super) fn tid_of(raw: &pg_sys::ItemPointerData) -> Tid {
 }
 
 /// PostgreSQL's form of a TID.
-pub(super) fn raw_tid(tid: Tid) -> pg_sys::ItemPointerData {
+pub(crate) fn raw_tid(tid: Tid) -> pg_sys::ItemPointerData {
     pg_sys::ItemPointerData {
         ip_blkid: pg_sys::BlockIdData {
             bi_hi: (tid.block >> 16) as u16,
@@ -116,7 +116,7 @@ impl Toast {
     }
 
     /// Lock a table's TOAST relation and its indexes as who writes values does, to the end of the transaction.
-    pub(super) fn lock(table: Rel) {
+    pub(crate) fn lock(table: Rel) {
         drop(Toast::open(table, LockMode::RowExclusive));
     }
 
@@ -139,11 +139,11 @@ impl Toast {
         self.rel.heap_blocks() == 0
     }
 
-    pub(super) fn raw(&self) -> pg_sys::Relation {
+    pub(crate) fn raw(&self) -> pg_sys::Relation {
         self.rel.rel().raw()
     }
 
-    pub(super) fn slot(&self) -> *mut pg_sys::TupleTableSlot {
+    pub(crate) fn slot(&self) -> *mut pg_sys::TupleTableSlot {
         if self.slot.get().is_null() {
             // SAFETY: the descriptor belongs to the open relation; dropped in drop().
             let slot = unsafe {
@@ -157,7 +157,7 @@ impl Toast {
         self.slot.get()
     }
 
-    pub(super) fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
+    pub(crate) fn form(&self, key: ChunkKey, data: &[u8]) -> pg_sys::HeapTuple {
         let mut bytes: Vec<u8> = Vec::with_capacity(data.len() + 4);
         bytes.extend_from_slice(&(((data.len() + 4) as u32) << 2).to_le_bytes());
         bytes.extend_from_slice(data);
@@ -177,7 +177,7 @@ impl Toast {
         }
     }
 
-    pub(super) fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
+    pub(crate) fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
         // SAFETY: indexes are open; values match their columns.
         unsafe {
             let mut values =

@@ -15,14 +15,14 @@ impl RowView {
     ///
     /// # Safety
     /// A heap tuple of one, alive as long as the view.
-    pub(super) unsafe fn of(tuple: pg_sys::HeapTuple) -> RowView {
+    pub(crate) unsafe fn of(tuple: pg_sys::HeapTuple) -> RowView {
         RowView { tuple }
     }
     /// Change the payload of a copied row; its length stays.
     ///
     /// # Safety
     /// The tuple is the caller's own.
-    pub(super) unsafe fn overwrite(&self, data: &[u8]) {
+    pub(crate) unsafe fn overwrite(&self, data: &[u8]) {
         let mine = self.data();
         let len = mine.len().min(data.len());
         std::ptr::copy_nonoverlapping(data.as_ptr(), mine.as_ptr().cast_mut(), len);

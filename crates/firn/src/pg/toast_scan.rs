@@ -5,7 +5,7 @@ use super::snapshot::Snap;
 use super::survey::key_of_entry;
 use super::toast::{raw_tid, tid_of, ChunkKey, ChunkRow, RowView, Toast};
 use super::{error, ext, Kind};
-use crate::directory::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
+use firn_format::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ impl Toast {
         })
     }
 
-    pub(super) fn raise_damaged_key(&self, key: ChunkKey, row: &RowView) -> ! {
+    pub(crate) fn raise_damaged_key(&self, key: ChunkKey, row: &RowView) -> ! {
         let (own, Tid { block, offset }) = (row.key(), row.place());
         error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", self.rel().oid()))
             .detail(format!(
@@ -140,7 +140,7 @@ impl Toast {
 
     /// Rows of ours but chunks, living or dead, that the index leads to by other keys than they have, and these keys. (A stripe whose chunk
     /// is not found says so to whoever reads it; to look at them all is to read them all.) Some, when there are many.
-    pub(super) fn misplaced(&self) -> HashMap<Tid, ChunkKey> {
+    pub(crate) fn misplaced(&self) -> HashMap<Tid, ChunkKey> {
         let mut found = HashMap::new();
         for (low, high) in [(0, CHUNKS - 1), (TOMBSTONES, LAST)] {
             // SAFETY: as `scan_damaged`; this scan keeps hold of the entry while it looks at the row.
@@ -294,7 +294,7 @@ fn may_change(id: u32, snap: Snap) -> bool {
     is_overwritten(id) && snap.kind() != super::SnapKind::Mvcc
 }
 
-pub(super) unsafe fn fill_keys(
+pub(crate) unsafe fn fill_keys(
     keys: &mut [pg_sys::ScanKeyData; 3],
     id: u32,
     low: i32,
@@ -334,6 +334,6 @@ unsafe fn id_keys(low: u32, high: u32) -> [pg_sys::ScanKeyData; 2] {
     keys
 }
 
-pub(super) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
+pub(crate) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
     ext::guarded(|| ext::direct::ExecClearTuple(slot))
 }

@@ -5,8 +5,8 @@
 //! The mark is a bit of the slot that PostgreSQL does not use and clears when it makes a slot, so an
 //! address that is remembered here from a query that has ended is never taken for a new slot's.
 
-use super::customscan::{columns_of, table_columns};
 use super::ext::callback;
+use super::nodes::{columns_of, table_columns};
 use super::slot::Slot;
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ struct Scan(*mut pg_sys::ScanState);
 ///
 /// # Safety
 /// A planstate node of a query that has been started.
-pub(super) unsafe fn note(state: *mut pg_sys::PlanState) {
+pub(crate) unsafe fn note(state: *mut pg_sys::PlanState) {
     use pg_sys::NodeTag as T;
     let scan = state as *mut pg_sys::ScanState;
     let slot = match (*state).type_ {

@@ -233,13 +233,13 @@ pub fn accept_store(args: Args) -> Out {
         }
         Some(_) => (),
     }
-    Out::Text(crate::tier::accept(&server, catalog::current_role()))
+    Out::Text(crate::stores::accept(&server, catalog::current_role()))
 }
 
 /// The foreign data wrapper's option validator.
 pub fn validate_options(args: Args) -> Out {
     let catalog_of = args.oid(1).unwrap_or(0);
-    crate::tier::validate(&args.options(0), catalog_of == catalog::USER_MAPPINGS);
+    crate::stores::validate(&args.options(0), catalog_of == catalog::USER_MAPPINGS);
     Out::Void
 }
 

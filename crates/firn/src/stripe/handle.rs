@@ -213,7 +213,7 @@ impl StripeHandle {
             }
             Location::Object { server, key } => {
                 let store = (server.as_str(), self.owner);
-                crate::tier::read_object(store, key, self.entry.bytes, offset, len, out)
+                crate::stores::read_object(store, key, self.entry.bytes, offset, len, out)
             }
         }
     }

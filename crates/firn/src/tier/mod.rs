@@ -4,7 +4,5 @@
 
 mod intents;
 mod offload;
-mod stores;
 
 pub use offload::{load_table, offload_table, read_stripe, unneeded};
-pub use stores::{accept, read_object, read_whole, validate};

@@ -1,13 +1,13 @@
 //! Offload and load: the steps of `firn_lake::plan`, carried out on one table.
 
 use super::intents::{self, Noted};
-use super::stores::{self, call, cancelled, raise, Open};
 use crate::directory::{allocation, Directory, Found};
 use crate::mover::Part;
 use crate::pg::snapshot::Registered;
 use crate::pg::{
     catalog, error, guc, lock, xact, Count, Kind, LockMode, Phase, Progress, Rel, Snap,
 };
+use crate::stores::{self, call, cancelled, raise, Open};
 use crate::stripe::handle_for;
 use bytes::Bytes;
 use firn_format::{DirectoryEntry, Location, Tid, VIRTUAL_BASE};

@@ -59,7 +59,7 @@ pub fn flush_table(table: Rel) {
 
 /// Write everything the current subtransaction has pending: before it is merged into its parent, before
 /// the transaction commits.
-pub(super) fn flush_subtransaction() {
+pub fn flush_subtransaction() {
     flush_where(|_, _| true);
 }
 

@@ -423,7 +423,7 @@ pub(super) fn forget_from(cid: u32) {
 }
 
 /// A subtransaction is undone: its rows never were.
-pub(super) fn discard_subtransaction(sub: u32) {
+pub fn discard_subtransaction(sub: u32) {
     // Subtransaction ids grow: those opened inside this one have greater ids.
     discard(|_, owner| owner.sub >= sub);
 }
@@ -434,6 +434,6 @@ pub(crate) fn discard_table(table: Rel) {
 }
 
 /// The transaction is over.
-pub(super) fn discard_all() {
+pub fn discard_all() {
     STATE.with_borrow_mut(|state| *state = State::default());
 }

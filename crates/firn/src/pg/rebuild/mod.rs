@@ -8,7 +8,7 @@
 
 mod wait;
 
-use super::tableam_ddl::index_oids;
+use super::rel::index_oids;
 use super::{catalog, guc, lock, wal, xact, LockMode, OpenRel, Snap};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};

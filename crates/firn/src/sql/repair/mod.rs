@@ -5,7 +5,7 @@ mod plan;
 use crate::pg::rebuild;
 use crate::pg::snapshot::Registered;
 use crate::pg::survey::delete_row;
-use crate::pg::{alter, catalog, lock, tableam_ddl, xact, LockMode, OpenRel, Progress, Rel};
+use crate::pg::{catalog, lock, own_toast, xact, LockMode, OpenRel, Progress, Rel};
 use crate::sql::verify::{self, survey};
 use plan::{Facts, Step, Wasted};
 
@@ -90,9 +90,9 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
 
 fn carry_out(oid: u32, step: &Step) {
     match step {
-        Step::CreateToast => alter::create_toast(oid),
+        Step::CreateToast => own_toast::create_toast(oid),
         Step::DropIndex { oid, .. } | Step::DropLeftOver { oid, .. } => catalog::drop_index(*oid),
-        Step::RebuildIndex { oid, .. } => tableam_ddl::rebuild_index(*oid),
+        Step::RebuildIndex { oid, .. } => catalog::rebuild_index(*oid),
         Step::Remove(Wasted { class, waste, .. }) => {
             let table = OpenRel::open(oid, LockMode::AccessExclusive);
             let Some(toast) = table.rel().toast_oid() else { return };

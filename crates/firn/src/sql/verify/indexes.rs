@@ -5,7 +5,7 @@ use super::survey::Survey;
 use super::{gather, Report};
 use crate::directory::{allocation, tombstones, Directory};
 use crate::pg::index::{entries_of, index_kind};
-use crate::pg::tableam_ddl::index_oids;
+use crate::pg::rel::index_oids;
 use crate::pg::{xact, Count, LockMode, OpenRel, Progress, Rel, Snap};
 use firn_format::{DeleteVector, Tid, VIRTUAL_BASE};
 

@@ -8,7 +8,7 @@ mod stripes;
 pub mod survey;
 
 use crate::directory::{Directory, Found};
-use crate::pg::alter::lacks_toast;
+use crate::pg::own_toast::lacks_toast;
 use crate::pg::snapshot::Registered;
 use crate::pg::{attempt, lock, xact, Count, LockMode, OpenRel, Phase, Progress, Rel};
 use firn_format::Location;

@@ -31,7 +31,7 @@ fn check_stripe(table: Rel, directory: &Directory, found: &Found, name: &str, re
             handle.try_read(&directory.toast, 0, entry.bytes as usize, &mut bytes)
         }
         Location::Object { server, key } => {
-            bytes = crate::tier::read_whole((server, table.owner()), key, entry.bytes);
+            bytes = crate::stores::read_whole((server, table.owner()), key, entry.bytes);
             true
         }
     };

@@ -1,0 +1,287 @@
+//! What reading rows of stripes costs, for the planner. PostgreSQL prices an index path as if each row lay in a page of the
+//! table's and were there to be had once that page is: here a page of each column that is wanted has to be decoded, unless it
+//! was lately. So what that costs is added to the paths that PostgreSQL has made, and its own scans are offered again, as it may
+//! have dropped them for paths that had no price yet.
+//!
+//! Units are the planner's own, in which the processing of a row costs `cpu_tuple_cost`; the constants were measured in those
+//! (decision 0022).
+
+use super::{columns_of, list_items, table_columns};
+use crate::directory::counts::StripeTotals;
+use crate::pg::ext::guarded;
+use crate::pg::{guc, Rel};
+use pgrx::pg_sys;
+
+/// Bytes of decoded values that cost as much as a hundred rows of a heap.
+const BYTES_OF_UNIT: f64 = 8_192.0;
+/// Rows in a page of values of fixed width.
+const PAGE_ROWS: f64 = 2_048.0;
+/// Bytes in a page of others.
+const TEXT_PAGE: f64 = 16_384.0;
+
+/// A column, as far as prices go.
+struct ColumnPrice {
+    /// Rows in a page, and its size when it is decoded.
+    page_rows: f64,
+    page_bytes: f64,
+    /// Work for each value, in operators.
+    operators: f64,
+}
+
+/// What of a table's stripes is read how.
+pub(super) struct Prices {
+    stripe_rows: f64,
+    /// Of the table's rows, those in stripes.
+    share: f64,
+    /// By the table's columns; dropped ones are free.
+    columns: Vec<Option<ColumnPrice>>,
+    /// Those that the query asks for.
+    wanted: Vec<usize>,
+}
+
+impl Prices {
+    pub(super) unsafe fn of(
+        rel: *mut pg_sys::RelOptInfo,
+        table: Rel,
+        totals: &StripeTotals,
+    ) -> Prices {
+        let exprs = (*(*rel).reltarget).exprs;
+        let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
+        let attributes = table.attributes();
+        let price = |i: usize| {
+            let attribute = &attributes[i];
+            let noted = *(*rel).attr_widths.offset(i as isize + 1 - (*rel).min_attr as isize);
+            let (page_rows, width, operators) = match (attribute.by_value, attribute.length) {
+                (true, _) => (PAGE_ROWS, 8.0, 1.0),
+                // Numerics are kept as integers where they are short.
+                (_, length) if length > 0 => (PAGE_ROWS, f64::from(length), 2.0),
+                _ => {
+                    let width = if noted > 0 { f64::from(noted) } else { 32.0 };
+                    ((TEXT_PAGE / width).clamp(1.0, PAGE_ROWS), width + 4.0, 2.0)
+                }
+            };
+            ColumnPrice { page_rows, page_bytes: page_rows * width, operators }
+        };
+        let columns = attributes.len();
+        let stripe_rows = totals.rows.min((*rel).tuples);
+        Prices {
+            stripe_rows,
+            share: stripe_rows / (*rel).tuples.max(1.0),
+            columns: (0..columns).map(|i| (!attributes[i].dropped).then(|| price(i))).collect(),
+            wanted: table_columns(&numbers, columns),
+        }
+    }
+
+    /// The values of all stripe rows, wanted columns only.
+    pub(super) fn values(&self) -> f64 {
+        self.stripe_rows * operators(self.of_columns(&self.wanted))
+    }
+
+    /// Those of all columns, as PostgreSQL's own scan of the table reads them.
+    fn all_values(&self) -> f64 {
+        self.stripe_rows * operators(self.columns.iter().flatten())
+    }
+
+    fn of_columns<'a>(&'a self, numbers: &'a [usize]) -> impl Iterator<Item = &'a ColumnPrice> {
+        numbers.iter().filter_map(|i| self.columns.get(*i)?.as_ref())
+    }
+
+    /// Fetching these columns of `tuples` rows by index in each of `loops` scans, beyond what heap rows cost, a loop. `order` is how
+    /// well the index follows the rows' order, squared; `sorted` that a scan comes to each page once.
+    fn fetches(&self, wanted: &[usize], tuples: f64, loops: f64, order: f64, sorted: bool) -> f64 {
+        let tuples = tuples * self.share;
+        if tuples <= 0.0 {
+            return 0.0;
+        }
+        let wanted = || self.of_columns(wanted);
+        let all: f64 = wanted().map(|c| self.pages(c) * c.page_bytes).sum();
+        let kept = (guc::page_cache() as f64 / all.max(1.0)).min(1.0);
+        let mut cost = tuples * (unsafe { pg_sys::cpu_tuple_cost } * 2.0 + operators(wanted()));
+        for column in wanted() {
+            let pages = self.pages(column);
+            let near = (tuples / column.page_rows).ceil().max(1.0);
+            // A scan in the order of pages decodes each once.
+            let far = if sorted { distinct(tuples, pages) } else { tuples };
+            let cached = (pages * kept).max(1.0);
+            let apart = decoded(far * loops, pages, cached);
+            let along = decoded(near * loops, pages, cached);
+            let decodes = (apart + order * (along - apart)) / loops;
+            cost += decodes * unit() * column.page_bytes / BYTES_OF_UNIT;
+        }
+        cost
+    }
+
+    fn pages(&self, column: &ColumnPrice) -> f64 {
+        (self.stripe_rows / column.page_rows).ceil().max(1.0)
+    }
+}
+
+/// A hundred rows of a heap.
+fn unit() -> f64 {
+    // SAFETY: a setting.
+    unsafe { pg_sys::cpu_tuple_cost * 100.0 }
+}
+
+fn operators<'a>(columns: impl Iterator<Item = &'a ColumnPrice>) -> f64 {
+    // SAFETY: a setting.
+    columns.map(|c| c.operators).sum::<f64>() * unsafe { pg_sys::cpu_operator_cost }
+}
+
+/// Pages that so many rows, anywhere among them, lie in.
+fn distinct(rows: f64, pages: f64) -> f64 {
+    (2.0 * pages * rows / (2.0 * pages + rows)).min(pages)
+}
+
+/// Pages that are decoded when pages are asked for so often, at random, and so many are kept: the approximation of Mackert and
+/// Lohman (ACM TODS 14, 1989) that PostgreSQL uses for its buffers.
+fn decoded(asked: f64, pages: f64, kept: f64) -> f64 {
+    if kept >= pages {
+        return distinct(asked, pages);
+    }
+    let full = 2.0 * pages * kept / (2.0 * pages - kept);
+    if asked <= full {
+        return distinct(asked, pages);
+    }
+    kept + (asked - full) * (pages - kept) / pages
+}
+
+/// Add to the paths of a firn table what reading stripes costs.
+pub(super) unsafe fn reprice(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    prices: &Prices,
+) {
+    for path in list_items::<pg_sys::Path>((*rel).pathlist) {
+        add(root, rel, path, prices);
+    }
+    for path in list_items::<pg_sys::Path>((*rel).partial_pathlist) {
+        add(root, rel, path, prices);
+    }
+    // add_path() keeps them in order of their costs, and relies on it.
+    sort((*rel).pathlist);
+    sort((*rel).partial_pathlist);
+    // PostgreSQL may have dropped its own scans for paths that were cheaper then.
+    let path = pg_sys::create_seqscan_path(root, rel, (*rel).lateral_relids, 0);
+    add(root, rel, path, prices);
+    pg_sys::add_path(rel, path);
+    if !(*rel).consider_parallel || !(*rel).lateral_relids.is_null() {
+        return;
+    }
+    let most = pg_sys::max_parallel_workers_per_gather;
+    let workers = pg_sys::compute_parallel_worker(rel, f64::from((*rel).pages), -1.0, most);
+    if workers > 0 {
+        let path = pg_sys::create_seqscan_path(root, rel, std::ptr::null_mut(), workers);
+        add(root, rel, path, prices);
+        pg_sys::add_partial_path(rel, path);
+    }
+}
+
+unsafe fn sort(list: *mut pg_sys::List) {
+    let mut paths = list_items::<pg_sys::Path>(list);
+    paths.sort_by(|a, b| (**a).total_cost.total_cmp(&(**b).total_cost));
+    for (i, path) in paths.into_iter().enumerate() {
+        (*(*list).elements.add(i)).ptr_value = path.cast();
+    }
+}
+
+unsafe fn add(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    path: *mut pg_sys::Path,
+    prices: &Prices,
+) {
+    use pg_sys::NodeTag as T;
+    let loops = loops(root, path);
+    let extra = match ((*path).type_, (*path).pathtype) {
+        // It asks whether rows are visible, and reads no column.
+        (T::T_IndexPath, T::T_IndexOnlyScan) => {
+            let index = path as *mut pg_sys::IndexPath;
+            (*index).indexselectivity * (*rel).tuples * prices.share * pg_sys::cpu_tuple_cost * 2.0
+        }
+        (T::T_IndexPath, _) => {
+            let index = path as *mut pg_sys::IndexPath;
+            let tuples = ((*index).indexselectivity * (*rel).tuples).max(1.0);
+            let wanted = fetched(rel, index, prices);
+            prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
+        }
+        (T::T_BitmapHeapPath, _) => {
+            let (mut cost, mut selectivity) = (0.0, 0.0);
+            let bitmap = path as *mut pg_sys::BitmapHeapPath;
+            pg_sys::cost_bitmap_tree_node((*bitmap).bitmapqual, &mut cost, &mut selectivity);
+            let tuples = (selectivity * (*rel).tuples).max(1.0);
+            prices.fetches(&prices.wanted, tuples, loops, 0.0, true)
+        }
+        (_, T::T_SeqScan) => prices.all_values(),
+        _ => return,
+    };
+    let workers = f64::from((*path).parallel_workers).max(1.0);
+    (*path).total_cost += extra / workers;
+}
+
+/// The columns that a plain index scan fetches: what a B-tree has found is not checked again, so what is asked for only by
+/// conditions of its own is not among them (`wanted.rs`).
+unsafe fn fetched(
+    rel: *mut pg_sys::RelOptInfo,
+    path: *mut pg_sys::IndexPath,
+    prices: &Prices,
+) -> Vec<usize> {
+    let index = (*path).indexinfo;
+    if (*index).relam != pg_sys::BTREE_AM_OID {
+        return prices.wanted.clone();
+    }
+    let mut nodes: Vec<*mut pg_sys::Node> = vec![(*(*rel).reltarget).exprs.cast()];
+    for condition in list_items::<pg_sys::RestrictInfo>((*index).indrestrictinfo) {
+        if !pg_sys::is_redundant_with_indexclauses(condition, (*path).indexclauses) {
+            nodes.push((*condition).clause.cast());
+        }
+    }
+    let numbers = columns_of(&nodes, std::ptr::null_mut(), (*rel).relid);
+    table_columns(&numbers, prices.columns.len())
+}
+
+/// How often a path is run: as often as the smallest of the relations that it depends on has rows.
+unsafe fn loops(root: *mut pg_sys::PlannerInfo, path: *mut pg_sys::Path) -> f64 {
+    let info = (*path).param_info;
+    if info.is_null() {
+        return 1.0;
+    }
+    let mut least = f64::MAX;
+    let mut relid = -1;
+    loop {
+        relid = pg_sys::bms_next_member((*info).ppi_req_outer, relid);
+        if relid < 0 {
+            return if least < f64::MAX { least.max(1.0) } else { 1.0 };
+        }
+        if relid < (*root).simple_rel_array_size {
+            let outer = *(*root).simple_rel_array.add(relid as usize);
+            if !outer.is_null() && (*outer).rows > 0.0 {
+                least = least.min((*outer).rows);
+            }
+        }
+    }
+}
+
+type Estimate = unsafe extern "C-unwind" fn(
+    *mut pg_sys::PlannerInfo,
+    *mut pg_sys::IndexPath,
+    f64,
+    *mut f64,
+    *mut f64,
+    *mut f64,
+    *mut f64,
+    *mut f64,
+);
+
+/// The square of the correlation between an index's order and the rows'.
+unsafe fn order(root: *mut pg_sys::PlannerInfo, path: *mut pg_sys::IndexPath, loops: f64) -> f64 {
+    // Declared without its arguments (pathnodes.h).
+    let Some(estimate) = (*(*path).indexinfo).amcostestimate else { return 0.0 };
+    let estimate: Estimate = std::mem::transmute(estimate);
+    // Costs, selectivity, correlation, pages.
+    let mut told = [0.0; 5];
+    let to = &raw mut told as *mut f64;
+    guarded(|| {
+        estimate(root, path, loops, to, to.add(1), to.add(2), to.add(3), to.add(4));
+    });
+    told[3] * told[3]
+}

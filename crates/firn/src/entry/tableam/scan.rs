@@ -1,0 +1,219 @@
+//! Callbacks of scans: row store rows come from heapam's scan (called without a detour), stripe rows
+//! from `am`.
+
+use super::hidden::hidden;
+use super::scandesc::{in_scan, ScanDesc};
+use crate::am::scan::Scan;
+use crate::pg::ext::{callback, guarded};
+use crate::pg::heap::am as heapam;
+use crate::pg::memory::{alloc, slot_for_state};
+use crate::pg::parallel::{claim, ParallelDesc};
+use crate::pg::slot::Slot;
+use crate::pg::snapshot::Snap;
+use crate::pg::toast::tid_of;
+use crate::pg::Rel;
+use firn_format::VIRTUAL_BASE;
+use pgrx::pg_sys;
+use std::sync::atomic::Ordering;
+
+/// heapam's callbacks are all set; calling one cannot fail to find it.
+macro_rules! heap {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        match heapam().$name {
+            Some(f) => f($($arg),*),
+            None => std::process::abort(),
+        }
+    };
+}
+pub(super) use heap;
+
+pub(in crate::entry) unsafe extern "C-unwind" fn begin(
+    rel: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    nkeys: i32,
+    key: *mut pg_sys::ScanKeyData,
+    pscan: pg_sys::ParallelTableScanDesc,
+    flags: u32,
+) -> pg_sys::TableScanDesc {
+    callback(|| {
+        let heap = guarded(|| heap!(scan_begin(rel, snapshot, nkeys, key, pscan, flags)));
+        let desc = alloc::<ScanDesc>();
+        (*desc).heap = *(heap as pg_sys::HeapScanDesc);
+        pg_sys::pfree(heap.cast());
+        (*desc).context = pg_sys::CurrentMemoryContext;
+        (*desc).state = slot_for_state();
+        let shared = (!pscan.is_null()).then_some((pscan as usize, claim as fn(usize) -> u32));
+        *(*desc).state = Some(Scan::new(Rel::of(rel), Snap::of(snapshot), shared));
+        desc as pg_sys::TableScanDesc
+    })
+}
+
+pub(in crate::entry) unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
+    callback(|| ScanDesc::finish(scan));
+    heap!(scan_end(scan))
+}
+
+pub(super) unsafe extern "C-unwind" fn rescan(
+    scan: pg_sys::TableScanDesc,
+    key: *mut pg_sys::ScanKeyData,
+    set_params: bool,
+    allow_strat: bool,
+    allow_sync: bool,
+    allow_pagemode: bool,
+) {
+    callback(|| ScanDesc::scan(scan).reset());
+    heap!(scan_rescan(scan, key, set_params, allow_strat, allow_sync, allow_pagemode))
+}
+
+unsafe fn stripe_row(
+    scan: pg_sys::TableScanDesc,
+    forward: bool,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    ScanDesc::scan(scan).next_in_stripes(forward, ScanDesc::keys(scan), Slot::of(slot))
+}
+
+unsafe fn next(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+    heap_next: unsafe fn(
+        pg_sys::TableScanDesc,
+        pg_sys::ScanDirection::Type,
+        *mut pg_sys::TupleTableSlot,
+    ) -> bool,
+) -> bool {
+    let heap_next = |scan: pg_sys::TableScanDesc, direction, slot| loop {
+        if !heap_next(scan, direction, slot) {
+            return false;
+        }
+        if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+            return true;
+        }
+    };
+    let desc = scan as *mut ScanDesc;
+    let in_stripes = (*(*desc).state).as_ref().is_some_and(|s| s.in_stripes);
+    if direction != pg_sys::ScanDirection::BackwardScanDirection {
+        if !in_stripes && heap_next(scan, direction, slot) {
+            return true;
+        }
+        return in_scan(scan, || stripe_row(scan, true, slot));
+    }
+    if !in_stripes && (*desc).heap.rs_inited {
+        return heap_next(scan, direction, slot);
+    }
+    if in_scan(scan, || stripe_row(scan, false, slot)) {
+        return true;
+    }
+    heap_next(scan, direction, slot)
+}
+
+pub(in crate::entry) unsafe extern "C-unwind" fn getnextslot(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    next(scan, direction, slot, |a, b, c| heap!(scan_getnextslot(a, b, c)))
+}
+
+pub(super) unsafe extern "C-unwind" fn set_tidrange(
+    scan: pg_sys::TableScanDesc,
+    min: pg_sys::ItemPointer,
+    max: pg_sys::ItemPointer,
+) {
+    callback(|| ScanDesc::scan(scan).set_range(tid_of(&*min), tid_of(&*max)));
+    heap!(scan_set_tidrange(scan, min, max))
+}
+
+pub(super) unsafe extern "C-unwind" fn getnextslot_tidrange(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    next(scan, direction, slot, |a, b, c| heap!(scan_getnextslot_tidrange(a, b, c)))
+}
+
+pub(super) unsafe extern "C-unwind" fn parallel_estimate(_rel: pg_sys::Relation) -> usize {
+    std::mem::size_of::<ParallelDesc>().next_multiple_of(8)
+}
+
+pub(super) unsafe extern "C-unwind" fn parallel_initialize(
+    rel: pg_sys::Relation,
+    pscan: pg_sys::ParallelTableScanDesc,
+) -> usize {
+    heap!(parallelscan_initialize(rel, pscan));
+    (*(pscan as *mut ParallelDesc)).next.store(0, Ordering::Relaxed);
+    std::mem::size_of::<ParallelDesc>().next_multiple_of(8)
+}
+
+pub(in crate::entry) unsafe extern "C-unwind" fn parallel_reinitialize(
+    rel: pg_sys::Relation,
+    pscan: pg_sys::ParallelTableScanDesc,
+) {
+    heap!(parallelscan_reinitialize(rel, pscan));
+    (*(pscan as *mut ParallelDesc)).next.store(0, Ordering::Relaxed);
+}
+
+pub(super) unsafe extern "C-unwind" fn bitmap_next_block(
+    scan: pg_sys::TableScanDesc,
+    tbm: *mut pg_sys::TBMIterateResult,
+) -> bool {
+    if (*tbm).blockno < VIRTUAL_BASE {
+        callback(|| ScanDesc::scan(scan).leave_bitmap_block());
+        return heap!(scan_bitmap_next_block(scan, tbm));
+    }
+    callback(|| {
+        let offsets = ((*tbm).ntuples >= 0)
+            .then(|| std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize));
+        ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets)
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn bitmap_next_tuple(
+    scan: pg_sys::TableScanDesc,
+    tbm: *mut pg_sys::TBMIterateResult,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    if (*tbm).blockno < VIRTUAL_BASE {
+        while heap!(scan_bitmap_next_tuple(scan, tbm, slot)) {
+            if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+                return true;
+            }
+        }
+        return false;
+    }
+    in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
+}
+
+pub(super) unsafe extern "C-unwind" fn sample_next_block(
+    scan: pg_sys::TableScanDesc,
+    state: *mut pg_sys::SampleScanState,
+) -> bool {
+    super::sampling::next_block(scan, state)
+}
+
+pub(super) unsafe extern "C-unwind" fn sample_next_tuple(
+    scan: pg_sys::TableScanDesc,
+    state: *mut pg_sys::SampleScanState,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    super::sampling::next_tuple(scan, state, slot)
+}
+
+pub(super) unsafe extern "C-unwind" fn analyze_next_block(
+    scan: pg_sys::TableScanDesc,
+    block: pg_sys::BlockNumber,
+    strategy: pg_sys::BufferAccessStrategy,
+) -> bool {
+    super::sampling::analyze_next_block(scan, block, strategy)
+}
+
+pub(super) unsafe extern "C-unwind" fn analyze_next_tuple(
+    scan: pg_sys::TableScanDesc,
+    oldest_xmin: pg_sys::TransactionId,
+    live: *mut f64,
+    dead: *mut f64,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    super::sampling::analyze_next_tuple(scan, oldest_xmin, live, dead, slot)
+}
