@@ -13,6 +13,8 @@ others() { grep -v '^name' "$1" | grep -qE 'firn-|pgrx'; }
 others crates/format/Cargo.toml && complain "crates/format depends on another layer"
 others crates/lake/Cargo.toml && complain "crates/lake depends on another layer"
 grep -v '^name' crates/cli/Cargo.toml | grep -qE 'firn = |pgrx' && complain "crates/cli depends on the extension"
+# The extension's rooms import downwards only.
+python3 scripts/layers.py || complain "rooms in a circle: see scripts/layers.py"
 # unsafe lives behind the fences: where PostgreSQL is called (pg) and where it calls (entry), as both hand C's pointers over.
 # (crates/faults, for tests only, is made of it: it patches machine code.)
 found=$(git grep -nE '\bunsafe\b *(\{|fn|impl|extern)' -- 'crates/*/src' ':!crates/firn/src/pg' ':!crates/firn/src/entry' ':!crates/cli/src/pg' ':!crates/faults' || true)
