@@ -86,10 +86,11 @@ def functions(file, text):
     found = []
     for m in re.finditer(r"\bfn\s+(\$?\w+)\s*(<[^(]*>)?\s*\(", text):
         close = closing(text, m.end() - 1)
-        rest = re.compile(r"[{;]").search(text, close)
-        if not rest or text[rest.start()] == ";":
+        # The type of an array has a semicolon, too.
+        rest = re.compile(r"(?:[^{;\[]|\[[^\]]*\])*([{;])").match(text, close)
+        if not rest or rest.group(1) == ";":
             continue
-        start = rest.start()
+        start = rest.start(1)
         owner = next((o for a, b, o in reversed(owners) if a < m.start() < b), "")
         line = text.rfind("\n", 0, m.start()) + 1
         before = text[max(0, m.start() - 40):m.start()]

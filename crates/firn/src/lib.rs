@@ -7,6 +7,9 @@
 //! stores), `directory` (what is stored where), `pg` (calls into PostgreSQL).
 //! ARCHITECTURE.md says in which order to read them.
 
+// What an unsafe function does is no safer than what others do: each says why it may.
+#![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+
 mod am;
 mod directory;
 mod entry;

@@ -16,19 +16,22 @@ pub(super) fn install() {
 }
 
 unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, _: *mut core::ffi::c_void) {
-    use pg_sys::XactEvent as E;
-    callback(|| match event {
-        // Before the top transaction commits or is prepared: write what is pending.
-        E::XACT_EVENT_PRE_COMMIT | E::XACT_EVENT_PRE_PREPARE => write::flush_subtransaction(),
-        // It is over, one way or the other.
-        E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => {
-            like::forget();
-            copying::forget();
-            write::discard_all();
-            am::moved::forget();
-        }
-        _ => (),
-    })
+    // SAFETY: PostgreSQL calls it at the ends of transactions, on the main thread.
+    unsafe {
+        use pg_sys::XactEvent as E;
+        callback(|| match event {
+            // Before the top transaction commits or is prepared: write what is pending.
+            E::XACT_EVENT_PRE_COMMIT | E::XACT_EVENT_PRE_PREPARE => write::flush_subtransaction(),
+            // It is over, one way or the other.
+            E::XACT_EVENT_COMMIT | E::XACT_EVENT_ABORT | E::XACT_EVENT_PREPARE => {
+                like::forget();
+                copying::forget();
+                write::discard_all();
+                am::moved::forget();
+            }
+            _ => (),
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn on_subxact(
@@ -37,14 +40,17 @@ unsafe extern "C-unwind" fn on_subxact(
     _parent: pg_sys::SubTransactionId,
     _: *mut core::ffi::c_void,
 ) {
-    use pg_sys::SubXactEvent as E;
-    callback(|| match event {
-        // Before the current subtransaction is merged into its parent.
-        E::SUBXACT_EVENT_PRE_COMMIT_SUB => write::flush_subtransaction(),
-        E::SUBXACT_EVENT_ABORT_SUB => {
-            copying::forget();
-            write::discard_subtransaction(sub)
-        }
-        _ => (),
-    })
+    // SAFETY: PostgreSQL calls it at the ends of subtransactions, on the main thread.
+    unsafe {
+        use pg_sys::SubXactEvent as E;
+        callback(|| match event {
+            // Before the current subtransaction is merged into its parent.
+            E::SUBXACT_EVENT_PRE_COMMIT_SUB => write::flush_subtransaction(),
+            E::SUBXACT_EVENT_ABORT_SUB => {
+                copying::forget();
+                write::discard_subtransaction(sub)
+            }
+            _ => (),
+        })
+    }
 }

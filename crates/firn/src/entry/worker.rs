@@ -18,29 +18,36 @@ const SIGTERM: i32 = 15;
 /// PostgreSQL calls it.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
-    callback(|| {
-        pg_sys::pqsignal(SIGTERM, Some(direct::die));
-        pg_sys::pqsignal(SIGINT, Some(direct::StatementCancelHandler));
-        pg_sys::BackgroundWorkerUnblockSignals();
-        let database = pg_sys::Oid::from(database.value() as u32);
-        // As autovacuum, in databases that nobody may connect to as well.
-        let anywhere = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, anywhere);
-        xact::yield_as_autovacuum();
-        guc::for_maintenance();
-        pg_sys::StartTransactionCommand();
-        if let Some(method) = catalog::access_method() {
-            let mut rounds = crate::mover::Rounds::default();
-            while rounds.are_wanted() && take_turn(method) {
-                rounds.run(&mut || take_turn(method));
-                give_turn_back(method);
-                xact::next();
+    // SAFETY: PostgreSQL calls it once, in a process of its own that is in no transaction yet and has no connection.
+    unsafe {
+        callback(|| {
+            pg_sys::pqsignal(SIGTERM, Some(direct::die));
+            pg_sys::pqsignal(SIGINT, Some(direct::StatementCancelHandler));
+            pg_sys::BackgroundWorkerUnblockSignals();
+            let database = pg_sys::Oid::from(database.value() as u32);
+            // As autovacuum, in databases that nobody may connect to as well.
+            let anywhere = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+            pg_sys::BackgroundWorkerInitializeConnectionByOid(
+                database,
+                pg_sys::InvalidOid,
+                anywhere,
+            );
+            xact::yield_as_autovacuum();
+            guc::for_maintenance();
+            pg_sys::StartTransactionCommand();
+            if let Some(method) = catalog::access_method() {
+                let mut rounds = crate::mover::Rounds::default();
+                while rounds.are_wanted() && take_turn(method) {
+                    rounds.run(&mut || take_turn(method));
+                    give_turn_back(method);
+                    xact::next();
+                }
             }
-        }
-        pg_sys::CommitTransactionCommand();
-        // The end of a process that is in no transaction leaves locks of the session to whoever gets its place.
-        pg_sys::LockReleaseAll(1, true);
-    })
+            pg_sys::CommitTransactionCommand();
+            // The end of a process that is in no transaction leaves locks of the session to whoever gets its place.
+            pg_sys::LockReleaseAll(1, true);
+        })
+    }
 }
 
 /// Whoever drops the access method waits for this lock, and cancels us.

@@ -41,12 +41,16 @@ pub fn unheld(rel: Rel, block: u32) -> Vec<(u16, ChunkKey)> {
 /// # Safety
 /// A tuple under its page's lock.
 unsafe fn unheld_anchor(tuple: &mut pg_sys::HeapTupleData) -> Option<ChunkKey> {
-    let view = RowView::of(tuple);
-    let key = view.key();
-    let is_anchor = is_anchor(key.id, view.data());
-    // One that is not frozen belongs to a transaction (see `frozen.rs`), or is removed already.
-    let free = view.xmin() == super::toast::FROZEN_XID && rowlock::members(tuple.t_data).is_empty();
-    (is_anchor && free).then_some(key)
+    // SAFETY: a whole tuple under its page's lock, as the caller promises.
+    unsafe {
+        let view = RowView::of(tuple);
+        let key = view.key();
+        let is_anchor = is_anchor(key.id, view.data());
+        // One that is not frozen belongs to a transaction (see `frozen.rs`), or is removed already.
+        let free =
+            view.xmin() == super::toast::FROZEN_XID && rowlock::members(tuple.t_data).is_empty();
+        (is_anchor && free).then_some(key)
+    }
 }
 
 /// Remove the anchors at `offsets` of a page, as far as nobody holds them now. The caller has the short locks of

@@ -173,17 +173,21 @@ pub struct Server {
 }
 
 pub(super) unsafe fn options_of(list: *mut pg_sys::List) -> Vec<(String, String)> {
-    if list.is_null() {
-        return Vec::new();
+    // SAFETY: a list of options is one of DefElem with a name and a text each.
+    unsafe {
+        if list.is_null() {
+            return Vec::new();
+        }
+        (0..(*list).length as usize)
+            .map(|i| {
+                let def = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::DefElem;
+                let name = CStr::from_ptr((*def).defname).to_string_lossy().into_owned();
+                let value =
+                    CStr::from_ptr(pg_sys::defGetString(def)).to_string_lossy().into_owned();
+                (name, value)
+            })
+            .collect()
     }
-    (0..(*list).length as usize)
-        .map(|i| {
-            let def = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::DefElem;
-            let name = CStr::from_ptr((*def).defname).to_string_lossy().into_owned();
-            let value = CStr::from_ptr(pg_sys::defGetString(def)).to_string_lossy().into_owned();
-            (name, value)
-        })
-        .collect()
 }
 
 /// Look a server up by name; secrets are those of `role` (a table's owner).

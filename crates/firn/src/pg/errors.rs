@@ -53,62 +53,68 @@ mod raw {
 /// To be called where PostgreSQL called us, on the main thread, by a frame that owns nothing.
 #[inline]
 pub unsafe fn callback<R: Copy>(body: impl FnOnce() -> R) -> R {
-    let mut node = pg_sys::ErrorContextCallback {
-        previous: pg_sys::error_context_stack,
-        callback: Some(keep),
-        arg: ptr::null_mut(),
-    };
-    let outer = INNERMOST;
-    let place = &raw mut node;
-    (*place).arg = place.cast();
-    pg_sys::error_context_stack = place;
-    INNERMOST = place;
-    let result = catch_unwind(AssertUnwindSafe(body));
-    // The body's calls into PostgreSQL have put the list back, also where they failed.
-    pg_sys::error_context_stack = (*place).previous;
-    INNERMOST = outer;
-    match result {
-        Ok(value) => value,
-        Err(panic) => raise(panic),
+    // SAFETY: the entry in PostgreSQL's list is taken out before this frame ends: `body` unwinds to here or returns, and what it calls has put the list back.
+    unsafe {
+        let mut node = pg_sys::ErrorContextCallback {
+            previous: pg_sys::error_context_stack,
+            callback: Some(keep),
+            arg: ptr::null_mut(),
+        };
+        let outer = INNERMOST;
+        let place = &raw mut node;
+        (*place).arg = place.cast();
+        pg_sys::error_context_stack = place;
+        INNERMOST = place;
+        let result = catch_unwind(AssertUnwindSafe(body));
+        // The body's calls into PostgreSQL have put the list back, also where they failed.
+        pg_sys::error_context_stack = (*place).previous;
+        INNERMOST = outer;
+        match result {
+            Ok(value) => value,
+            Err(panic) => raise(panic),
+        }
     }
 }
 
 /// Called by PostgreSQL when a message or an error is being raised inside the callback `node`.
 unsafe extern "C-unwind" fn keep(node: *mut c_void) {
-    // Outer callbacks see the error when the inner one has raised it again. A copy of an error about
-    // memory would need memory, and in a critical section none may be taken.
-    if node != INNERMOST.cast()
-        || pg_sys::CritSectionCount > 0
-        || raw::geterrcode() == OUT_OF_MEMORY
-    {
-        return;
-    }
-    let all = &raw mut KEPT;
-    let kept = &mut *all;
-    let place = &mut kept[kept.len() - 1];
-    place.error = ptr::null_mut();
-    if place.memory.is_null() {
-        place.memory = raw::AllocSetContextCreateInternal(
-            pg_sys::TopMemoryContext,
-            c"firn errors".as_ptr(),
-            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
-            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
-            pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
-        );
-    } else {
-        raw::MemoryContextReset(place.memory);
-    }
-    let before = pg_sys::CurrentMemoryContext;
-    pg_sys::CurrentMemoryContext = place.memory;
-    let error = raw::CopyErrorData();
-    pg_sys::CurrentMemoryContext = before;
-    if (*error).elevel == pgrx::PgLogLevel::ERROR as c_int {
-        // They may be PostgreSQL's constants or go with the memory of this copy or of the original.
-        (*error).filename = lasting((*error).filename);
-        (*error).funcname = lasting((*error).funcname);
-        (*error).domain = lasting((*error).domain);
-        place.error = error;
-        kept.rotate_right(1);
+    // SAFETY: only the callback that runs now copies the error at hand, into memory of its own; the main thread alone comes here.
+    unsafe {
+        // Outer callbacks see the error when the inner one has raised it again. A copy of an error about
+        // memory would need memory, and in a critical section none may be taken.
+        if node != INNERMOST.cast()
+            || pg_sys::CritSectionCount > 0
+            || raw::geterrcode() == OUT_OF_MEMORY
+        {
+            return;
+        }
+        let all = &raw mut KEPT;
+        let kept = &mut *all;
+        let place = &mut kept[kept.len() - 1];
+        place.error = ptr::null_mut();
+        if place.memory.is_null() {
+            place.memory = raw::AllocSetContextCreateInternal(
+                pg_sys::TopMemoryContext,
+                c"firn errors".as_ptr(),
+                pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+                pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+                pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
+            );
+        } else {
+            raw::MemoryContextReset(place.memory);
+        }
+        let before = pg_sys::CurrentMemoryContext;
+        pg_sys::CurrentMemoryContext = place.memory;
+        let error = raw::CopyErrorData();
+        pg_sys::CurrentMemoryContext = before;
+        if (*error).elevel == pgrx::PgLogLevel::ERROR as c_int {
+            // They may be PostgreSQL's constants or go with the memory of this copy or of the original.
+            (*error).filename = lasting((*error).filename);
+            (*error).funcname = lasting((*error).funcname);
+            (*error).domain = lasting((*error).domain);
+            place.error = error;
+            kept.rotate_right(1);
+        }
     }
 }
 
@@ -116,34 +122,41 @@ const OUT_OF_MEMORY: c_int = pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_in
 
 /// The same text in memory that is never freed: there are only as many as source files and functions.
 unsafe fn lasting(text: *const c_char) -> *const c_char {
-    static mut KNOWN: BTreeSet<CString> = BTreeSet::new();
-    if text.is_null() {
-        return text;
+    // SAFETY: a C string, or null; the set is used by the main thread only, and never gives anything up.
+    unsafe {
+        static mut KNOWN: BTreeSet<CString> = BTreeSet::new();
+        if text.is_null() {
+            return text;
+        }
+        let all = &raw mut KNOWN;
+        let known = &mut *all;
+        let text = CStr::from_ptr(text);
+        if !known.contains(text) {
+            known.insert(text.to_owned());
+        }
+        known.get(text).map_or(ptr::null(), |t| t.as_ptr())
     }
-    let all = &raw mut KNOWN;
-    let known = &mut *all;
-    let text = CStr::from_ptr(text);
-    if !known.contains(text) {
-        known.insert(text.to_owned());
-    }
-    known.get(text).map_or(ptr::null(), |t| t.as_ptr())
 }
 
 /// Raise what ended a callback's body.
 #[cold]
 unsafe fn raise(panic: Box<dyn Any + Send>) -> ! {
-    if let Some(CaughtError::PostgresError(report)) = panic.downcast_ref() {
-        let kept = KEPT;
-        if let Some(kept) = kept.iter().find(|k| !k.error.is_null() && is_of(&*k.error, report)) {
-            drop(panic);
-            raw::ThrowErrorData(kept.error)
+    // SAFETY: copies and texts lie in memory that outlives this frame, which owns nothing any more when the error passes.
+    unsafe {
+        if let Some(CaughtError::PostgresError(report)) = panic.downcast_ref() {
+            let kept = KEPT;
+            if let Some(kept) = kept.iter().find(|k| !k.error.is_null() && is_of(&*k.error, report))
+            {
+                drop(panic);
+                raw::ThrowErrorData(kept.error)
+            }
         }
+        // pgrx's own report takes memory by guarded calls. A panic of theirs would have nobody to catch it here, and an error about
+        // memory is when they fail. What PostgreSQL copies itself passes through here as any of its errors does.
+        let told = &raw mut TOLD;
+        let mut error = (*told).insert(Told::by(panic)).as_error();
+        raw::ThrowErrorData(&raw mut error)
     }
-    // pgrx's own report takes memory by guarded calls. A panic of theirs would have nobody to catch it here, and an error about
-    // memory is when they fail. What PostgreSQL copies itself passes through here as any of its errors does.
-    let told = &raw mut TOLD;
-    let mut error = (*told).insert(Told::by(panic)).as_error();
-    raw::ThrowErrorData(&raw mut error)
 }
 
 /// What was raised last by a callback that had no copy of it. It stays here, as nothing that is thrown may own memory.
@@ -188,17 +201,20 @@ impl Told {
 
     /// For PostgreSQL to copy; file and function it only points to.
     unsafe fn as_error(&self) -> pg_sys::ErrorData {
-        let pointer = |t: &Option<CString>| t.as_ref().map_or(ptr::null(), |t| t.as_ptr());
-        pg_sys::ErrorData {
-            elevel: self.level,
-            sqlerrcode: self.code,
-            message: self.message.as_ptr().cast_mut(),
-            detail: pointer(&self.detail).cast_mut(),
-            hint: pointer(&self.hint).cast_mut(),
-            filename: lasting(self.file.as_ptr()),
-            lineno: self.line as c_int,
-            funcname: lasting(pointer(&self.function)),
-            ..std::mem::zeroed()
+        // SAFETY: a plain struct, for which all zeros is an empty error; its texts live as long as `self`, or for ever.
+        unsafe {
+            let pointer = |t: &Option<CString>| t.as_ref().map_or(ptr::null(), |t| t.as_ptr());
+            pg_sys::ErrorData {
+                elevel: self.level,
+                sqlerrcode: self.code,
+                message: self.message.as_ptr().cast_mut(),
+                detail: pointer(&self.detail).cast_mut(),
+                hint: pointer(&self.hint).cast_mut(),
+                filename: lasting(self.file.as_ptr()),
+                lineno: self.line as c_int,
+                funcname: lasting(pointer(&self.function)),
+                ..std::mem::zeroed()
+            }
         }
     }
 }
@@ -210,13 +226,16 @@ fn text(t: &str) -> CString {
 
 /// `report` was made of `error`, and not of one raised before it or raised again.
 unsafe fn is_of(error: &pg_sys::ErrorData, report: &ErrorReportWithLevel) -> bool {
-    let same = |text: *const c_char, other: Option<&str>| match other {
-        None => text.is_null(),
-        Some(other) => !text.is_null() && CStr::from_ptr(text).to_string_lossy() == other,
-    };
-    same(error.message, Some(report.message()))
-        && same(error.detail, report.detail())
-        && same(error.hint, report.hint())
-        && same(error.filename, Some(report.file()))
-        && error.lineno as u32 == report.line_number()
+    // SAFETY: the texts of a kept error are C strings, or null.
+    unsafe {
+        let same = |text: *const c_char, other: Option<&str>| match other {
+            None => text.is_null(),
+            Some(other) => !text.is_null() && CStr::from_ptr(text).to_string_lossy() == other,
+        };
+        same(error.message, Some(report.message()))
+            && same(error.detail, report.detail())
+            && same(error.hint, report.hint())
+            && same(error.filename, Some(report.file()))
+            && error.lineno as u32 == report.line_number()
+    }
 }

@@ -22,7 +22,8 @@ macro_rules! postgres_functions {
             /// As for any call into PostgreSQL: main thread, valid arguments.
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name($($arg: $type),*) $(-> $ret)? {
-                guarded(|| raw::$name($($arg),*))
+                // SAFETY: the caller promises PostgreSQL what it asks of its callers; all arguments are Copy.
+                unsafe { guarded(|| raw::$name($($arg),*)) }
             }
         )*
     };
@@ -141,14 +142,17 @@ pub struct PgStatSharedTable {
 /// PostgreSQL.
 #[inline]
 pub unsafe fn guarded<T: Copy>(f: impl FnOnce() -> T + Copy) -> T {
-    let context = pg_sys::CurrentMemoryContext;
-    // The boundary puts back PostgreSQL's lists of handlers and of error contexts on both ways out.
-    match pg_sys::ffi::pg_guard_ffi_boundary(|| catch_unwind(AssertUnwindSafe(f))) {
-        Ok(value) => value,
-        Err(panic) => {
-            // As after an error of PostgreSQL's.
-            pg_sys::CurrentMemoryContext = context;
-            resume_unwind(panic)
+    // SAFETY: the closure and its result are Copy, so an error that passes over them drops nothing; the context is one that outlives the call.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        // The boundary puts back PostgreSQL's lists of handlers and of error contexts on both ways out.
+        match pg_sys::ffi::pg_guard_ffi_boundary(|| catch_unwind(AssertUnwindSafe(f))) {
+            Ok(value) => value,
+            Err(panic) => {
+                // As after an error of PostgreSQL's.
+                pg_sys::CurrentMemoryContext = context;
+                resume_unwind(panic)
+            }
         }
     }
 }
@@ -160,14 +164,17 @@ pub use super::errors::callback;
 /// # Safety
 /// `header` is a live heap tuple header.
 pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::TransactionId {
-    let mask = u32::from((*header).t_infomask);
-    let multi_update = mask & pg_sys::HEAP_XMAX_INVALID == 0
-        && mask & pg_sys::HEAP_XMAX_IS_MULTI != 0
-        && mask & pg_sys::HEAP_XMAX_LOCK_ONLY == 0;
-    if multi_update {
-        return pg_sys::HeapTupleGetUpdateXid(header);
+    // SAFETY: a live header, as the caller promises, of whose fields any is valid.
+    unsafe {
+        let mask = u32::from((*header).t_infomask);
+        let multi_update = mask & pg_sys::HEAP_XMAX_INVALID == 0
+            && mask & pg_sys::HEAP_XMAX_IS_MULTI != 0
+            && mask & pg_sys::HEAP_XMAX_LOCK_ONLY == 0;
+        if multi_update {
+            return pg_sys::HeapTupleGetUpdateXid(header);
+        }
+        (*header).t_choice.t_heap.t_xmax
     }
-    (*header).t_choice.t_heap.t_xmax
 }
 
 /// A tuple has a heap-only successor, of an update that counts (PostgreSQL's HeapTupleHeaderIsHotUpdated).
@@ -175,10 +182,13 @@ pub unsafe fn update_xid(header: pg_sys::HeapTupleHeader) -> pg_sys::Transaction
 /// # Safety
 /// `header` is a live heap tuple header.
 pub unsafe fn is_hot_updated(header: pg_sys::HeapTupleHeader) -> bool {
-    let mask = u32::from((*header).t_infomask);
-    u32::from((*header).t_infomask2) & pg_sys::HEAP_HOT_UPDATED != 0
-        && mask & pg_sys::HEAP_XMAX_INVALID == 0
-        && mask & pg_sys::HEAP_XMIN_FROZEN != pg_sys::HEAP_XMIN_INVALID
+    // SAFETY: a live header, as the caller promises.
+    unsafe {
+        let mask = u32::from((*header).t_infomask);
+        u32::from((*header).t_infomask2) & pg_sys::HEAP_HOT_UPDATED != 0
+            && mask & pg_sys::HEAP_XMAX_INVALID == 0
+            && mask & pg_sys::HEAP_XMIN_FROZEN != pg_sys::HEAP_XMIN_INVALID
+    }
 }
 
 /// The copy of the status of backend `number` (from 1) that this transaction has made, or null.
@@ -186,12 +196,15 @@ pub unsafe fn is_hot_updated(header: pg_sys::HeapTupleHeader) -> bool {
 /// # Safety
 /// As for any call into PostgreSQL; the copy lives to the end of the transaction.
 pub unsafe fn local_status(number: i32) -> *const pg_sys::PgBackendStatus {
-    // From PostgreSQL 16 on it is pgstat_get_local_beentry_by_index.
-    let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
-    if entry.is_null() {
-        return std::ptr::null();
+    // SAFETY: PostgreSQL returns an entry of its copy, or null for a number that has none.
+    unsafe {
+        // From PostgreSQL 16 on it is pgstat_get_local_beentry_by_index.
+        let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+        if entry.is_null() {
+            return std::ptr::null();
+        }
+        &raw const (*entry).backendStatus
     }
-    &raw const (*entry).backendStatus
 }
 
 /// The number of this session's transaction, counted in the session's slot of shared memory.
@@ -199,7 +212,8 @@ pub unsafe fn local_status(number: i32) -> *const pg_sys::PgBackendStatus {
 /// # Safety
 /// In a session.
 pub unsafe fn local_transaction() -> u32 {
-    (*pg_sys::MyProc).lxid
+    // SAFETY: a session has a slot in shared memory from its beginning to its end.
+    unsafe { (*pg_sys::MyProc).lxid }
 }
 
 /// PostgreSQL functions called without a guard, from frames that own nothing: their errors pass by as
@@ -294,8 +308,11 @@ pub mod direct {
     /// # Safety
     /// A live slot.
     pub unsafe fn ExecClearTuple(slot: *mut pg_sys::TupleTableSlot) {
-        if let Some(f) = (*(*slot).tts_ops).clear {
-            f(slot)
+        // SAFETY: a live slot, as the caller promises, whose table of functions PostgreSQL has set.
+        unsafe {
+            if let Some(f) = (*(*slot).tts_ops).clear {
+                f(slot)
+            }
         }
     }
 
@@ -304,12 +321,15 @@ pub mod direct {
     /// # Safety
     /// A node that has been initialised and not ended.
     pub unsafe fn ExecProcNode(node: *mut pg_sys::PlanState) -> *mut pg_sys::TupleTableSlot {
-        if !(*node).chgParam.is_null() {
-            ExecReScan(node);
-        }
-        match (*node).ExecProcNode {
-            Some(f) => f(node),
-            None => std::ptr::null_mut(),
+        // SAFETY: a node that runs, as the caller promises; its function is set by ExecInitNode.
+        unsafe {
+            if !(*node).chgParam.is_null() {
+                ExecReScan(node);
+            }
+            match (*node).ExecProcNode {
+                Some(f) => f(node),
+                None => std::ptr::null_mut(),
+            }
         }
     }
 }

@@ -19,28 +19,34 @@ pub enum Out {
 }
 
 unsafe fn varlena(bytes: &[u8]) -> pg_sys::Datum {
-    let total = bytes.len() + 4;
-    let raw = pg_sys::palloc(total) as *mut u8;
-    std::ptr::copy_nonoverlapping(((total as u32) << 2).to_le_bytes().as_ptr(), raw, 4);
-    std::ptr::copy_nonoverlapping(bytes.as_ptr(), raw.add(4), bytes.len());
-    pg_sys::Datum::from(raw)
+    // SAFETY: the memory has room for the header of four bytes and the bytes behind it.
+    unsafe {
+        let total = bytes.len() + 4;
+        let raw = pg_sys::palloc(total) as *mut u8;
+        std::ptr::copy_nonoverlapping(((total as u32) << 2).to_le_bytes().as_ptr(), raw, 4);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), raw.add(4), bytes.len());
+        pg_sys::Datum::from(raw)
+    }
 }
 
 /// # Safety
 /// In a session; what is returned may be in the current memory context.
 pub(crate) unsafe fn datum(out: &Out) -> (pg_sys::Datum, bool) {
-    let d = match out {
-        Out::Null => return (pg_sys::Datum::from(0usize), true),
-        Out::Void => pg_sys::Datum::from(0usize),
-        Out::Bool(v) => pg_sys::Datum::from(*v),
-        Out::Int4(v) => pg_sys::Datum::from(*v),
-        Out::Int8(v) => pg_sys::Datum::from(*v),
-        Out::Oid(v) => pg_sys::Datum::from(pg_sys::Oid::from(*v)),
-        Out::Text(v) => varlena(v.as_bytes()),
-        Out::Bytes(v) => varlena(v),
-        Out::Time(v) => pg_sys::Datum::from(v - super::datum::EPOCH_MICROS),
-    };
-    (d, false)
+    // SAFETY: plain values, or copies in memory that PostgreSQL takes over.
+    unsafe {
+        let d = match out {
+            Out::Null => return (pg_sys::Datum::from(0usize), true),
+            Out::Void => pg_sys::Datum::from(0usize),
+            Out::Bool(v) => pg_sys::Datum::from(*v),
+            Out::Int4(v) => pg_sys::Datum::from(*v),
+            Out::Int8(v) => pg_sys::Datum::from(*v),
+            Out::Oid(v) => pg_sys::Datum::from(pg_sys::Oid::from(*v)),
+            Out::Text(v) => varlena(v.as_bytes()),
+            Out::Bytes(v) => varlena(v),
+            Out::Time(v) => pg_sys::Datum::from(v - super::datum::EPOCH_MICROS),
+        };
+        (d, false)
+    }
 }
 
 /// Arguments of a call.

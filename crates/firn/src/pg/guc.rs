@@ -16,51 +16,56 @@ static mut CACHE_SIZE_MB: i32 = 10_240;
 static mut CACHE_DIRECTORY: *mut core::ffi::c_char = std::ptr::null_mut();
 static mut CRASH_POINT: *mut core::ffi::c_char = std::ptr::null_mut();
 
+/// What one of these variables says.
+fn value<T: Copy>(setting: *const T) -> T {
+    // SAFETY: a static of this file, which is read and written on the main thread only.
+    unsafe { *setting }
+}
+
 /// Rows of one statement that go to the row store before it writes stripes directly.
 pub fn bulk_threshold() -> u64 {
-    // SAFETY: settings are written on the main thread only, as all below.
-    unsafe { BULK_THRESHOLD as u64 }
+    value(&raw const BULK_THRESHOLD) as u64
 }
 /// Most rows of a new stripe.
 pub fn stripe_rows() -> u32 {
-    unsafe { STRIPE_ROWS as u32 }
+    value(&raw const STRIPE_ROWS) as u32
 }
 /// Bytes that this backend may hold in stripes not yet written.
 pub fn write_memory() -> usize {
-    unsafe { (WRITE_MEMORY_MB as usize) << 20 }
+    (value(&raw const WRITE_MEMORY_MB) as usize) << 20
 }
 /// Bytes of decoded directory rows, stripe metadata and dictionaries kept by this backend.
 pub fn metadata_cache() -> usize {
-    unsafe { (METADATA_CACHE_MB as usize) << 20 }
+    (value(&raw const METADATA_CACHE_MB) as usize) << 20
 }
 /// Bytes of decoded pages kept by this backend for reading single rows.
 pub fn page_cache() -> usize {
-    unsafe { (PAGE_CACHE_MB as usize) << 20 }
+    (value(&raw const PAGE_CACHE_MB) as usize) << 20
 }
 /// Offer the custom scan to the planner.
 pub fn enable_scan() -> bool {
-    unsafe { ENABLE_SCAN }
+    value(&raw const ENABLE_SCAN)
 }
 /// Plan DISTINCT over whole-partition windows as GROUP BY.
 pub fn enable_window_grouping() -> bool {
-    unsafe { ENABLE_WINDOW_GROUPING }
+    value(&raw const ENABLE_WINDOW_GROUPING)
 }
 /// Rebuild indexes that moves have left half empty.
 pub fn rebuild_indexes() -> bool {
-    unsafe { REBUILD_INDEXES }
+    value(&raw const REBUILD_INDEXES)
 }
 /// Bound of the local cache of cold stripes, bytes.
 pub fn cache_size() -> u64 {
-    unsafe { (CACHE_SIZE_MB as u64) << 20 }
+    (value(&raw const CACHE_SIZE_MB) as u64) << 20
 }
 /// Folder of the local cache of cold stripes; relative to the data directory.
 pub fn cache_directory() -> String {
-    text(unsafe { CACHE_DIRECTORY })
+    text(value(&raw const CACHE_DIRECTORY))
 }
 
 /// Bytes that VACUUM may use to remember what is dead.
 pub fn vacuum_memory() -> usize {
-    // SAFETY: as above.
+    // SAFETY: settings of PostgreSQL's, which are written on the main thread only.
     unsafe {
         let own = autovacuum_work_mem;
         let auto = pg_sys::MyBackendType == pg_sys::BackendType::B_AUTOVAC_WORKER && own != -1;
@@ -150,7 +155,7 @@ fn text(raw: *mut core::ffi::c_char) -> String {
 /// time that it comes there. With `+stop` behind the name it is not killed, but stops until it is told to go on. Other words do nothing: a
 /// test that misspells one does not do another's work.
 pub fn crash_point(name: &str) {
-    // SAFETY: as above; kill on ourselves.
+    // SAFETY: main thread only; a setting's text ends with a NUL, and the process that is killed is this one.
     unsafe {
         if CRASH_POINT.is_null() || *CRASH_POINT == 0 {
             return;

@@ -28,9 +28,12 @@ const MOST_BLOCKS: u32 = firn_format::VIRTUAL_BASE - (1 << 22);
 /// that is near the end, or begins, has to look at the file's length.
 #[inline]
 unsafe fn is_near_end(rel: pg_sys::Relation) -> bool {
-    let smgr = (*rel).rd_smgr;
-    // An unknown block is the greatest number.
-    smgr.is_null() || (*smgr).smgr_targblock >= MOST_BLOCKS
+    // SAFETY: an open relation; its file's entry may be missing.
+    unsafe {
+        let smgr = (*rel).rd_smgr;
+        // An unknown block is the greatest number.
+        smgr.is_null() || (*smgr).smgr_targblock >= MOST_BLOCKS
+    }
 }
 
 /// Raise when the row store is as large as it may be. For callbacks, before heapam's.
@@ -39,8 +42,11 @@ unsafe fn is_near_end(rel: pg_sys::Relation) -> bool {
 /// An open relation.
 #[inline]
 pub(crate) unsafe fn check_room(rel: pg_sys::Relation) {
-    if is_near_end(rel) {
-        super::ext::callback(|| refuse_to_outgrow(Rel::of(rel)))
+    // SAFETY: an open relation, as the caller promises.
+    unsafe {
+        if is_near_end(rel) {
+            super::ext::callback(|| refuse_to_outgrow(Rel::of(rel)))
+        }
     }
 }
 

@@ -226,85 +226,95 @@ impl Builder {
         buffer: pg_sys::Buffer,
         oldest: pg_sys::TransactionId,
     ) -> Option<bool> {
-        use pg_sys::HTSV_Result as V;
-        loop {
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-            let state = pg_sys::HeapTupleSatisfiesVacuum(tuple, oldest, buffer);
-            let header = (*tuple).t_data;
-            let xmin = (*header).t_choice.t_heap.t_xmin;
-            let xmax = super::ext::update_xid(header);
-            let hot_updated = super::ext::is_hot_updated(header);
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-            let unique =
-                (*self.request.info).ii_Unique || !(*self.request.info).ii_ExclusionOps.is_null();
-            let superseded = |builder: &mut Builder| {
-                // A heap-only successor is indexed under this row's root; older snapshots must not
-                // use the index then.
-                if hot_updated {
-                    (*builder.request.info).ii_BrokenHotChain = true;
-                    None
-                } else {
-                    Some(false)
-                }
-            };
-            return match state {
-                V::HEAPTUPLE_DEAD => None,
-                V::HEAPTUPLE_LIVE => Some(true),
-                V::HEAPTUPLE_RECENTLY_DEAD => superseded(self),
-                V::HEAPTUPLE_INSERT_IN_PROGRESS => {
-                    let foreign = !pg_sys::TransactionIdIsCurrentTransactionId(xmin);
-                    if foreign && !self.request.anyvisible && unique {
-                        self.wait(xmin, tuple);
-                        continue;
-                    }
-                    Some(true)
-                }
-                V::HEAPTUPLE_DELETE_IN_PROGRESS => {
-                    let foreign = !pg_sys::TransactionIdIsCurrentTransactionId(xmax);
-                    if self.request.anyvisible {
-                        Some(true)
-                    } else if foreign && (unique || hot_updated) {
-                        self.wait(xmax, tuple);
-                        continue;
-                    } else if foreign {
-                        Some(true)
+        // SAFETY: the scan's slot holds tuple and pin; the header is read under the page's lock, which is given back before anything is waited for.
+        unsafe {
+            use pg_sys::HTSV_Result as V;
+            loop {
+                pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+                let state = pg_sys::HeapTupleSatisfiesVacuum(tuple, oldest, buffer);
+                let header = (*tuple).t_data;
+                let xmin = (*header).t_choice.t_heap.t_xmin;
+                let xmax = super::ext::update_xid(header);
+                let hot_updated = super::ext::is_hot_updated(header);
+                pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+                let unique = (*self.request.info).ii_Unique
+                    || !(*self.request.info).ii_ExclusionOps.is_null();
+                let superseded = |builder: &mut Builder| {
+                    // A heap-only successor is indexed under this row's root; older snapshots must not
+                    // use the index then.
+                    if hot_updated {
+                        (*builder.request.info).ii_BrokenHotChain = true;
+                        None
                     } else {
-                        superseded(self)
+                        Some(false)
                     }
-                }
-                _ => None,
-            };
+                };
+                return match state {
+                    V::HEAPTUPLE_DEAD => None,
+                    V::HEAPTUPLE_LIVE => Some(true),
+                    V::HEAPTUPLE_RECENTLY_DEAD => superseded(self),
+                    V::HEAPTUPLE_INSERT_IN_PROGRESS => {
+                        let foreign = !pg_sys::TransactionIdIsCurrentTransactionId(xmin);
+                        if foreign && !self.request.anyvisible && unique {
+                            self.wait(xmin, tuple);
+                            continue;
+                        }
+                        Some(true)
+                    }
+                    V::HEAPTUPLE_DELETE_IN_PROGRESS => {
+                        let foreign = !pg_sys::TransactionIdIsCurrentTransactionId(xmax);
+                        if self.request.anyvisible {
+                            Some(true)
+                        } else if foreign && (unique || hot_updated) {
+                            self.wait(xmax, tuple);
+                            continue;
+                        } else if foreign {
+                            Some(true)
+                        } else {
+                            superseded(self)
+                        }
+                    }
+                    _ => None,
+                };
+            }
         }
     }
 
     unsafe fn wait(&self, xid: pg_sys::TransactionId, tuple: pg_sys::HeapTuple) {
-        pg_sys::XactLockTableWait(
-            xid,
-            self.request.table,
-            &mut (*tuple).t_self,
-            pg_sys::XLTW_Oper::XLTW_InsertIndexUnique,
-        );
-        super::xact::check_for_interrupts();
+        // SAFETY: the table is open; the TID is copied.
+        unsafe {
+            pg_sys::XactLockTableWait(
+                xid,
+                self.request.table,
+                &mut (*tuple).t_self,
+                pg_sys::XLTW_Oper::XLTW_InsertIndexUnique,
+            );
+            super::xact::check_for_interrupts();
+        }
     }
 
     unsafe fn begin_row_store(&self) -> (pg_sys::TableScanDesc, bool) {
-        if !self.request.scan.is_null() {
-            return (self.request.scan, false);
+        // SAFETY: the table is open; a snapshot of the builder's is registered until its end.
+        unsafe {
+            if !self.request.scan.is_null() {
+                return (self.request.scan, false);
+            }
+            let snapshot = self.snapshot.as_ref().map_or(Snap::any(), Registered::snap).0;
+            let mut flags =
+                pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
+            if self.request.allow_sync && self.request.blocks.is_none() {
+                flags |= pg_sys::ScanOptions::SO_ALLOW_SYNC;
+            }
+            let scan = pg_sys::heap_beginscan(
+                self.request.table,
+                snapshot,
+                0,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                flags,
+            );
+            (scan, true)
         }
-        let snapshot = self.snapshot.as_ref().map_or(Snap::any(), Registered::snap).0;
-        let mut flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
-        if self.request.allow_sync && self.request.blocks.is_none() {
-            flags |= pg_sys::ScanOptions::SO_ALLOW_SYNC;
-        }
-        let scan = pg_sys::heap_beginscan(
-            self.request.table,
-            snapshot,
-            0,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            flags,
-        );
-        (scan, true)
     }
 
     /// End the scan that PostgreSQL handed in, as heapam does.
@@ -341,19 +351,28 @@ impl Roots {
     }
     /// Offset under which the index knows the heap-only tuple at `tid`.
     unsafe fn of(&mut self, buffer: pg_sys::Buffer, tid: Tid) -> u16 {
-        let at = usize::from(tid.offset) - 1;
-        if self.block != Some(tid.block) || self.offsets[at] == 0 {
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-            pg_sys::heap_get_root_tuples(pg_sys::BufferGetPage(buffer), self.offsets.as_mut_ptr());
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-            self.block = Some(tid.block);
-        }
-        if self.offsets[at] == 0 {
-            super::error(super::Kind::Corrupt, "failed to find parent tuple for heap-only tuple")
+        // SAFETY: a pinned page, looked at under its lock; the array has a place for each line pointer that a page can have.
+        unsafe {
+            let at = usize::from(tid.offset) - 1;
+            if self.block != Some(tid.block) || self.offsets[at] == 0 {
+                pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+                pg_sys::heap_get_root_tuples(
+                    pg_sys::BufferGetPage(buffer),
+                    self.offsets.as_mut_ptr(),
+                );
+                pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+                self.block = Some(tid.block);
+            }
+            if self.offsets[at] == 0 {
+                super::error(
+                    super::Kind::Corrupt,
+                    "failed to find parent tuple for heap-only tuple",
+                )
                 .detail(format!("At ({},{}).", tid.block, tid.offset))
                 .raise()
+            }
+            self.offsets[at]
         }
-        self.offsets[at]
     }
 }
 

@@ -18,7 +18,8 @@ impl Wish {
         params: *const pg_sys::VacuumParams,
         strategy: pg_sys::BufferAccessStrategy,
     ) -> Wish {
-        Wish { index_cleanup: (*params).index_cleanup, strategy }
+        // SAFETY: parameters of PostgreSQL's, as the caller promises.
+        unsafe { Wish { index_cleanup: (*params).index_cleanup, strategy } }
     }
     pub fn index_cleanup_is_off(&self) -> bool {
         self.index_cleanup == pg_sys::VacOptValue::VACOPTVALUE_DISABLED
@@ -71,6 +72,9 @@ unsafe extern "C-unwind" fn is_garbage(
     tid: pg_sys::ItemPointer,
     state: *mut core::ffi::c_void,
 ) -> bool {
-    let garbage = &*(state as *const &dyn Fn(Tid) -> bool);
-    garbage(tid_of(&*tid))
+    // SAFETY: the state is `bulk_delete`'s variable, which outlives the calls.
+    unsafe {
+        let garbage = &*(state as *const &dyn Fn(Tid) -> bool);
+        garbage(tid_of(&*tid))
+    }
 }

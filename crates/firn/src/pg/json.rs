@@ -46,23 +46,26 @@ pub fn with_text(value: Datum, f: impl FnOnce(&[u8])) -> bool {
 
 /// Bytes that the text of a jsonb has at most.
 unsafe fn most_text(value: *mut pg_sys::varlena) -> usize {
-    let root = &raw mut (*(value as *mut pg_sys::Jsonb)).root;
-    let mut at = pg_sys::JsonbIteratorInit(root);
-    let mut part: pg_sys::JsonbValue = std::mem::zeroed();
-    let mut bytes = 0;
-    loop {
-        use pg_sys::{jbvType as T, JsonbIteratorToken as Token};
-        let token = pg_sys::JsonbIteratorNext(&mut at, &mut part, false);
-        bytes += match token {
-            Token::WJB_DONE => return bytes,
-            Token::WJB_KEY | Token::WJB_VALUE | Token::WJB_ELEM => match part.type_ {
-                // Each byte as \u001f.
-                T::jbvString => 6 * part.val.string.len as usize + 4,
-                T::jbvNumeric => with_varlena(part.val.numeric as usize, most_digits) + 2,
-                _ => 8,
-            },
-            _ => 4,
-        };
+    // SAFETY: a whole jsonb that is not compressed; the iterator frees itself at its end.
+    unsafe {
+        let root = &raw mut (*(value as *mut pg_sys::Jsonb)).root;
+        let mut at = pg_sys::JsonbIteratorInit(root);
+        let mut part: pg_sys::JsonbValue = std::mem::zeroed();
+        let mut bytes = 0;
+        loop {
+            use pg_sys::{jbvType as T, JsonbIteratorToken as Token};
+            let token = pg_sys::JsonbIteratorNext(&mut at, &mut part, false);
+            bytes += match token {
+                Token::WJB_DONE => return bytes,
+                Token::WJB_KEY | Token::WJB_VALUE | Token::WJB_ELEM => match part.type_ {
+                    // Each byte as \u001f.
+                    T::jbvString => 6 * part.val.string.len as usize + 4,
+                    T::jbvNumeric => with_varlena(part.val.numeric as usize, most_digits) + 2,
+                    _ => 8,
+                },
+                _ => 4,
+            };
+        }
     }
 }
 

@@ -111,26 +111,29 @@ thread_local! {
 /// here, before that. The lock is the one that a writer of stripes or of large values takes: none is made stronger later.
 #[inline]
 pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
-    if !(*(*rel).rd_rel).relhasindex {
-        return;
-    }
-    let within =
-        (super::ext::local_transaction(), super::ext::direct::GetCurrentSubTransactionId());
-    let asked = ((*rel).rd_id.to_u32(), within);
-    if LAST.get() != asked {
-        super::ext::callback(|| {
-            let is_new = READY.with_borrow_mut(|ready| {
-                if ready.within != within {
-                    *ready = Ready { within, tables: HashSet::new() };
+    // SAFETY: an open relation of the statement that runs.
+    unsafe {
+        if !(*(*rel).rd_rel).relhasindex {
+            return;
+        }
+        let within =
+            (super::ext::local_transaction(), super::ext::direct::GetCurrentSubTransactionId());
+        let asked = ((*rel).rd_id.to_u32(), within);
+        if LAST.get() != asked {
+            super::ext::callback(|| {
+                let is_new = READY.with_borrow_mut(|ready| {
+                    if ready.within != within {
+                        *ready = Ready { within, tables: HashSet::new() };
+                    }
+                    !ready.tables.contains(&asked.0)
+                });
+                if is_new {
+                    super::Toast::lock(Rel::of(rel));
+                    READY.with_borrow_mut(|ready| ready.tables.insert(asked.0));
                 }
-                !ready.tables.contains(&asked.0)
+                LAST.set(asked);
             });
-            if is_new {
-                super::Toast::lock(Rel::of(rel));
-                READY.with_borrow_mut(|ready| ready.tables.insert(asked.0));
-            }
-            LAST.set(asked);
-        });
+        }
     }
 }
 

@@ -82,14 +82,17 @@ fn is_free(mut row: pg_sys::HeapTupleData, cid: u32, buffer: pg_sys::Buffer) -> 
 
 /// Make the row one that transaction `xid` has deleted by its command `cid`.
 unsafe fn mark(row: &pg_sys::HeapTupleData, xid: pg_sys::TransactionId, cid: u32) {
-    let header = &mut *row.t_data;
-    header.t_infomask &=
-        !((pg_sys::HEAP_XMAX_BITS | pg_sys::HEAP_MOVED | pg_sys::HEAP_COMBOCID) as u16);
-    header.t_infomask2 &= !(pg_sys::HEAP_HOT_UPDATED as u16);
-    header.t_infomask2 |= pg_sys::HEAP_KEYS_UPDATED as u16;
-    header.t_choice.t_heap.t_xmax = xid;
-    header.t_choice.t_heap.t_field3.t_cid = cid;
-    header.t_ctid = row.t_self;
+    // SAFETY: a tuple on a page that is pinned and locked exclusively, in a critical section.
+    unsafe {
+        let header = &mut *row.t_data;
+        header.t_infomask &=
+            !((pg_sys::HEAP_XMAX_BITS | pg_sys::HEAP_MOVED | pg_sys::HEAP_COMBOCID) as u16);
+        header.t_infomask2 &= !(pg_sys::HEAP_HOT_UPDATED as u16);
+        header.t_infomask2 |= pg_sys::HEAP_KEYS_UPDATED as u16;
+        header.t_choice.t_heap.t_xmax = xid;
+        header.t_choice.t_heap.t_field3.t_cid = cid;
+        header.t_ctid = row.t_self;
+    }
 }
 
 impl Taken {

@@ -30,22 +30,26 @@ pub(crate) fn bind<T>(value: T) -> *mut T {
 /// # Safety
 /// `value` came from [`bind`], its context has not been reset since, and it is not used again.
 pub(crate) unsafe fn release<T>(value: *mut T) {
-    let bound = value.byte_sub(std::mem::offset_of!(Bound<T>, value)) as *mut Bound<T>;
-    // Newest first, so that it is found at once where scans do not overlap.
-    let mut link = &raw mut (*(*bound).context).reset_cbs;
-    while !(*link).is_null() {
-        if *link == &raw mut (*bound).note {
-            *link = (*bound).note.next;
-            drop(Box::from_raw(bound));
-            return;
+    // SAFETY: the value is in a `Bound`, as the caller promises; the context's list of notes is changed between its calls.
+    unsafe {
+        let bound = value.byte_sub(std::mem::offset_of!(Bound<T>, value)) as *mut Bound<T>;
+        // Newest first, so that it is found at once where scans do not overlap.
+        let mut link = &raw mut (*(*bound).context).reset_cbs;
+        while !(*link).is_null() {
+            if *link == &raw mut (*bound).note {
+                *link = (*bound).note.next;
+                drop(Box::from_raw(bound));
+                return;
+            }
+            link = &raw mut (**link).next;
         }
-        link = &raw mut (**link).next;
     }
 }
 
 /// Allocate zeroed PostgreSQL memory for a `T`.
 pub(crate) unsafe fn alloc<T>() -> *mut T {
-    pg_sys::palloc0(std::mem::size_of::<T>()) as *mut T
+    // SAFETY: zeroed memory of the current context, as large as a `T` and aligned for anything.
+    unsafe { pg_sys::palloc0(std::mem::size_of::<T>()) as *mut T }
 }
 
 /// A state that begins empty and is dropped with the current memory context at the latest.
@@ -58,9 +62,12 @@ pub(crate) fn slot_for_state<T>() -> *mut Option<T> {
 /// # Safety
 /// It is null or was made by [`slot_for_state`] in a context that is still there.
 pub(crate) unsafe fn end_state<T>(state: &mut *mut Option<T>) {
-    let state = std::mem::replace(state, std::ptr::null_mut());
-    if !state.is_null() {
-        release(state);
+    // SAFETY: null or bound, as the caller promises; it is replaced by null, so nobody drops it again.
+    unsafe {
+        let state = std::mem::replace(state, std::ptr::null_mut());
+        if !state.is_null() {
+            release(state);
+        }
     }
 }
 
@@ -70,10 +77,13 @@ pub(crate) unsafe fn end_state<T>(state: &mut *mut Option<T>) {
 /// # Safety
 /// The context is alive.
 pub(crate) unsafe fn within<T>(context: pg_sys::MemoryContext, f: impl FnOnce() -> T) -> T {
-    let old = pg_sys::MemoryContextSwitchTo(context);
-    let result = f();
-    pg_sys::MemoryContextSwitchTo(old);
-    result
+    // SAFETY: the context is alive, as the caller promises; an error puts PostgreSQL's own back.
+    unsafe {
+        let old = pg_sys::MemoryContextSwitchTo(context);
+        let result = f();
+        pg_sys::MemoryContextSwitchTo(old);
+        result
+    }
 }
 
 /// Run `f` in a memory context of its own, which is empty afterwards: input and output functions leave
@@ -111,9 +121,11 @@ pub fn resources_are_released() -> bool {
 unsafe extern "C-unwind" fn drop_boxed<T>(arg: *mut core::ffi::c_void) {
     // SAFETY: arg came from Box::into_raw in bind(); release() takes back the note; PostgreSQL runs the callback once. A panic must
     // not cross into C.
-    let before = RESETTING;
-    RESETTING = true;
-    let result = std::panic::catch_unwind(|| drop(Box::from_raw(arg as *mut Bound<T>)));
-    RESETTING = before;
-    drop(result);
+    unsafe {
+        let before = RESETTING;
+        RESETTING = true;
+        let result = std::panic::catch_unwind(|| drop(Box::from_raw(arg as *mut Bound<T>)));
+        RESETTING = before;
+        drop(result);
+    }
 }

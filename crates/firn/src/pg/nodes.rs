@@ -7,10 +7,15 @@ use pgrx::pg_sys;
 /// # Safety
 /// A list of `T`, or null.
 pub(crate) unsafe fn list_items<T>(list: *mut pg_sys::List) -> Vec<*mut T> {
-    if list.is_null() {
-        return Vec::new();
+    // SAFETY: a list of pointers has as many as it says.
+    unsafe {
+        if list.is_null() {
+            return Vec::new();
+        }
+        (0..(*list).length as usize)
+            .map(|i| (*(*list).elements.add(i)).ptr_value as *mut T)
+            .collect()
     }
-    (0..(*list).length as usize).map(|i| (*(*list).elements.add(i)).ptr_value as *mut T).collect()
 }
 
 /// Column numbers that an expression uses, system columns (negative) and whole rows (0) too.
@@ -19,21 +24,24 @@ pub(crate) unsafe fn columns_of(
     restrictions: *mut pg_sys::List,
     relid: pg_sys::Index,
 ) -> Vec<i32> {
-    let mut used = std::ptr::null_mut();
-    for node in nodes {
-        pg_sys::pull_varattnos(*node, relid, &mut used);
-    }
-    for info in list_items::<pg_sys::RestrictInfo>(restrictions) {
-        pg_sys::pull_varattnos((*info).clause.cast(), relid, &mut used);
-    }
-    let mut numbers = Vec::new();
-    let mut member = -1;
-    loop {
-        member = pg_sys::bms_next_member(used, member);
-        if member < 0 {
-            return numbers;
+    // SAFETY: expressions of one query; a list of restrictions is one of RestrictInfo.
+    unsafe {
+        let mut used = std::ptr::null_mut();
+        for node in nodes {
+            pg_sys::pull_varattnos(*node, relid, &mut used);
         }
-        numbers.push(member + pg_sys::FirstLowInvalidHeapAttributeNumber);
+        for info in list_items::<pg_sys::RestrictInfo>(restrictions) {
+            pg_sys::pull_varattnos((*info).clause.cast(), relid, &mut used);
+        }
+        let mut numbers = Vec::new();
+        let mut member = -1;
+        loop {
+            member = pg_sys::bms_next_member(used, member);
+            if member < 0 {
+                return numbers;
+            }
+            numbers.push(member + pg_sys::FirstLowInvalidHeapAttributeNumber);
+        }
     }
 }
 

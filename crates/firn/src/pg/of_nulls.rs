@@ -22,44 +22,54 @@ enum Comes {
 /// # Safety
 /// An open index of `table`.
 pub(super) unsafe fn is_hindered(table: Rel, index: pg_sys::Relation) -> bool {
-    let list = pg_sys::RelationGetIndexExpressions(index);
-    match worst(list, Comes::Unknown) {
-        Comes::Null | Comes::Value => false,
-        Comes::Called => raises(table, index),
-        Comes::Unknown => true,
+    // SAFETY: the index is open, as the caller promises; PostgreSQL gives a copy of its expressions.
+    unsafe {
+        let list = pg_sys::RelationGetIndexExpressions(index);
+        match worst(list, Comes::Unknown) {
+            Comes::Null | Comes::Value => false,
+            Comes::Called => raises(table, index),
+            Comes::Unknown => true,
+        }
     }
 }
 
 /// PostgreSQL's own functions that an index may call give the same result each time, so it is tried.
 unsafe fn raises(table: Rel, index: pg_sys::Relation) -> bool {
-    let form = || {
-        let state = pg_sys::CreateExecutorState();
-        let context = pg_sys::MakePerTupleExprContext(state);
-        let slot =
-            pg_sys::MakeSingleTupleTableSlot(table.tupdesc(), &raw const pg_sys::TTSOpsVirtual);
-        pg_sys::ExecStoreAllNullTuple(slot);
-        (*context).ecxt_scantuple = slot;
-        let info = pg_sys::BuildIndexInfo(index);
-        let mut values = [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
-        let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
-        pg_sys::FormIndexDatum(info, slot, state, values.as_mut_ptr(), nulls.as_mut_ptr());
-        pg_sys::ExecDropSingleTupleTableSlot(slot);
-        pg_sys::FreeExecutorState(state);
-    };
-    match attempt::subtransaction(form) {
-        Ok(()) => false,
-        Err(panic) if attempt::is_cancel(panic.as_ref()) => std::panic::resume_unwind(panic),
-        Err(_) => true,
+    // SAFETY: an executor's state of our own, freed at the end or by the subtransaction's memory when it fails.
+    unsafe {
+        let form = || {
+            let state = pg_sys::CreateExecutorState();
+            let context = pg_sys::MakePerTupleExprContext(state);
+            let slot =
+                pg_sys::MakeSingleTupleTableSlot(table.tupdesc(), &raw const pg_sys::TTSOpsVirtual);
+            pg_sys::ExecStoreAllNullTuple(slot);
+            (*context).ecxt_scantuple = slot;
+            let info = pg_sys::BuildIndexInfo(index);
+            let mut values = [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
+            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+            pg_sys::FormIndexDatum(info, slot, state, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::FreeExecutorState(state);
+        };
+        match attempt::subtransaction(form) {
+            Ok(()) => false,
+            Err(panic) if attempt::is_cancel(panic.as_ref()) => std::panic::resume_unwind(panic),
+            Err(_) => true,
+        }
     }
 }
 
 unsafe fn nodes(list: *mut pg_sys::List) -> Vec<*mut pg_sys::Node> {
-    let count = if list.is_null() { 0 } else { (*list).length };
-    (0..count).map(|i| (*(*list).elements.add(i as usize)).ptr_value.cast()).collect()
+    // SAFETY: a list of pointers to nodes.
+    unsafe {
+        let count = if list.is_null() { 0 } else { (*list).length };
+        (0..count).map(|i| (*(*list).elements.add(i as usize)).ptr_value.cast()).collect()
+    }
 }
 
 unsafe fn each(list: *mut pg_sys::List, case: Comes) -> Vec<Comes> {
-    nodes(list).into_iter().map(|node| comes(node, case)).collect()
+    // SAFETY: a list of expressions of an index.
+    unsafe { nodes(list).into_iter().map(|node| comes(node, case)).collect() }
 }
 
 fn worst_of(all: &[Comes]) -> Comes {
@@ -67,7 +77,8 @@ fn worst_of(all: &[Comes]) -> Comes {
 }
 
 unsafe fn worst(list: *mut pg_sys::List, case: Comes) -> Comes {
-    worst_of(&each(list, case))
+    // SAFETY: a list of expressions of an index.
+    unsafe { worst_of(&each(list, case)) }
 }
 
 fn is_own(oid: pg_sys::Oid) -> bool {
@@ -88,133 +99,148 @@ fn worse(a: Comes, b: Comes) -> Comes {
 
 /// `function` is called with these arguments, unless it is strict and one is NULL.
 unsafe fn call(function: pg_sys::Oid, args: *mut pg_sys::List, case: Comes) -> Comes {
-    let each = each(args, case);
-    match worst_of(&each) {
-        Comes::Unknown => Comes::Unknown,
-        of if !(each.contains(&Comes::Null) && pg_sys::func_strict(function)) => {
-            called(function, args, of)
+    // SAFETY: the OID of a function that an index calls, and its arguments.
+    unsafe {
+        let each = each(args, case);
+        match worst_of(&each) {
+            Comes::Unknown => Comes::Unknown,
+            of if !(each.contains(&Comes::Null) && pg_sys::func_strict(function)) => {
+                called(function, args, of)
+            }
+            // All arguments are computed before.
+            Comes::Called => Comes::Called,
+            _ => Comes::Null,
         }
-        // All arguments are computed before.
-        Comes::Called => Comes::Called,
-        _ => Comes::Null,
     }
 }
 
 /// `function` is called with these arguments, which come to `of`.
 unsafe fn called(function: pg_sys::Oid, args: *mut pg_sys::List, of: Comes) -> Comes {
-    let types_are_own = nodes(args).into_iter().all(|node| is_own(pg_sys::exprType(node)));
-    match is_own(function) && types_are_own {
-        true if pg_sys::get_func_leakproof(function) => value(of),
-        true => of.max(Comes::Called),
-        false => Comes::Unknown,
+    // SAFETY: the OID of a function that an index calls, and its arguments.
+    unsafe {
+        let types_are_own = nodes(args).into_iter().all(|node| is_own(pg_sys::exprType(node)));
+        match is_own(function) && types_are_own {
+            true if pg_sys::get_func_leakproof(function) => value(of),
+            true => of.max(Comes::Called),
+            false => Comes::Unknown,
+        }
     }
 }
 
 /// What `node` comes to; `case` is what CASE compares with.
 unsafe fn comes(node: *mut pg_sys::Node, case: Comes) -> Comes {
-    use pg_sys::NodeTag as T;
-    if node.is_null() {
-        return Comes::Null;
-    }
-    pg_sys::check_stack_depth();
-    match (*node).type_ {
-        // As a whole, a row of NULLs is a value.
-        T::T_Var if (*(node as *mut pg_sys::Var)).varattno > 0 => Comes::Null,
-        T::T_Const if (*(node as *mut pg_sys::Const)).constisnull => Comes::Null,
-        T::T_Const => Comes::Value,
-        T::T_CaseTestExpr => case,
-        T::T_List => worst(node.cast(), case),
-        T::T_RelabelType => comes((*(node as *mut pg_sys::RelabelType)).arg.cast(), case),
-        T::T_CollateExpr => comes((*(node as *mut pg_sys::CollateExpr)).arg.cast(), case),
-        T::T_FuncExpr => {
-            let call_ = &*(node as *mut pg_sys::FuncExpr);
-            call(call_.funcid, call_.args, case)
+    // SAFETY: an expression of an index, or null; a node is of the type that its tag says.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        if node.is_null() {
+            return Comes::Null;
         }
-        T::T_OpExpr => {
-            let operator = &*(node as *mut pg_sys::OpExpr);
-            call(pg_sys::get_opcode(operator.opno), operator.args, case)
-        }
-        // Its function is asked about two values only.
-        T::T_NullIfExpr | T::T_DistinctExpr => {
-            let operator = &*(node as *mut pg_sys::OpExpr);
-            let each = each(operator.args, case);
-            match worst_of(&each) {
-                of if each.contains(&Comes::Null) => value(of),
-                of => called(pg_sys::get_opcode(operator.opno), operator.args, of),
+        pg_sys::check_stack_depth();
+        match (*node).type_ {
+            // As a whole, a row of NULLs is a value.
+            T::T_Var if (*(node as *mut pg_sys::Var)).varattno > 0 => Comes::Null,
+            T::T_Const if (*(node as *mut pg_sys::Const)).constisnull => Comes::Null,
+            T::T_Const => Comes::Value,
+            T::T_CaseTestExpr => case,
+            T::T_List => worst(node.cast(), case),
+            T::T_RelabelType => comes((*(node as *mut pg_sys::RelabelType)).arg.cast(), case),
+            T::T_CollateExpr => comes((*(node as *mut pg_sys::CollateExpr)).arg.cast(), case),
+            T::T_FuncExpr => {
+                let call_ = &*(node as *mut pg_sys::FuncExpr);
+                call(call_.funcid, call_.args, case)
             }
-        }
-        T::T_ScalarArrayOpExpr => {
-            let operator = &*(node as *mut pg_sys::ScalarArrayOpExpr);
-            call(pg_sys::get_opcode(operator.opno), operator.args, case)
-        }
-        T::T_BoolExpr => worst((*(node as *mut pg_sys::BoolExpr)).args, case),
-        T::T_CoalesceExpr => worst((*(node as *mut pg_sys::CoalesceExpr)).args, case),
-        T::T_NullTest => value(comes((*(node as *mut pg_sys::NullTest)).arg.cast(), case)),
-        T::T_BooleanTest => value(comes((*(node as *mut pg_sys::BooleanTest)).arg.cast(), case)),
-        T::T_ArrayExpr => value(worst((*(node as *mut pg_sys::ArrayExpr)).elements, case)),
-        T::T_MinMaxExpr => {
-            let each = each((*(node as *mut pg_sys::MinMaxExpr)).args, case);
-            let values = each.iter().filter(|of| **of != Comes::Null).count();
-            match worst_of(&each) {
-                of if values < 2 => of,
-                of if is_own(pg_sys::exprType(node)) => of.max(Comes::Called),
-                _ => Comes::Unknown,
+            T::T_OpExpr => {
+                let operator = &*(node as *mut pg_sys::OpExpr);
+                call(pg_sys::get_opcode(operator.opno), operator.args, case)
             }
-        }
-        T::T_CaseExpr => of_case(&*(node as *mut pg_sys::CaseExpr), case),
-        T::T_CoerceViaIO => {
-            let (mut input, mut output, mut none) = (pg_sys::InvalidOid, pg_sys::InvalidOid, false);
-            let mut parameter = pg_sys::InvalidOid;
-            let arg = (*(node as *mut pg_sys::CoerceViaIO)).arg.cast();
-            pg_sys::getTypeInputInfo(pg_sys::exprType(node), &mut input, &mut parameter);
-            pg_sys::getTypeOutputInfo(pg_sys::exprType(arg), &mut output, &mut none);
-            match comes(arg, case) {
-                Comes::Null if pg_sys::func_strict(input) => Comes::Null,
-                Comes::Unknown => Comes::Unknown,
-                _ if is_own(input) && is_own(output) => Comes::Called,
-                _ => Comes::Unknown,
+            // Its function is asked about two values only.
+            T::T_NullIfExpr | T::T_DistinctExpr => {
+                let operator = &*(node as *mut pg_sys::OpExpr);
+                let each = each(operator.args, case);
+                match worst_of(&each) {
+                    of if each.contains(&Comes::Null) => value(of),
+                    of => called(pg_sys::get_opcode(operator.opno), operator.args, of),
+                }
             }
-        }
-        T::T_ArrayCoerceExpr => {
-            let cast = &*(node as *mut pg_sys::ArrayCoerceExpr);
-            match comes(cast.arg.cast(), case) {
-                Comes::Null => Comes::Null,
-                of => worse(of, comes(cast.elemexpr.cast(), Comes::Value)),
+            T::T_ScalarArrayOpExpr => {
+                let operator = &*(node as *mut pg_sys::ScalarArrayOpExpr);
+                call(pg_sys::get_opcode(operator.opno), operator.args, case)
             }
-        }
-        T::T_SubscriptingRef => {
-            let part = &*(node as *mut pg_sys::SubscriptingRef);
-            let mut element = pg_sys::InvalidOid;
-            let handler = pg_sys::get_typsubscript(part.refcontainertype, &mut element);
-            let subscripts =
-                worst(part.refupperindexpr, case).max(worst(part.reflowerindexpr, case));
-            match comes(part.refexpr.cast(), case) {
-                _ if !is_own(handler) || !part.refassgnexpr.is_null() => Comes::Unknown,
-                Comes::Null if subscripts <= Comes::Value => Comes::Null,
-                of => worse(of.max(subscripts), Comes::Called),
+            T::T_BoolExpr => worst((*(node as *mut pg_sys::BoolExpr)).args, case),
+            T::T_CoalesceExpr => worst((*(node as *mut pg_sys::CoalesceExpr)).args, case),
+            T::T_NullTest => value(comes((*(node as *mut pg_sys::NullTest)).arg.cast(), case)),
+            T::T_BooleanTest => {
+                value(comes((*(node as *mut pg_sys::BooleanTest)).arg.cast(), case))
             }
+            T::T_ArrayExpr => value(worst((*(node as *mut pg_sys::ArrayExpr)).elements, case)),
+            T::T_MinMaxExpr => {
+                let each = each((*(node as *mut pg_sys::MinMaxExpr)).args, case);
+                let values = each.iter().filter(|of| **of != Comes::Null).count();
+                match worst_of(&each) {
+                    of if values < 2 => of,
+                    of if is_own(pg_sys::exprType(node)) => of.max(Comes::Called),
+                    _ => Comes::Unknown,
+                }
+            }
+            T::T_CaseExpr => of_case(&*(node as *mut pg_sys::CaseExpr), case),
+            T::T_CoerceViaIO => {
+                let (mut input, mut output, mut none) =
+                    (pg_sys::InvalidOid, pg_sys::InvalidOid, false);
+                let mut parameter = pg_sys::InvalidOid;
+                let arg = (*(node as *mut pg_sys::CoerceViaIO)).arg.cast();
+                pg_sys::getTypeInputInfo(pg_sys::exprType(node), &mut input, &mut parameter);
+                pg_sys::getTypeOutputInfo(pg_sys::exprType(arg), &mut output, &mut none);
+                match comes(arg, case) {
+                    Comes::Null if pg_sys::func_strict(input) => Comes::Null,
+                    Comes::Unknown => Comes::Unknown,
+                    _ if is_own(input) && is_own(output) => Comes::Called,
+                    _ => Comes::Unknown,
+                }
+            }
+            T::T_ArrayCoerceExpr => {
+                let cast = &*(node as *mut pg_sys::ArrayCoerceExpr);
+                match comes(cast.arg.cast(), case) {
+                    Comes::Null => Comes::Null,
+                    of => worse(of, comes(cast.elemexpr.cast(), Comes::Value)),
+                }
+            }
+            T::T_SubscriptingRef => {
+                let part = &*(node as *mut pg_sys::SubscriptingRef);
+                let mut element = pg_sys::InvalidOid;
+                let handler = pg_sys::get_typsubscript(part.refcontainertype, &mut element);
+                let subscripts =
+                    worst(part.refupperindexpr, case).max(worst(part.reflowerindexpr, case));
+                match comes(part.refexpr.cast(), case) {
+                    _ if !is_own(handler) || !part.refassgnexpr.is_null() => Comes::Unknown,
+                    Comes::Null if subscripts <= Comes::Value => Comes::Null,
+                    of => worse(of.max(subscripts), Comes::Called),
+                }
+            }
+            _ => Comes::Unknown,
         }
-        _ => Comes::Unknown,
     }
 }
 
 /// What no row of NULLs comes to is not computed.
 unsafe fn of_case(node: &pg_sys::CaseExpr, outer: Comes) -> Comes {
-    let compared = (!node.arg.is_null()).then(|| comes(node.arg.cast(), outer));
-    let mut conditions = vec![compared.unwrap_or(Comes::Null)];
-    let mut results = vec![comes(node.defresult.cast(), outer)];
-    for when in nodes(node.args) {
-        let when = &*(when as *mut pg_sys::CaseWhen);
-        let condition = comes(when.expr.cast(), compared.unwrap_or(outer));
-        if condition == Comes::Null {
-            continue;
+    // SAFETY: the branches of CASE are CaseWhen.
+    unsafe {
+        let compared = (!node.arg.is_null()).then(|| comes(node.arg.cast(), outer));
+        let mut conditions = vec![compared.unwrap_or(Comes::Null)];
+        let mut results = vec![comes(node.defresult.cast(), outer)];
+        for when in nodes(node.args) {
+            let when = &*(when as *mut pg_sys::CaseWhen);
+            let condition = comes(when.expr.cast(), compared.unwrap_or(outer));
+            if condition == Comes::Null {
+                continue;
+            }
+            conditions.push(condition);
+            results.push(comes(when.result.cast(), outer));
         }
-        conditions.push(condition);
-        results.push(comes(when.result.cast(), outer));
-    }
-    match (worst_of(&conditions), worst_of(&results)) {
-        // Whichever it is.
-        (Comes::Null | Comes::Value, Comes::Null) => Comes::Null,
-        (of, of_results) => worse(of, of_results),
+        match (worst_of(&conditions), worst_of(&results)) {
+            // Whichever it is.
+            (Comes::Null | Comes::Value, Comes::Null) => Comes::Null,
+            (of, of_results) => worse(of, of_results),
+        }
     }
 }

@@ -143,10 +143,13 @@ pub(super) fn edit_page<C: FnOnce(&Page)>(
 /// Log a page of the visibility map, all of which is used. What others have cleared in it meanwhile is
 /// logged by them again; nobody sets bits here but VACUUM, under the map page's lock.
 unsafe fn log_map(map: pg_sys::Buffer, logged: bool) {
-    if logged {
-        pg_sys::LockBuffer(map, EXCLUSIVE);
-        pg_sys::log_newpage_buffer(map, false);
-        pg_sys::LockBuffer(map, UNLOCK);
+    // SAFETY: a pinned page of the visibility map, logged under its own lock; the caller is in a critical section.
+    unsafe {
+        if logged {
+            pg_sys::LockBuffer(map, EXCLUSIVE);
+            pg_sys::log_newpage_buffer(map, false);
+            pg_sys::LockBuffer(map, UNLOCK);
+        }
     }
 }
 

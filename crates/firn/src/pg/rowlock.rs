@@ -143,58 +143,64 @@ impl Held {
 /// # Safety
 /// A tuple under its page's lock.
 pub(super) unsafe fn members(header: pg_sys::HeapTupleHeader) -> Vec<Member> {
-    let (mask, mask2) = (u32::from((*header).t_infomask), u32::from((*header).t_infomask2));
-    // The members' array is palloc'ed by PostgreSQL and copied.
-    let xmax = (*header).t_choice.t_heap.t_xmax;
-    let lock_only = mask & pg_sys::HEAP_XMAX_LOCK_ONLY != 0;
-    let bits = mask & pg_sys::HEAP_LOCK_MASK;
-    if mask & pg_sys::HEAP_XMAX_INVALID != 0 || xmax.into_inner() == 0 {
-        return Vec::new();
+    // SAFETY: the header is read under its page's lock, as the caller promises; the array of members has as many as PostgreSQL says, and is freed here.
+    unsafe {
+        let (mask, mask2) = (u32::from((*header).t_infomask), u32::from((*header).t_infomask2));
+        // The members' array is palloc'ed by PostgreSQL and copied.
+        let xmax = (*header).t_choice.t_heap.t_xmax;
+        let lock_only = mask & pg_sys::HEAP_XMAX_LOCK_ONLY != 0;
+        let bits = mask & pg_sys::HEAP_LOCK_MASK;
+        if mask & pg_sys::HEAP_XMAX_INVALID != 0 || xmax.into_inner() == 0 {
+            return Vec::new();
+        }
+        let mut list = Vec::new();
+        if mask & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
+            // Lock-only without strength: left by a server before 9.3, long over.
+            if lock_only && bits == 0 {
+                return list;
+            }
+            let mut raw: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
+            let multi = pg_sys::MultiXactId::from(xmax.into_inner());
+            let n = pg_sys::GetMultiXactIdMembers(multi, &mut raw, false, lock_only);
+            for i in 0..n.max(0) as usize {
+                let m = &*raw.add(i);
+                list.push(Member { xid: m.xid.into_inner(), status: m.status });
+            }
+            if !raw.is_null() {
+                pg_sys::pfree(raw.cast());
+            }
+        } else {
+            let key = mask2 & pg_sys::HEAP_KEYS_UPDATED != 0;
+            let status = match (lock_only, bits) {
+                (true, pg_sys::HEAP_XMAX_KEYSHR_LOCK) => Status::MultiXactStatusForKeyShare,
+                (true, pg_sys::HEAP_XMAX_SHR_LOCK) => Status::MultiXactStatusForShare,
+                (true, _) if key => Status::MultiXactStatusForUpdate,
+                (true, _) => Status::MultiXactStatusForNoKeyUpdate,
+                (false, _) if key => Status::MultiXactStatusUpdate,
+                (false, _) => Status::MultiXactStatusNoKeyUpdate,
+            };
+            list.push(Member { xid: xmax.into_inner(), status });
+        }
+        list.retain(|m| xact::is_in_progress(m.xid) || m.is_update() && xact::did_commit(m.xid));
+        list
     }
-    let mut list = Vec::new();
-    if mask & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
-        // Lock-only without strength: left by a server before 9.3, long over.
-        if lock_only && bits == 0 {
-            return list;
-        }
-        let mut raw: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
-        let multi = pg_sys::MultiXactId::from(xmax.into_inner());
-        let n = pg_sys::GetMultiXactIdMembers(multi, &mut raw, false, lock_only);
-        for i in 0..n.max(0) as usize {
-            let m = &*raw.add(i);
-            list.push(Member { xid: m.xid.into_inner(), status: m.status });
-        }
-        if !raw.is_null() {
-            pg_sys::pfree(raw.cast());
-        }
-    } else {
-        let key = mask2 & pg_sys::HEAP_KEYS_UPDATED != 0;
-        let status = match (lock_only, bits) {
-            (true, pg_sys::HEAP_XMAX_KEYSHR_LOCK) => Status::MultiXactStatusForKeyShare,
-            (true, pg_sys::HEAP_XMAX_SHR_LOCK) => Status::MultiXactStatusForShare,
-            (true, _) if key => Status::MultiXactStatusForUpdate,
-            (true, _) => Status::MultiXactStatusForNoKeyUpdate,
-            (false, _) if key => Status::MultiXactStatusUpdate,
-            (false, _) => Status::MultiXactStatusNoKeyUpdate,
-        };
-        list.push(Member { xid: xmax.into_inner(), status });
-    }
-    list.retain(|m| xact::is_in_progress(m.xid) || m.is_update() && xact::did_commit(m.xid));
-    list
 }
 
 /// The xmax that names these transactions.
 unsafe fn xmax_of(members: &[Member]) -> pg_sys::TransactionId {
-    if let [one] = members {
-        return pg_sys::TransactionId::from_inner(one.xid);
+    // SAFETY: as many members as there are; PostgreSQL copies them.
+    unsafe {
+        if let [one] = members {
+            return pg_sys::TransactionId::from_inner(one.xid);
+        }
+        let member = |m: &Member| pg_sys::MultiXactMember {
+            xid: pg_sys::TransactionId::from_inner(m.xid),
+            status: m.status,
+        };
+        let mut raw: Vec<pg_sys::MultiXactMember> = members.iter().map(member).collect();
+        let multi = pg_sys::MultiXactIdCreateFromMembers(raw.len() as i32, raw.as_mut_ptr());
+        pg_sys::TransactionId::from_inner(multi.into_inner())
     }
-    let member = |m: &Member| pg_sys::MultiXactMember {
-        xid: pg_sys::TransactionId::from_inner(m.xid),
-        status: m.status,
-    };
-    let mut raw: Vec<pg_sys::MultiXactMember> = members.iter().map(member).collect();
-    let multi = pg_sys::MultiXactIdCreateFromMembers(raw.len() as i32, raw.as_mut_ptr());
-    pg_sys::TransactionId::from_inner(multi.into_inner())
 }
 
 impl Drop for Held {

@@ -15,7 +15,8 @@ impl Keys {
     /// # Safety
     /// A live scan, for as long as it is.
     pub(crate) unsafe fn of(scan: pg_sys::TableScanDesc) -> Keys {
-        Keys { first: (*scan).rs_key, count: (*scan).rs_nkeys }
+        // SAFETY: the scan is live, as the caller promises.
+        unsafe { Keys { first: (*scan).rs_key, count: (*scan).rs_nkeys } }
     }
     /// The row in the slot, a heap tuple with all its values, has them: heapam's HeapKeyTest().
     pub fn hold(self, slot: Slot) -> bool {
@@ -26,15 +27,18 @@ impl Keys {
 }
 
 unsafe fn holds(key: *mut pg_sys::ScanKeyData, slot: Slot) -> bool {
-    if (*key).sk_flags as u32 & pg_sys::SK_ISNULL != 0 {
-        return false;
+    // SAFETY: a key of the scan's, whose function takes the column's type and the argument's.
+    unsafe {
+        if (*key).sk_flags as u32 & pg_sys::SK_ISNULL != 0 {
+            return false;
+        }
+        let Some((value, null)) = slot.attribute((*key).sk_attno) else { return false };
+        if null {
+            return false;
+        }
+        let (value, argument) = (pg_sys::Datum::from(value), (*key).sk_argument);
+        let truth =
+            pg_sys::FunctionCall2Coll(&mut (*key).sk_func, (*key).sk_collation, value, argument);
+        truth.value() as u8 != 0
     }
-    let Some((value, null)) = slot.attribute((*key).sk_attno) else { return false };
-    if null {
-        return false;
-    }
-    let (value, argument) = (pg_sys::Datum::from(value), (*key).sk_argument);
-    let truth =
-        pg_sys::FunctionCall2Coll(&mut (*key).sk_func, (*key).sk_collation, value, argument);
-    truth.value() as u8 != 0
 }

@@ -67,6 +67,7 @@ impl Slot {
         }
         let (mine, its) = (attributes_of(desc), table.attributes());
         // ALTER TABLE forgets the table's defaults of added columns before it reads the rows that lack them, whatever it alters.
+        // SAFETY: the attribute is one of the live descriptor's.
         let remembers = |a: &Attribute| !a.dropped && unsafe { !missing_of(desc, a.number).1 };
         let forgotten = |a: &Attribute| remembered_default(table, a).is_none();
         let same = mine.len() == its.len()
@@ -266,17 +267,20 @@ unsafe fn stand_in(
     nulls: &mut [bool],
     wanted: &[bool],
 ) {
-    let count = (*descriptor).natts as usize;
-    let attributes = std::slice::from_raw_parts((*descriptor).attrs.as_ptr(), count);
-    let columns = attributes.iter().zip(values).zip(nulls).zip(wanted);
-    for (((attribute, value), null), wanted) in columns {
-        if !*wanted && attribute.attnotnull && !attribute.attisdropped {
-            *null = false;
-            *value = match attribute.attlen {
-                _ if attribute.attbyval => 0,
-                -1 => EMPTY.as_ptr() as Datum,
-                _ => ZEROS.as_ptr() as Datum,
-            };
+    // SAFETY: a live descriptor has natts attributes behind its header.
+    unsafe {
+        let count = (*descriptor).natts as usize;
+        let attributes = std::slice::from_raw_parts((*descriptor).attrs.as_ptr(), count);
+        let columns = attributes.iter().zip(values).zip(nulls).zip(wanted);
+        for (((attribute, value), null), wanted) in columns {
+            if !*wanted && attribute.attnotnull && !attribute.attisdropped {
+                *null = false;
+                *value = match attribute.attlen {
+                    _ if attribute.attbyval => 0,
+                    -1 => EMPTY.as_ptr() as Datum,
+                    _ => ZEROS.as_ptr() as Datum,
+                };
+            }
         }
     }
 }
@@ -336,26 +340,32 @@ pub fn remembered_default(table: Rel, attribute: &Attribute) -> Option<Vec<u8>> 
 /// # Safety
 /// The attribute is one of the descriptor's; a by-reference default is a plain datum of its type.
 unsafe fn remembered_in(desc: pg_sys::TupleDesc, attribute: &Attribute) -> Option<Vec<u8>> {
-    if attribute.dropped {
-        return None;
+    // SAFETY: a default that a descriptor remembers is a datum of its attribute's type; by reference it lives as long as the descriptor.
+    unsafe {
+        if attribute.dropped {
+            return None;
+        }
+        let (value, null) = missing_of(desc, attribute.number);
+        if null {
+            return None;
+        }
+        if attribute.by_value {
+            return Some(value.to_le_bytes().to_vec());
+        }
+        let len = match attribute.length {
+            -1 => pgrx::varlena::varsize_any(value as *const pg_sys::varlena),
+            -2 => CStr::from_ptr(value as *const core::ffi::c_char).to_bytes_with_nul().len(),
+            n => n as usize,
+        };
+        Some(std::slice::from_raw_parts(value as *const u8, len).to_vec())
     }
-    let (value, null) = missing_of(desc, attribute.number);
-    if null {
-        return None;
-    }
-    if attribute.by_value {
-        return Some(value.to_le_bytes().to_vec());
-    }
-    let len = match attribute.length {
-        -1 => pgrx::varlena::varsize_any(value as *const pg_sys::varlena),
-        -2 => CStr::from_ptr(value as *const core::ffi::c_char).to_bytes_with_nul().len(),
-        n => n as usize,
-    };
-    Some(std::slice::from_raw_parts(value as *const u8, len).to_vec())
 }
 
 unsafe fn missing_of(desc: pg_sys::TupleDesc, attribute: i16) -> (Datum, bool) {
-    let mut null = true;
-    let value = pg_sys::getmissingattr(desc, i32::from(attribute), &mut null);
-    (value.value(), null)
+    // SAFETY: the descriptor is live, and has this attribute.
+    unsafe {
+        let mut null = true;
+        let value = pg_sys::getmissingattr(desc, i32::from(attribute), &mut null);
+        (value.value(), null)
+    }
 }

@@ -160,8 +160,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered in the constructor. While an error unwinds the resource owner releases it.
+        // While an error unwinds the resource owner releases it.
         if !super::memory::resources_are_released() {
+            // SAFETY: registered in the constructor.
             unsafe { pg_sys::UnregisterSnapshot(self.0 .0) }
         }
     }

@@ -64,34 +64,44 @@ pub struct Rows<'a>(pub Rel, pub &'a Ring);
 
 impl Rows<'_> {
     unsafe fn page(&self, block: u32) -> Page {
-        let (fork, mode) = (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
-        let buffer = pg_sys::ReadBufferExtended(self.0.raw(), fork, block, mode, self.1 .0);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        Page { buffer }
+        // SAFETY: the relation is open and has this block; the lock goes with the page.
+        unsafe {
+            let (fork, mode) =
+                (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
+            let buffer = pg_sys::ReadBufferExtended(self.0.raw(), fork, block, mode, self.1 .0);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            Page { buffer }
+        }
     }
 
     unsafe fn release(page: Page) {
-        pg_sys::UnlockReleaseBuffer(page.buffer);
+        // SAFETY: pinned and locked by `page`.
+        unsafe {
+            pg_sys::UnlockReleaseBuffer(page.buffer);
+        }
     }
 
     /// The tuple at `offset`, if there is one.
     unsafe fn tuple(&self, page: &Page, block: u32, offset: u16) -> Option<pg_sys::HeapTupleData> {
-        let raw = pg_sys::BufferGetPage(page.buffer);
-        if offset == 0 || offset > pg_sys::PageGetMaxOffsetNumber(raw) {
-            return None;
+        // SAFETY: a pinned and locked page; the line pointer is one of its array, and leads to bytes within the page.
+        unsafe {
+            let raw = pg_sys::BufferGetPage(page.buffer);
+            if offset == 0 || offset > pg_sys::PageGetMaxOffsetNumber(raw) {
+                return None;
+            }
+            let item = pg_sys::PageGetItemId(raw, offset);
+            let end = usize::from((*item).lp_off() as u16) + (*item).lp_len() as usize;
+            let whole = end <= pg_sys::BLCKSZ as usize && (*item).lp_len() >= 24;
+            if (*item).lp_flags() != pg_sys::LP_NORMAL || !whole {
+                return None;
+            }
+            let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
+            tuple.t_self = super::toast::raw_tid(Tid { block, offset });
+            tuple.t_tableOid = (*self.0.raw()).rd_id;
+            tuple.t_data = pg_sys::PageGetItem(raw, item) as pg_sys::HeapTupleHeader;
+            tuple.t_len = (*item).lp_len();
+            Some(tuple)
         }
-        let item = pg_sys::PageGetItemId(raw, offset);
-        let end = usize::from((*item).lp_off() as u16) + (*item).lp_len() as usize;
-        let whole = end <= pg_sys::BLCKSZ as usize && (*item).lp_len() >= 24;
-        if (*item).lp_flags() != pg_sys::LP_NORMAL || !whole {
-            return None;
-        }
-        let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-        tuple.t_self = super::toast::raw_tid(Tid { block, offset });
-        tuple.t_tableOid = (*self.0.raw()).rd_id;
-        tuple.t_data = pg_sys::PageGetItem(raw, item) as pg_sys::HeapTupleHeader;
-        tuple.t_len = (*item).lp_len();
-        Some(tuple)
     }
 
     /// Visit all rows on the pages `blocks`, dead ones too.
@@ -258,9 +268,12 @@ const INDEX_TUPLE_HEADER: usize = std::mem::size_of::<pg_sys::IndexTupleData>();
 /// # Safety
 /// An entry that a scan was asked to return, before the next one.
 pub(super) unsafe fn key_of_entry(entry: pg_sys::IndexTuple) -> ChunkKey {
-    // Both columns are not null and of fixed length, so they follow the header.
-    let words = (entry as *const u8).add(INDEX_TUPLE_HEADER) as *const u32;
-    ChunkKey { id: *words, seq: *words.add(1) as i32 }
+    // SAFETY: an entry has both columns, as the caller promises, behind its header: not null, of four bytes each.
+    unsafe {
+        // Both columns are not null and of fixed length, so they follow the header.
+        let words = (entry as *const u8).add(INDEX_TUPLE_HEADER) as *const u32;
+        ChunkKey { id: *words, seq: *words.add(1) as i32 }
+    }
 }
 
 fn place_order(place: Tid) -> (u32, u16) {
@@ -268,7 +281,8 @@ fn place_order(place: Tid) -> (u32, u16) {
 }
 
 unsafe fn sees(snap: Snap, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer) -> bool {
-    pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer)
+    // SAFETY: a tuple under its page's lock, in this buffer.
+    unsafe { pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer) }
 }
 
 /// An index of a TOAST relation.

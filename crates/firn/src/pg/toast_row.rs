@@ -23,9 +23,12 @@ impl RowView {
     /// # Safety
     /// The tuple is the caller's own.
     pub(crate) unsafe fn overwrite(&self, data: &[u8]) {
-        let mine = self.data();
-        let len = mine.len().min(data.len());
-        std::ptr::copy_nonoverlapping(data.as_ptr(), mine.as_ptr().cast_mut(), len);
+        // SAFETY: no more bytes than the tuple has, in a tuple that is the caller's own, as it promises.
+        unsafe {
+            let mine = self.data();
+            let len = mine.len().min(data.len());
+            std::ptr::copy_nonoverlapping(data.as_ptr(), mine.as_ptr().cast_mut(), len);
+        }
     }
     fn user_data(&self) -> (&[u8], usize) {
         // SAFETY: a normal heap tuple of the TOAST relation: t_hoff within t_len.

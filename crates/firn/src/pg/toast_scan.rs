@@ -115,27 +115,30 @@ impl Toast {
     /// freed since. Pinned rows everybody sees, at once. But no place is given out again as long as the index has an entry of it, and this
     /// scan, which is by no such snapshot, keeps hold of the entry while it looks at the row.
     unsafe fn key_by_index(&self, place: Tid, id: u32, low: i32, high: i32) -> Option<ChunkKey> {
-        let slot = pg_sys::MakeSingleTupleTableSlot(
-            self.rel().tupdesc(),
-            &raw const pg_sys::TTSOpsBufferHeapTuple,
-        );
-        let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
-        let n = fill_keys(&mut keys, id, low, high);
-        let index = self.valid_index().raw();
-        let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
-        (*scan).xs_want_itup = true;
-        pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
-        let forward = pg_sys::ScanDirection::ForwardScanDirection;
-        let mut found = None;
-        while found.is_none() && pg_sys::index_getnext_slot(scan, forward, slot) {
-            super::xact::check_for_interrupts();
-            let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
-            let (key, row) = (key_of_entry((*scan).xs_itup), RowView::of(tuple));
-            found = (row.place() == place && !row.is_under(key)).then_some(key);
+        // SAFETY: the relation and its index are open; keys, scan and slot are ended here, and a row is looked at while the slot holds its page.
+        unsafe {
+            let slot = pg_sys::MakeSingleTupleTableSlot(
+                self.rel().tupdesc(),
+                &raw const pg_sys::TTSOpsBufferHeapTuple,
+            );
+            let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
+            let n = fill_keys(&mut keys, id, low, high);
+            let index = self.valid_index().raw();
+            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
+            (*scan).xs_want_itup = true;
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            let mut found = None;
+            while found.is_none() && pg_sys::index_getnext_slot(scan, forward, slot) {
+                super::xact::check_for_interrupts();
+                let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
+                let (key, row) = (key_of_entry((*scan).xs_itup), RowView::of(tuple));
+                found = (row.place() == place && !row.is_under(key)).then_some(key);
+            }
+            pg_sys::index_endscan(scan);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            found
         }
-        pg_sys::index_endscan(scan);
-        pg_sys::ExecDropSingleTupleTableSlot(slot);
-        found
     }
 
     /// Rows of ours but chunks, living or dead, that the index leads to by other keys than they have, and these keys. (A stripe whose chunk
@@ -268,22 +271,32 @@ impl Toast {
         tuple: &pg_sys::HeapTupleData,
         buffer: pg_sys::Buffer,
     ) -> (Vec<u64>, pg_sys::HeapTupleData) {
-        let len = tuple.t_len as usize;
-        let mut words = vec![0u64; len.div_ceil(8)];
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        std::ptr::copy_nonoverlapping(tuple.t_data.cast(), words.as_mut_ptr().cast::<u8>(), len);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        let copy = pg_sys::HeapTupleData { t_data: words.as_mut_ptr().cast(), ..*tuple };
-        (words, copy)
+        // SAFETY: the tuple's page is pinned, and its bytes are copied under the page's lock to words that live as long as the copy.
+        unsafe {
+            let len = tuple.t_len as usize;
+            let mut words = vec![0u64; len.div_ceil(8)];
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            std::ptr::copy_nonoverlapping(
+                tuple.t_data.cast(),
+                words.as_mut_ptr().cast::<u8>(),
+                len,
+            );
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            let copy = pg_sys::HeapTupleData { t_data: words.as_mut_ptr().cast(), ..*tuple };
+            (words, copy)
+        }
     }
 
     /// Does `snap` see the tuple? Conflicts with other serializable transactions are noted.
     unsafe fn judge(&self, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer, snap: Snap) -> bool {
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        let visible = pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer);
-        pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        visible
+        // SAFETY: the tuple's page is pinned, and locked while it is asked about.
+        unsafe {
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let visible = pg_sys::HeapTupleSatisfiesVisibility(tuple, snap.0, buffer);
+            pg_sys::HeapCheckForSerializableConflictOut(visible, self.raw(), tuple, buffer, snap.0);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            visible
+        }
     }
 }
 
@@ -300,40 +313,48 @@ pub(crate) unsafe fn fill_keys(
     low: i32,
     high: i32,
 ) -> i32 {
-    let mut add = |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
-        pg_sys::ScanKeyInit(
-            &mut keys[n],
-            column,
-            strategy as u16,
-            pg_sys::Oid::from(function),
-            value,
-        );
-    };
-    let equal = pg_sys::BTEqualStrategyNumber;
-    add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(pg_sys::Oid::from(id)));
-    if low == high {
-        add(1, 2, equal, pg_sys::F_INT4EQ, pg_sys::Datum::from(low));
-        return 2;
+    // SAFETY: three keys of a TOAST relation's index: an OID and a number, by functions of these types.
+    unsafe {
+        let mut add =
+            |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
+                pg_sys::ScanKeyInit(
+                    &mut keys[n],
+                    column,
+                    strategy as u16,
+                    pg_sys::Oid::from(function),
+                    value,
+                );
+            };
+        let equal = pg_sys::BTEqualStrategyNumber;
+        add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(pg_sys::Oid::from(id)));
+        if low == high {
+            add(1, 2, equal, pg_sys::F_INT4EQ, pg_sys::Datum::from(low));
+            return 2;
+        }
+        add(1, 2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, pg_sys::Datum::from(low));
+        add(2, 2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT4LE, pg_sys::Datum::from(high));
+        3
     }
-    add(1, 2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, pg_sys::Datum::from(low));
-    add(2, 2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT4LE, pg_sys::Datum::from(high));
-    3
 }
 
 /// Scan keys of the ids `low..=high`.
 unsafe fn id_keys(low: u32, high: u32) -> [pg_sys::ScanKeyData; 2] {
-    let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-    let bounds = [
-        (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
-        (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
-    ];
-    for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
-        let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
-        pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+    // SAFETY: two keys of the first column of a TOAST relation's index, an OID; all zeros is a key not yet filled.
+    unsafe {
+        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+        let bounds = [
+            (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_OIDGE, low),
+            (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
+        ];
+        for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
+            let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
+            pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+        }
+        keys
     }
-    keys
 }
 
 pub(crate) unsafe fn clear(slot: *mut pg_sys::TupleTableSlot) {
-    ext::guarded(|| ext::direct::ExecClearTuple(slot))
+    // SAFETY: a live slot; what is guarded owns nothing.
+    unsafe { ext::guarded(|| ext::direct::ExecClearTuple(slot)) }
 }

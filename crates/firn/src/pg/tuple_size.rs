@@ -99,6 +99,7 @@ impl TupleSize {
             end = match column.length {
                 // SAFETY: a live value of variable length.
                 -1 if column.shrinks => unsafe { end_of_shrunk(value, end, aligned) },
+                // SAFETY: as above.
                 -1 => aligned + unsafe { plain_size(value) },
                 // C strings: no table has them.
                 -2 => return false,
@@ -117,22 +118,28 @@ fn whole(end: usize, columns: usize) -> usize {
 
 /// A value's size with its header, neither compressed nor out of line.
 unsafe fn plain_size(value: Datum) -> usize {
-    let at = value as *const pg_sys::varlena;
-    match varlena::varatt_is_1b_e(at) || varlena::varatt_is_4b_c(at) {
-        true => pg_sys::toast_raw_datum_size(pg_sys::Datum::from(value)),
-        false => varlena::varsize_any(at),
+    // SAFETY: the value is one of variable length, whole in memory.
+    unsafe {
+        let at = value as *const pg_sys::varlena;
+        match varlena::varatt_is_1b_e(at) || varlena::varatt_is_4b_c(at) {
+            true => pg_sys::toast_raw_datum_size(pg_sys::Datum::from(value)),
+            false => varlena::varsize_any(at),
+        }
     }
 }
 
 /// Where a value ends at most that TOAST has made as small as it can, behind one that ends at `end`.
 unsafe fn end_of_shrunk(value: Datum, end: usize, aligned: usize) -> usize {
-    let at = value as *const pg_sys::varlena;
-    if !varlena::varatt_is_1b_e(at) && !varlena::varatt_is_4b_c(at) {
-        // Short values have a header of one byte, and are not aligned.
-        let size = varlena::varsize_any_exhdr(at) + 1;
-        if size <= INLINE {
-            return end + size;
+    // SAFETY: the value is one of variable length, whole in memory.
+    unsafe {
+        let at = value as *const pg_sys::varlena;
+        if !varlena::varatt_is_1b_e(at) && !varlena::varatt_is_4b_c(at) {
+            // Short values have a header of one byte, and are not aligned.
+            let size = varlena::varsize_any_exhdr(at) + 1;
+            if size <= INLINE {
+                return end + size;
+            }
         }
+        aligned + INLINE
     }
-    aligned + INLINE
 }

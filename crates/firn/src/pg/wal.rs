@@ -54,11 +54,14 @@ impl HeapLockUpdated {
 /// # Safety
 /// In a critical section that has made the change, holding the page's exclusive lock.
 pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLockUpdated) {
-    pg_sys::XLogBeginInsert();
-    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
-    pg_sys::XLogRegisterData((record as *mut HeapLockUpdated).cast(), HeapLockUpdated::BYTES);
-    let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
-    set_lsn(buffer, pg_sys::XLogInsert(manager, HeapLockUpdated::INFO));
+    // SAFETY: the record is a plain struct that outlives its insertion; buffer and critical section are the caller's, as it promises.
+    unsafe {
+        pg_sys::XLogBeginInsert();
+        pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+        pg_sys::XLogRegisterData((record as *mut HeapLockUpdated).cast(), HeapLockUpdated::BYTES);
+        let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
+        set_lsn(buffer, pg_sys::XLogInsert(manager, HeapLockUpdated::INFO));
+    }
 }
 
 /// Log that the user data of the tuple at `offset` of the page in `buffer` has been overwritten in place:
@@ -67,13 +70,16 @@ pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLo
 /// # Safety
 /// As [`log_page_change`]; `data` are the bytes behind the tuple's header.
 pub(super) unsafe fn log_overwriting(buffer: pg_sys::Buffer, mut offset: u16, data: &[u8]) {
-    const INFO: u8 = 0x70;
-    pg_sys::XLogBeginInsert();
-    pg_sys::XLogRegisterData((&raw mut offset).cast(), std::mem::size_of::<u16>() as i32);
-    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
-    pg_sys::XLogRegisterBufData(0, data.as_ptr().cast_mut().cast(), data.len() as i32);
-    let manager = pg_sys::RmgrIds::RM_HEAP_ID as pg_sys::RmgrId;
-    set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+    // SAFETY: what is registered outlives the insertion; buffer and critical section are the caller's, as it promises.
+    unsafe {
+        const INFO: u8 = 0x70;
+        pg_sys::XLogBeginInsert();
+        pg_sys::XLogRegisterData((&raw mut offset).cast(), std::mem::size_of::<u16>() as i32);
+        pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+        pg_sys::XLogRegisterBufData(0, data.as_ptr().cast_mut().cast(), data.len() as i32);
+        let manager = pg_sys::RmgrIds::RM_HEAP_ID as pg_sys::RmgrId;
+        set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+    }
 }
 
 /// heapam's record of the tuples that were frozen on a page, here one; its form in PostgreSQL 15.
@@ -98,33 +104,39 @@ struct FrozenTuple {
 /// # Safety
 /// In a critical section that has made the change, holding the page's exclusive lock.
 pub(super) unsafe fn log_frozen(buffer: pg_sys::Buffer, offset: u16) {
-    const INFO: u8 = 0x30;
-    let page = pg_sys::BufferGetPage(buffer);
-    let item = pg_sys::PageGetItemId(page, offset);
-    let header = page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader;
-    // Conflicts on standbys are with snapshots older than the cutoff: there are to be none, so it is the oldest
-    // id that any database has.
-    let cutoff = (*pg_sys::ShmemVariableCache).oldestXid;
-    let mut record = HeapFreezePage { cutoff, tuples: 1 };
-    let mut tuple = FrozenTuple {
-        xmax: (*header).t_choice.t_heap.t_xmax,
-        offset,
-        infomask2: (*header).t_infomask2,
-        infomask: (*header).t_infomask,
-        flags: 0,
-    };
-    pg_sys::XLogBeginInsert();
-    // Six bytes: without the padding at the end.
-    pg_sys::XLogRegisterData((&raw mut record).cast(), 6);
-    pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
-    pg_sys::XLogRegisterBufData(0, (&raw mut tuple).cast(), size_of::<FrozenTuple>() as i32);
-    let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
-    set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+    // SAFETY: the tuple is found through its line pointer under the page's exclusive lock; what is registered outlives the insertion.
+    unsafe {
+        const INFO: u8 = 0x30;
+        let page = pg_sys::BufferGetPage(buffer);
+        let item = pg_sys::PageGetItemId(page, offset);
+        let header = page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader;
+        // Conflicts on standbys are with snapshots older than the cutoff: there are to be none, so it is the oldest
+        // id that any database has.
+        let cutoff = (*pg_sys::ShmemVariableCache).oldestXid;
+        let mut record = HeapFreezePage { cutoff, tuples: 1 };
+        let mut tuple = FrozenTuple {
+            xmax: (*header).t_choice.t_heap.t_xmax,
+            offset,
+            infomask2: (*header).t_infomask2,
+            infomask: (*header).t_infomask,
+            flags: 0,
+        };
+        pg_sys::XLogBeginInsert();
+        // Six bytes: without the padding at the end.
+        pg_sys::XLogRegisterData((&raw mut record).cast(), 6);
+        pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
+        pg_sys::XLogRegisterBufData(0, (&raw mut tuple).cast(), size_of::<FrozenTuple>() as i32);
+        let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
+        set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+    }
 }
 
 unsafe fn set_lsn(buffer: pg_sys::Buffer, at: u64) {
-    let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
-    (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
+    // SAFETY: a page that is pinned and locked exclusively.
+    unsafe {
+        let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
+        (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
+    }
 }
 
 /// B-tree's record "a deleted page is used again", whose only effect is on a standby: queries whose snapshots could

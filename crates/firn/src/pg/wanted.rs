@@ -32,31 +32,35 @@ struct Scan(*mut pg_sys::ScanState);
 /// # Safety
 /// A planstate node of a query that has been started.
 pub(crate) unsafe fn note(state: *mut pg_sys::PlanState) {
-    use pg_sys::NodeTag as T;
-    let scan = state as *mut pg_sys::ScanState;
-    let slot = match (*state).type_ {
-        T::T_IndexScanState | T::T_BitmapHeapScanState => (*scan).ss_ScanTupleSlot,
-        // It looks at the row's visibility alone.
-        T::T_IndexOnlyScanState => (*(state as *mut pg_sys::IndexOnlyScanState)).ioss_TableSlot,
-        _ => return,
-    };
-    let rel = (*scan).ss_currentRelation;
-    if slot.is_null() || rel.is_null() || !super::Rel::of(rel).is_firn() {
-        return;
-    }
-    (*slot).tts_flags |= MARK;
-    callback(|| {
-        SCANS.with_borrow_mut(|scans| {
-            if scans.len() >= MOST {
-                scans.clear();
-            }
-            scans.insert(slot as usize, Scan(scan));
+    // SAFETY: a node of the type that its tag says; its slot lives as long as it.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        let scan = state as *mut pg_sys::ScanState;
+        let slot = match (*state).type_ {
+            T::T_IndexScanState | T::T_BitmapHeapScanState => (*scan).ss_ScanTupleSlot,
+            // It looks at the row's visibility alone.
+            T::T_IndexOnlyScanState => (*(state as *mut pg_sys::IndexOnlyScanState)).ioss_TableSlot,
+            _ => return,
+        };
+        let rel = (*scan).ss_currentRelation;
+        if slot.is_null() || rel.is_null() || !super::Rel::of(rel).is_firn() {
+            return;
+        }
+        (*slot).tts_flags |= MARK;
+        callback(|| {
+            SCANS.with_borrow_mut(|scans| {
+                if scans.len() >= MOST {
+                    scans.clear();
+                }
+                scans.insert(slot as usize, Scan(scan));
+            })
         })
-    })
+    }
 }
 
 unsafe fn is_btree(index: pg_sys::Relation) -> bool {
-    !index.is_null() && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
+    // SAFETY: an open index, or null.
+    unsafe { !index.is_null() && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID }
 }
 
 impl Slot {

@@ -19,8 +19,11 @@ pub fn start_at_exit() {
 }
 
 unsafe extern "C-unwind" fn at_exit(code: core::ffi::c_int, _: pg_sys::Datum) {
-    if code == 0 {
-        callback(start)
+    // SAFETY: PostgreSQL calls it once, at the end of a process that can still register another.
+    unsafe {
+        if code == 0 {
+            callback(start)
+        }
     }
 }
 

@@ -96,7 +96,9 @@ impl Prices {
         let wanted = || self.of_columns(wanted);
         let all: f64 = wanted().map(|c| self.pages(c) * c.page_bytes).sum();
         let kept = (guc::page_cache() as f64 / all.max(1.0)).min(1.0);
-        let mut cost = tuples * (unsafe { pg_sys::cpu_tuple_cost } * 2.0 + operators(wanted()));
+        // SAFETY: a setting.
+        let row = unsafe { pg_sys::cpu_tuple_cost };
+        let mut cost = tuples * (row * 2.0 + operators(wanted()));
         for column in wanted() {
             let pages = self.pages(column);
             let near = (tuples / column.page_rows).ceil().max(1.0);

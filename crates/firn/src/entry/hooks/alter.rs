@@ -36,18 +36,21 @@ unsafe extern "C-unwind" fn object_access(
     sub: core::ffi::c_int,
     arg: *mut core::ffi::c_void,
 ) {
-    if let Some(f) = PREVIOUS {
-        f(access, class, object, sub, arg)
-    }
-    use pg_sys::ObjectAccessType as A;
-    // A column comes as a creation, and goes as a drop.
-    let changes = match access {
-        A::OAT_POST_ALTER => true,
-        A::OAT_POST_CREATE | A::OAT_DROP => sub != 0,
-        _ => false,
-    };
-    if changes && class == pg_sys::RelationRelationId {
-        callback(|| note(object.to_u32()))
+    // SAFETY: PostgreSQL says which object is changed; the argument is passed on unread.
+    unsafe {
+        if let Some(f) = PREVIOUS {
+            f(access, class, object, sub, arg)
+        }
+        use pg_sys::ObjectAccessType as A;
+        // A column comes as a creation, and goes as a drop.
+        let changes = match access {
+            A::OAT_POST_ALTER => true,
+            A::OAT_POST_CREATE | A::OAT_DROP => sub != 0,
+            _ => false,
+        };
+        if changes && class == pg_sys::RelationRelationId {
+            callback(|| note(object.to_u32()))
+        }
     }
 }
 
@@ -67,46 +70,53 @@ fn note(oid: u32) {
 /// # Safety
 /// A statement that is about to be run.
 pub(super) unsafe fn drop_left_overs(node: *mut pg_sys::Node) {
-    // Where it is refused, as on standbys, that is PostgreSQL's to say.
-    let allowed = || !pg_sys::XactReadOnly;
-    match (*node).type_ {
-        pg_sys::NodeTag::T_AlterTableStmt if allowed() => before_alter(node.cast()),
-        pg_sys::NodeTag::T_IndexStmt if allowed() => before_create_index(node.cast()),
-        _ => (),
+    // SAFETY: a statement's node is of the type that its tag says.
+    unsafe {
+        // Where it is refused, as on standbys, that is PostgreSQL's to say.
+        let allowed = || !pg_sys::XactReadOnly;
+        match (*node).type_ {
+            pg_sys::NodeTag::T_AlterTableStmt if allowed() => before_alter(node.cast()),
+            pg_sys::NodeTag::T_IndexStmt if allowed() => before_create_index(node.cast()),
+            _ => (),
+        }
     }
 }
 
 unsafe fn before_alter(statement: *mut pg_sys::AlterTableStmt) {
-    let Some(first) = owned((*statement).relation) else { return };
-    let level = pg_sys::AlterTableGetLockLevel((*statement).cmds);
-    let commands: Vec<*mut pg_sys::AlterTableCmd> = (0..(*(*statement).cmds).length as usize)
-        .map(|i| (*(*(*statement).cmds).elements.add(i)).ptr_value.cast())
-        .collect();
-    if level == STRONGEST {
-        drop_of(first, level, || vec![first], LockMode::AccessExclusive);
-    }
-    if (*(*statement).relation).inh {
-        if let Some(lock) = lock_of_children(first, &commands) {
-            drop_of(first, level, || tree(first), lock);
+    // SAFETY: the parser's statement has commands, and each kind of command what is read of it.
+    unsafe {
+        let Some(first) = owned((*statement).relation) else { return };
+        let level = pg_sys::AlterTableGetLockLevel((*statement).cmds);
+        let commands: Vec<*mut pg_sys::AlterTableCmd> = (0..(*(*statement).cmds).length as usize)
+            .map(|i| (*(*(*statement).cmds).elements.add(i)).ptr_value.cast())
+            .collect();
+        if level == STRONGEST {
+            drop_of(first, level, || vec![first], LockMode::AccessExclusive);
         }
-    }
-    if (*statement).objtype == pg_sys::ObjectType::OBJECT_TYPE {
-        // ALTER TYPE changes the tables of the type, where it is allowed to.
-        let goes_on = |command: &*mut pg_sys::AlterTableCmd| {
-            (**command).behavior == pg_sys::DropBehavior::DROP_CASCADE
-                && (**command).subtype == pg_sys::AlterTableType::AT_AlterColumnType
-        };
-        if commands.iter().any(goes_on) {
-            let tables = || catalog::tables_of_type_of(first).into_iter().flat_map(tree).collect();
-            drop_of(first, level, tables, LockMode::AccessExclusive);
+        if (*(*statement).relation).inh {
+            if let Some(lock) = lock_of_children(first, &commands) {
+                drop_of(first, level, || tree(first), lock);
+            }
         }
-        return;
-    }
-    for command in commands {
-        if (*command).subtype == pg_sys::AlterTableType::AT_AttachPartition {
-            let partition = (*command).def as *mut pg_sys::PartitionCmd;
-            if let Some(root) = owned((*partition).name) {
-                drop_of(first, level, || tree(root), LockMode::AccessExclusive);
+        if (*statement).objtype == pg_sys::ObjectType::OBJECT_TYPE {
+            // ALTER TYPE changes the tables of the type, where it is allowed to.
+            let goes_on = |command: &*mut pg_sys::AlterTableCmd| {
+                (**command).behavior == pg_sys::DropBehavior::DROP_CASCADE
+                    && (**command).subtype == pg_sys::AlterTableType::AT_AlterColumnType
+            };
+            if commands.iter().any(goes_on) {
+                let tables =
+                    || catalog::tables_of_type_of(first).into_iter().flat_map(tree).collect();
+                drop_of(first, level, tables, LockMode::AccessExclusive);
+            }
+            return;
+        }
+        for command in commands {
+            if (*command).subtype == pg_sys::AlterTableType::AT_AttachPartition {
+                let partition = (*command).def as *mut pg_sys::PartitionCmd;
+                if let Some(root) = owned((*partition).name) {
+                    drop_of(first, level, || tree(root), LockMode::AccessExclusive);
+                }
             }
         }
     }
@@ -118,47 +128,55 @@ unsafe fn lock_of_children(
     table: u32,
     commands: &[*mut pg_sys::AlterTableCmd],
 ) -> Option<LockMode> {
-    let is_partitioned = is_partitioned(table);
-    let drops = commands.iter().any(|c| (**c).subtype == pg_sys::AlterTableType::AT_DropColumn);
-    let has = |column: *mut pg_sys::Node| !drops && has_column_of(table, column.cast());
-    let lock_for = |command: &*mut pg_sys::AlterTableCmd| match (**command).subtype {
-        // Nothing happens, or an error, before any child is looked at.
-        pg_sys::AlterTableType::AT_AddColumn if has((**command).def) => None,
-        pg_sys::AlterTableType::AT_AddColumn | pg_sys::AlterTableType::AT_AlterColumnType => {
-            Some(LockMode::AccessExclusive)
-        }
-        pg_sys::AlterTableType::AT_AddConstraint if is_partitioned => {
-            let constraint = (**command).def as *mut pg_sys::Constraint;
-            match (*constraint).contype {
-                // The columns are made NOT NULL first.
-                pg_sys::ConstrType::CONSTR_PRIMARY if !has_no_nulls(table, (*constraint).keys) => {
-                    Some(LockMode::AccessExclusive)
-                }
-                pg_sys::ConstrType::CONSTR_PRIMARY
-                | pg_sys::ConstrType::CONSTR_UNIQUE
-                | pg_sys::ConstrType::CONSTR_EXCLUSION => Some(LockMode::Share),
-                _ => None,
+    // SAFETY: commands of an ALTER TABLE, each with the definition that its kind has.
+    unsafe {
+        let is_partitioned = is_partitioned(table);
+        let drops = commands.iter().any(|c| (**c).subtype == pg_sys::AlterTableType::AT_DropColumn);
+        let has = |column: *mut pg_sys::Node| !drops && has_column_of(table, column.cast());
+        let lock_for = |command: &*mut pg_sys::AlterTableCmd| match (**command).subtype {
+            // Nothing happens, or an error, before any child is looked at.
+            pg_sys::AlterTableType::AT_AddColumn if has((**command).def) => None,
+            pg_sys::AlterTableType::AT_AddColumn | pg_sys::AlterTableType::AT_AlterColumnType => {
+                Some(LockMode::AccessExclusive)
             }
+            pg_sys::AlterTableType::AT_AddConstraint if is_partitioned => {
+                let constraint = (**command).def as *mut pg_sys::Constraint;
+                match (*constraint).contype {
+                    // The columns are made NOT NULL first.
+                    pg_sys::ConstrType::CONSTR_PRIMARY
+                        if !has_no_nulls(table, (*constraint).keys) =>
+                    {
+                        Some(LockMode::AccessExclusive)
+                    }
+                    pg_sys::ConstrType::CONSTR_PRIMARY
+                    | pg_sys::ConstrType::CONSTR_UNIQUE
+                    | pg_sys::ConstrType::CONSTR_EXCLUSION => Some(LockMode::Share),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let locks: Vec<Option<LockMode>> = commands.iter().map(lock_for).collect();
+        match locks.iter().all(|lock| *lock == Some(LockMode::Share)) {
+            true => Some(LockMode::Share),
+            // What else the statement does may take the strongest, and locks must not be strengthened.
+            false => locks.iter().any(Option::is_some).then_some(LockMode::AccessExclusive),
         }
-        _ => None,
-    };
-    let locks: Vec<Option<LockMode>> = commands.iter().map(lock_for).collect();
-    match locks.iter().all(|lock| *lock == Some(LockMode::Share)) {
-        true => Some(LockMode::Share),
-        // What else the statement does may take the strongest, and locks must not be strengthened.
-        false => locks.iter().any(Option::is_some).then_some(LockMode::AccessExclusive),
     }
 }
 
 unsafe fn before_create_index(statement: *mut pg_sys::IndexStmt) {
-    let relation = (*statement).relation;
-    // Concurrently it is refused.
-    if relation.is_null() || !(*relation).inh || (*statement).concurrent {
-        return;
-    }
-    let Some(root) = owned(relation) else { return };
-    if is_partitioned(root) {
-        drop_of(root, LockMode::Share as i32, || tree(root), LockMode::Share);
+    // SAFETY: the parser's statement, whose relation may be missing.
+    unsafe {
+        let relation = (*statement).relation;
+        // Concurrently it is refused.
+        if relation.is_null() || !(*relation).inh || (*statement).concurrent {
+            return;
+        }
+        let Some(root) = owned(relation) else { return };
+        if is_partitioned(root) {
+            drop_of(root, LockMode::Share as i32, || tree(root), LockMode::Share);
+        }
     }
 }
 
@@ -171,31 +189,38 @@ fn is_partitioned(table: u32) -> bool {
 
 /// There is a column of this name already.
 unsafe fn has_column_of(table: u32, column: *mut pg_sys::ColumnDef) -> bool {
-    pg_sys::get_attnum(table.into(), (*column).colname) != 0
+    // SAFETY: the definition of a column, which has a name.
+    unsafe { pg_sys::get_attnum(table.into(), (*column).colname) != 0 }
 }
 
 /// The columns of these names are NOT NULL.
 unsafe fn has_no_nulls(table: u32, columns: *mut pg_sys::List) -> bool {
-    let count = if columns.is_null() { 0 } else { (*columns).length as usize };
-    (0..count).all(|i| {
-        let name = (*(*columns).elements.add(i)).ptr_value as *mut pg_sys::String;
-        let tuple = pg_sys::SearchSysCacheAttName(table.into(), (*name).sval);
-        if tuple.is_null() {
-            return false;
-        }
-        let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_attribute;
-        let not_null = (*form).attnotnull;
-        pg_sys::ReleaseSysCache(tuple);
-        not_null
-    })
+    // SAFETY: a list of names; a row of the catalog is looked at before it is released.
+    unsafe {
+        let count = if columns.is_null() { 0 } else { (*columns).length as usize };
+        (0..count).all(|i| {
+            let name = (*(*columns).elements.add(i)).ptr_value as *mut pg_sys::String;
+            let tuple = pg_sys::SearchSysCacheAttName(table.into(), (*name).sval);
+            if tuple.is_null() {
+                return false;
+            }
+            let form = pg_sys::GETSTRUCT(tuple) as *const pg_sys::FormData_pg_attribute;
+            let not_null = (*form).attnotnull;
+            pg_sys::ReleaseSysCache(tuple);
+            not_null
+        })
+    }
 }
 
 /// The relation of that name, if it is there and the current role's.
 unsafe fn owned(name: *mut pg_sys::RangeVar) -> Option<u32> {
-    let none = std::ptr::null_mut();
-    let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
-    let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
-    (oid != 0 && catalog::is_owner(oid)).then_some(oid)
+    // SAFETY: a name of the parser's.
+    unsafe {
+        let none = std::ptr::null_mut();
+        let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
+        let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
+        (oid != 0 && catalog::is_owner(oid)).then_some(oid)
+    }
 }
 
 fn tree(root: u32) -> Vec<u32> {
@@ -205,28 +230,31 @@ fn tree(root: u32) -> Vec<u32> {
 /// Drop what is left of `tables`, for a statement that locks `first` by `level`, then these by `lock`. That is done here, as
 /// a rebuild might begin, and leave something, before the statement does it. A stronger lock is taken where something is left only.
 unsafe fn drop_of(first: u32, level: i32, tables: impl Fn() -> Vec<u32>, lock: LockMode) {
-    let Some(ours) = catalog::access_method() else { return };
-    let is_ours = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
-    if !tables().iter().any(is_ours) {
-        return;
-    }
-    pg_sys::LockRelationOid(first.into(), level);
-    // Who looks for indexes only, under SHARE, passes over those that are out of use.
-    let matters = |index: &u32| lock != LockMode::Share || catalog::is_live_index(*index);
-    let is_left = |oid: u32| is_ours(&oid) && rebuild::left_overs(oid).iter().any(matters);
-    for oid in tables() {
-        pg_sys::LockRelationOid(oid.into(), lock as i32);
-        // Asked under the lock only: what is there before may be what a rebuild is at work on, which gives way to us.
-        if !is_left(oid) {
-            continue;
+    // SAFETY: plain locks on relations by their OIDs, which may be gone.
+    unsafe {
+        let Some(ours) = catalog::access_method() else { return };
+        let is_ours = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
+        if !tables().iter().any(is_ours) {
+            return;
         }
-        if lock as i32 != STRONGEST {
-            // Not on top of the weaker one: two who hold that would wait for each other.
-            pg_sys::UnlockRelationOid(oid.into(), lock as i32);
-            pg_sys::LockRelationOid(oid.into(), STRONGEST);
+        pg_sys::LockRelationOid(first.into(), level);
+        // Who looks for indexes only, under SHARE, passes over those that are out of use.
+        let matters = |index: &u32| lock != LockMode::Share || catalog::is_live_index(*index);
+        let is_left = |oid: u32| is_ours(&oid) && rebuild::left_overs(oid).iter().any(matters);
+        for oid in tables() {
+            pg_sys::LockRelationOid(oid.into(), lock as i32);
+            // Asked under the lock only: what is there before may be what a rebuild is at work on, which gives way to us.
+            if !is_left(oid) {
+                continue;
+            }
+            if lock as i32 != STRONGEST {
+                // Not on top of the weaker one: two who hold that would wait for each other.
+                pg_sys::UnlockRelationOid(oid.into(), lock as i32);
+                pg_sys::LockRelationOid(oid.into(), STRONGEST);
+            }
+            rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
+            crate::pg::xact::next_command();
         }
-        rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
-        crate::pg::xact::next_command();
     }
 }
 

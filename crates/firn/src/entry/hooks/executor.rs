@@ -27,25 +27,31 @@ pub fn install() {
 }
 
 unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags: i32) {
-    match PREVIOUS_START {
-        Some(f) => f(query, flags),
-        None => direct::standard_ExecutorStart(query, flags),
-    }
-    let state = (*query).planstate;
-    if !state.is_null() {
-        let mut bitmaps = false;
-        prepare(state, (&raw mut bitmaps).cast());
-        if bitmaps && !only_reads(query) {
-            guard_rechecks(state, (*query).estate.cast());
+    // SAFETY: the query is about to be started, by whoever was hooked in before us; after that its plan has nodes, or is a utility's.
+    unsafe {
+        match PREVIOUS_START {
+            Some(f) => f(query, flags),
+            None => direct::standard_ExecutorStart(query, flags),
+        }
+        let state = (*query).planstate;
+        if !state.is_null() {
+            let mut bitmaps = false;
+            prepare(state, (&raw mut bitmaps).cast());
+            if bitmaps && !only_reads(query) {
+                guard_rechecks(state, (*query).estate.cast());
+            }
         }
     }
 }
 
 unsafe fn only_reads(query: *mut pg_sys::QueryDesc) -> bool {
-    let statement = (*query).plannedstmt;
-    (*statement).commandType == pg_sys::CmdType::CMD_SELECT
-        && (*statement).rowMarks.is_null()
-        && !(*statement).hasModifyingCTE
+    // SAFETY: a query that has been started has a statement.
+    unsafe {
+        let statement = (*query).plannedstmt;
+        (*statement).commandType == pg_sys::CmdType::CMD_SELECT
+            && (*statement).rowMarks.is_null()
+            && !(*statement).hasModifyingCTE
+    }
 }
 
 /// Look at each scan of a plan before it runs, and note whether there is a bitmap heap scan of a firn table.
@@ -53,12 +59,15 @@ unsafe extern "C-unwind" fn prepare(
     state: *mut pg_sys::PlanState,
     bitmaps: *mut core::ffi::c_void,
 ) -> bool {
-    if state.is_null() {
-        return false;
+    // SAFETY: a node of a started query, or null; the other pointer is to `executor_start`'s variable.
+    unsafe {
+        if state.is_null() {
+            return false;
+        }
+        *(bitmaps as *mut bool) |= no_prefetch(state);
+        wanted::note(state);
+        direct::planstate_tree_walker(state, Some(prepare), bitmaps)
     }
-    *(bitmaps as *mut bool) |= no_prefetch(state);
-    wanted::note(state);
-    direct::planstate_tree_walker(state, Some(prepare), bitmaps)
 }
 
 /// The nodes that check changed rows again make nodes of their own of the plan below them, out of
@@ -67,23 +76,26 @@ unsafe extern "C-unwind" fn guard_rechecks(
     state: *mut pg_sys::PlanState,
     estate: *mut core::ffi::c_void,
 ) -> bool {
-    if state.is_null() {
-        return false;
-    }
-    let check = match (*state).type_ {
-        pg_sys::NodeTag::T_ModifyTableState => {
-            &raw mut (*(state as *mut pg_sys::ModifyTableState)).mt_epqstate
+    // SAFETY: a node of a started query, or null, and that query's state; the plan is changed before anybody has made nodes of it.
+    unsafe {
+        if state.is_null() {
+            return false;
         }
-        pg_sys::NodeTag::T_LockRowsState => {
-            &raw mut (*(state as *mut pg_sys::LockRowsState)).lr_epqstate
+        let check = match (*state).type_ {
+            pg_sys::NodeTag::T_ModifyTableState => {
+                &raw mut (*(state as *mut pg_sys::ModifyTableState)).mt_epqstate
+            }
+            pg_sys::NodeTag::T_LockRowsState => {
+                &raw mut (*(state as *mut pg_sys::LockRowsState)).lr_epqstate
+            }
+            _ => std::ptr::null_mut(),
+        };
+        if !check.is_null() && !(*check).plan.is_null() {
+            let context = (*(estate as *mut pg_sys::EState)).es_query_cxt;
+            callback(|| (*check).plan = memory::within(context, || recheck::above((*check).plan)));
         }
-        _ => std::ptr::null_mut(),
-    };
-    if !check.is_null() && !(*check).plan.is_null() {
-        let context = (*(estate as *mut pg_sys::EState)).es_query_cxt;
-        callback(|| (*check).plan = memory::within(context, || recheck::above((*check).plan)));
+        direct::planstate_tree_walker(state, Some(guard_rechecks), estate)
     }
-    direct::planstate_tree_walker(state, Some(guard_rechecks), estate)
 }
 
 /// Rows that this session has collected and not written yet are in its memory, which parallel workers cannot
@@ -94,36 +106,42 @@ unsafe extern "C-unwind" fn executor_run(
     count: u64,
     execute_once: bool,
 ) {
-    // A query that has been run before goes on without workers; up to 15.8 that is an error for one that is said
-    // to be run once.
-    let alone = callback(crate::write::any_pending);
-    if alone {
-        (*query).already_executed = true;
-    }
-    let once = execute_once && !alone;
-    match PREVIOUS_RUN {
-        Some(f) => f(query, direction, count, once),
-        None => direct::standard_ExecutorRun(query, direction, count, once),
+    // SAFETY: a query that has been started.
+    unsafe {
+        // A query that has been run before goes on without workers; up to 15.8 that is an error for one that is said
+        // to be run once.
+        let alone = callback(crate::write::any_pending);
+        if alone {
+            (*query).already_executed = true;
+        }
+        let once = execute_once && !alone;
+        match PREVIOUS_RUN {
+            Some(f) => f(query, direction, count, once),
+            None => direct::standard_ExecutorRun(query, direction, count, once),
+        }
     }
 }
 
 /// The rows of a statement are complete: write its stripes before AFTER triggers run. Those of a statement
 /// that this one is a part of are not: its rows are not complete.
 unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
-    // Only these have a command id of their own, greater than that of the statement around them.
-    let writes = (*query).operation != pg_sys::CmdType::CMD_SELECT
-        || (*(*query).plannedstmt).hasModifyingCTE;
-    let cid = (*(*query).estate).es_output_cid;
-    if writes {
-        callback(|| crate::write::end_command(cid));
-    }
-    match PREVIOUS_FINISH {
-        Some(f) => f(query),
-        None => direct::standard_ExecutorFinish(query),
-    }
-    // What CTEs that nobody has read to their end have inserted since, and what AFTER triggers have left.
-    if writes {
-        callback(|| crate::write::end_command(cid));
+    // SAFETY: a query that has been started, and so has a state and a statement.
+    unsafe {
+        // Only these have a command id of their own, greater than that of the statement around them.
+        let writes = (*query).operation != pg_sys::CmdType::CMD_SELECT
+            || (*(*query).plannedstmt).hasModifyingCTE;
+        let cid = (*(*query).estate).es_output_cid;
+        if writes {
+            callback(|| crate::write::end_command(cid));
+        }
+        match PREVIOUS_FINISH {
+            Some(f) => f(query),
+            None => direct::standard_ExecutorFinish(query),
+        }
+        // What CTEs that nobody has read to their end have inserted since, and what AFTER triggers have left.
+        if writes {
+            callback(|| crate::write::end_command(cid));
+        }
     }
 }
 
@@ -138,16 +156,19 @@ unsafe extern "C-unwind" fn process_utility(
     dest: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // Looked at before it runs: a CALL may free it.
-    let node = (*statement).utilityStmt;
-    let copies =
-        (*node).type_ == pg_sys::NodeTag::T_CopyStmt && (*(node as *mut pg_sys::CopyStmt)).is_from;
-    let outer = copying::begin(copies);
-    let cid = if copies { callback(|| pg_sys::GetCurrentCommandId(false)) } else { 0 };
-    let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
-    f(statement, source, read_only, context, params, environment, dest, completion);
-    if copies {
-        callback(|| crate::write::end_command(cid));
+    // SAFETY: PostgreSQL hands in a statement to run; its node is not looked at after that.
+    unsafe {
+        // Looked at before it runs: a CALL may free it.
+        let node = (*statement).utilityStmt;
+        let copies = (*node).type_ == pg_sys::NodeTag::T_CopyStmt
+            && (*(node as *mut pg_sys::CopyStmt)).is_from;
+        let outer = copying::begin(copies);
+        let cid = if copies { callback(|| pg_sys::GetCurrentCommandId(false)) } else { 0 };
+        let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
+        f(statement, source, read_only, context, params, environment, dest, completion);
+        if copies {
+            callback(|| crate::write::end_command(cid));
+        }
+        copying::end(outer);
     }
-    copying::end(outer);
 }

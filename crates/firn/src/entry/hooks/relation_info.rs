@@ -25,51 +25,60 @@ unsafe extern "C-unwind" fn relation_info(
     is_parent: bool,
     info: *mut pg_sys::RelOptInfo,
 ) {
-    if oid.to_u32() >= pg_sys::FirstNormalObjectId {
-        callback(|| {
-            // The planner holds a lock.
-            let rel = pg_sys::relation_open(oid, pg_sys::NoLock as i32);
-            if Rel::of(rel).is_firn() {
-                without_brin(info);
-            } else {
-                swapped::refuse(Rel::of(rel));
-            }
-            pg_sys::relation_close(rel, pg_sys::NoLock as i32);
-        });
-    }
-    if let Some(f) = PREVIOUS {
-        f(root, oid, is_parent, info)
+    // SAFETY: the planner has locked the relation of that OID, and hands in its description.
+    unsafe {
+        if oid.to_u32() >= pg_sys::FirstNormalObjectId {
+            callback(|| {
+                // The planner holds a lock.
+                let rel = pg_sys::relation_open(oid, pg_sys::NoLock as i32);
+                if Rel::of(rel).is_firn() {
+                    without_brin(info);
+                } else {
+                    swapped::refuse(Rel::of(rel));
+                }
+                pg_sys::relation_close(rel, pg_sys::NoLock as i32);
+            });
+        }
+        if let Some(f) = PREVIOUS {
+            f(root, oid, is_parent, info)
+        }
     }
 }
 
 /// The planner does not look at a table that rows are only inserted into.
 unsafe extern "C-unwind" fn check_permissions(tables: *mut pg_sys::List, may_raise: bool) -> bool {
-    let count = if tables.is_null() { 0 } else { (*tables).length as usize };
-    for i in 0..count {
-        let entry = (*(*tables).elements.add(i)).ptr_value as *mut pg_sys::RangeTblEntry;
-        let oid = (*entry).relid;
-        if (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION
-            && (*entry).requiredPerms & pg_sys::ACL_INSERT != 0
-            && oid.to_u32() >= pg_sys::FirstNormalObjectId
-        {
-            callback(|| swapped::refuse_oid(oid.to_u32()));
+    // SAFETY: the list is of RangeTblEntry.
+    unsafe {
+        let count = if tables.is_null() { 0 } else { (*tables).length as usize };
+        for i in 0..count {
+            let entry = (*(*tables).elements.add(i)).ptr_value as *mut pg_sys::RangeTblEntry;
+            let oid = (*entry).relid;
+            if (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION
+                && (*entry).requiredPerms & pg_sys::ACL_INSERT != 0
+                && oid.to_u32() >= pg_sys::FirstNormalObjectId
+            {
+                callback(|| swapped::refuse_oid(oid.to_u32()));
+            }
         }
-    }
-    match PREVIOUS_PERMISSIONS {
-        Some(f) => f(tables, may_raise),
-        None => true,
+        match PREVIOUS_PERMISSIONS {
+            Some(f) => f(tables, may_raise),
+            None => true,
+        }
     }
 }
 
 /// A BRIN index of a firn table, which it has for the sake of a partitioned table above it, knows no row of a
 /// stripe: it must not be used.
 unsafe fn without_brin(info: *mut pg_sys::RelOptInfo) {
-    let list = (*info).indexlist;
-    let count = if list.is_null() { 0 } else { (*list).length as usize };
-    for i in (0..count).rev() {
-        let index = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::IndexOptInfo;
-        if (*index).relam == pg_sys::BRIN_AM_OID {
-            (*info).indexlist = pg_sys::list_delete_nth_cell((*info).indexlist, i as i32);
+    // SAFETY: the planner's description of a relation, whose indexes are IndexOptInfo; one is taken out at a place behind those still to be looked at.
+    unsafe {
+        let list = (*info).indexlist;
+        let count = if list.is_null() { 0 } else { (*list).length as usize };
+        for i in (0..count).rev() {
+            let index = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::IndexOptInfo;
+            if (*index).relam == pg_sys::BRIN_AM_OID {
+                (*info).indexlist = pg_sys::list_delete_nth_cell((*info).indexlist, i as i32);
+            }
         }
     }
 }

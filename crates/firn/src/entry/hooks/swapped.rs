@@ -32,50 +32,54 @@ pub(super) fn refuse(table: Rel) {
 /// # Safety
 /// A statement that is about to run.
 pub(super) unsafe fn refuse_statement(node: *mut pg_sys::Node) {
-    use pg_sys::NodeTag as T;
-    let mut everything = false;
-    let mut named: Vec<*mut pg_sys::RangeVar> = Vec::new();
-    match (*node).type_ {
-        T::T_CopyStmt => named.push((*(node as *mut pg_sys::CopyStmt)).relation),
-        T::T_AlterTableStmt => named.push((*(node as *mut pg_sys::AlterTableStmt)).relation),
-        T::T_IndexStmt => named.push((*(node as *mut pg_sys::IndexStmt)).relation),
-        T::T_ClusterStmt => {
-            let relation = (*(node as *mut pg_sys::ClusterStmt)).relation;
-            everything = relation.is_null();
-            named.push(relation);
-        }
-        T::T_VacuumStmt => {
-            let statement = node as *mut pg_sys::VacuumStmt;
-            if !super::utility::has_option(statement, c"full") {
-                return;
+    // SAFETY: a node is of the type that its tag says.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        let mut everything = false;
+        let mut named: Vec<*mut pg_sys::RangeVar> = Vec::new();
+        match (*node).type_ {
+            T::T_CopyStmt => named.push((*(node as *mut pg_sys::CopyStmt)).relation),
+            T::T_AlterTableStmt => named.push((*(node as *mut pg_sys::AlterTableStmt)).relation),
+            T::T_IndexStmt => named.push((*(node as *mut pg_sys::IndexStmt)).relation),
+            T::T_ClusterStmt => {
+                let relation = (*(node as *mut pg_sys::ClusterStmt)).relation;
+                everything = relation.is_null();
+                named.push(relation);
             }
-            let list = (*statement).rels;
-            everything = list.is_null();
-            for i in 0..(if everything { 0 } else { (*list).length as usize }) {
-                let target = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::VacuumRelation;
-                named.push((*target).relation);
+            T::T_VacuumStmt => {
+                let statement = node as *mut pg_sys::VacuumStmt;
+                if !super::utility::has_option(statement, c"full") {
+                    return;
+                }
+                let list = (*statement).rels;
+                everything = list.is_null();
+                for i in 0..(if everything { 0 } else { (*list).length as usize }) {
+                    let target =
+                        (*(*list).elements.add(i)).ptr_value as *mut pg_sys::VacuumRelation;
+                    named.push((*target).relation);
+                }
             }
+            _ => return,
         }
-        _ => return,
-    }
-    let Some(ours) = catalog::toast_access_method() else { return };
-    if everything {
-        for oid in catalog::tables_with_toast_of(ours) {
-            refuse_oid(oid);
-        }
-        return;
-    }
-    for name in named.into_iter().filter(|n| !n.is_null()) {
-        let oid = pg_sys::RangeVarGetRelidExtended(
-            name,
-            pg_sys::NoLock as i32,
-            pg_sys::RVROption::RVR_MISSING_OK,
-            None,
-            std::ptr::null_mut(),
-        );
-        if oid != pg_sys::InvalidOid {
-            for oid in catalog::inheritance_tree(oid.to_u32(), LockMode::None) {
+        let Some(ours) = catalog::toast_access_method() else { return };
+        if everything {
+            for oid in catalog::tables_with_toast_of(ours) {
                 refuse_oid(oid);
+            }
+            return;
+        }
+        for name in named.into_iter().filter(|n| !n.is_null()) {
+            let oid = pg_sys::RangeVarGetRelidExtended(
+                name,
+                pg_sys::NoLock as i32,
+                pg_sys::RVROption::RVR_MISSING_OK,
+                None,
+                std::ptr::null_mut(),
+            );
+            if oid != pg_sys::InvalidOid {
+                for oid in catalog::inheritance_tree(oid.to_u32(), LockMode::None) {
+                    refuse_oid(oid);
+                }
             }
         }
     }

@@ -13,101 +13,109 @@ use pgrx::pg_sys;
 
 /// Copy a table: rows of the row store, then all that is ours.
 pub(super) unsafe fn copy_table(request: &Request) -> Found {
-    let (old, new) = (Rel::of(request.old), Rel::of(request.new));
-    let Some(from) = old.toast_oid() else {
-        // A table from before such tables got one; the caller gives the new table's to it.
-        own_toast::create_toast(new.oid());
-        return rewrite_table::copy(request, None);
-    };
-    own_toast::drop_left_over_indexes(from);
-    let wants = {
-        let toast = Toast::open_oid(from, LockMode::AccessShare);
-        Wants::collect(&toast, request.oldest.into_inner())
-    };
-    let (mut found, places) = match wants {
-        None => (rewrite_table::copy(request, None), NewPlaces::none()),
-        Some(wants) => {
-            let mut moves = Moves::new();
-            let found = rewrite_table::copy(request, Some(&mut moves));
-            (found, wants.resolve(moves))
+    // SAFETY: both relations are open under the strongest lock, as PostgreSQL asks for a copy.
+    unsafe {
+        let (old, new) = (Rel::of(request.old), Rel::of(request.new));
+        let Some(from) = old.toast_oid() else {
+            // A table from before such tables got one; the caller gives the new table's to it.
+            own_toast::create_toast(new.oid());
+            return rewrite_table::copy(request, None);
+        };
+        own_toast::drop_left_over_indexes(from);
+        let wants = {
+            let toast = Toast::open_oid(from, LockMode::AccessShare);
+            Wants::collect(&toast, request.oldest.into_inner())
+        };
+        let (mut found, places) = match wants {
+            None => (rewrite_table::copy(request, None), NewPlaces::none()),
+            Some(wants) => {
+                let mut moves = Moves::new();
+                let found = rewrite_table::copy(request, Some(&mut moves));
+                (found, wants.resolve(moves))
+            }
+        };
+        let Some(to) = new.toast_oid() else { return found };
+        let (all, live) = stripe_rows(old);
+        carry(request, from, to, places);
+        keep_defaults(old, to);
+        if all > 0 {
+            // The caller sets the table's count to what we return.
+            found.rows += live as f64;
+            let toast = Toast::open_oid(to, LockMode::RowExclusive);
+            counts::note(&toast, found.rows, all, live);
         }
-    };
-    let Some(to) = new.toast_oid() else { return found };
-    let (all, live) = stripe_rows(old);
-    carry(request, from, to, places);
-    keep_defaults(old, to);
-    if all > 0 {
-        // The caller sets the table's count to what we return.
-        found.rows += live as f64;
-        let toast = Toast::open_oid(to, LockMode::RowExclusive);
-        counts::note(&toast, found.rows, all, live);
+        found
     }
-    found
 }
 
 /// Copy all rows of ours from the old TOAST relation to the new one, their transaction ids kept, so
 /// that older snapshots go on seeing what they saw. A row at a time.
 unsafe fn carry(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
-    // The new index will go by the rows' keys, so this is the last moment to see that one is damaged.
-    let source = Toast::open_oid(from, LockMode::AccessShare);
-    let misplaced = source.misplaced();
-    let exclusive = pg_sys::AccessExclusiveLock as i32;
-    let from = pg_sys::table_open(pg_sys::Oid::from(from), exclusive);
-    let to = pg_sys::table_open(pg_sys::Oid::from(to), exclusive);
-    let oldest = request.oldest;
-    let rewrite = ext::begin_heap_rewrite(from, to, oldest, request.freeze, request.multi);
-    let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
-    let none = std::ptr::null_mut();
-    let scan = pg_sys::heap_beginscan(from, Snap::any().raw(), 0, none, none.cast(), flags);
-    let slot =
-        pg_sys::MakeSingleTupleTableSlot((*from).rd_att, &raw const pg_sys::TTSOpsBufferHeapTuple);
-    let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
-    let forward = pg_sys::ScanDirection::ForwardScanDirection;
-    while guarded(|| direct::heap_getnextslot(scan, forward, slot)) {
-        crate::pg::xact::check_for_interrupts();
-        let (tuple, buffer) = ((*filled).base.tuple, (*filled).buffer);
-        let row = RowView::of(tuple);
-        let id = row.key().id;
-        let misplaced = misplaced.get(&row.place());
-        // The values of the row store's rows came with them.
-        if id >= pg_sys::FirstNormalObjectId && misplaced.is_none() {
-            continue;
+    // SAFETY: nobody else reads or writes the two TOAST relations; a tuple is looked at while its page is pinned, and changed in a copy of our own.
+    unsafe {
+        // The new index will go by the rows' keys, so this is the last moment to see that one is damaged.
+        let source = Toast::open_oid(from, LockMode::AccessShare);
+        let misplaced = source.misplaced();
+        let exclusive = pg_sys::AccessExclusiveLock as i32;
+        let from = pg_sys::table_open(pg_sys::Oid::from(from), exclusive);
+        let to = pg_sys::table_open(pg_sys::Oid::from(to), exclusive);
+        let oldest = request.oldest;
+        let rewrite = ext::begin_heap_rewrite(from, to, oldest, request.freeze, request.multi);
+        let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
+        let none = std::ptr::null_mut();
+        let scan = pg_sys::heap_beginscan(from, Snap::any().raw(), 0, none, none.cast(), flags);
+        let slot = pg_sys::MakeSingleTupleTableSlot(
+            (*from).rd_att,
+            &raw const pg_sys::TTSOpsBufferHeapTuple,
+        );
+        let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
+        let forward = pg_sys::ScanDirection::ForwardScanDirection;
+        while guarded(|| direct::heap_getnextslot(scan, forward, slot)) {
+            crate::pg::xact::check_for_interrupts();
+            let (tuple, buffer) = ((*filled).base.tuple, (*filled).buffer);
+            let row = RowView::of(tuple);
+            let id = row.key().id;
+            let misplaced = misplaced.get(&row.place());
+            // The values of the row store's rows came with them.
+            if id >= pg_sys::FirstNormalObjectId && misplaced.is_none() {
+                continue;
+            }
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let state = pg_sys::HeapTupleSatisfiesVacuum(tuple, oldest, buffer);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            if state == pg_sys::HTSV_Result::HEAPTUPLE_DEAD {
+                ext::rewrite_heap_dead_tuple(rewrite, tuple);
+                continue;
+            }
+            if let Some(key) = misplaced {
+                source.raise_damaged_key(*key, &row);
+            }
+            let settled = is_settled(row.xmin(), oldest.into_inner());
+            let carried = places.carry(id, row.place(), settled, row.data());
+            if matches!(carried, Carried::Not) {
+                continue;
+            }
+            let copy = pg_sys::heap_copytuple(tuple);
+            if let Carried::With(data) = &carried {
+                RowView::of(copy).overwrite(data);
+            }
+            guarded(|| {
+                direct::rewrite_heap_tuple(rewrite, tuple, copy);
+                direct::heap_freetuple(copy);
+            });
         }
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        let state = pg_sys::HeapTupleSatisfiesVacuum(tuple, oldest, buffer);
-        pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        if state == pg_sys::HTSV_Result::HEAPTUPLE_DEAD {
-            ext::rewrite_heap_dead_tuple(rewrite, tuple);
-            continue;
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+        pg_sys::heap_endscan(scan);
+        ext::end_heap_rewrite(rewrite);
+        pg_sys::CommandCounterIncrement();
+        let mut params: pg_sys::ReindexParams = std::mem::zeroed();
+        let persistence = (*(*to).rd_rel).relpersistence;
+        for oid in index_oids(Rel::of(to)) {
+            pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
         }
-        if let Some(key) = misplaced {
-            source.raise_damaged_key(*key, &row);
-        }
-        let settled = is_settled(row.xmin(), oldest.into_inner());
-        let carried = places.carry(id, row.place(), settled, row.data());
-        if matches!(carried, Carried::Not) {
-            continue;
-        }
-        let copy = pg_sys::heap_copytuple(tuple);
-        if let Carried::With(data) = &carried {
-            RowView::of(copy).overwrite(data);
-        }
-        guarded(|| {
-            direct::rewrite_heap_tuple(rewrite, tuple, copy);
-            direct::heap_freetuple(copy);
-        });
+        pg_sys::relation_close(from, pg_sys::NoLock as i32);
+        pg_sys::relation_close(to, pg_sys::NoLock as i32);
     }
-    pg_sys::ExecDropSingleTupleTableSlot(slot);
-    pg_sys::heap_endscan(scan);
-    ext::end_heap_rewrite(rewrite);
-    pg_sys::CommandCounterIncrement();
-    let mut params: pg_sys::ReindexParams = std::mem::zeroed();
-    let persistence = (*(*to).rd_rel).relpersistence;
-    for oid in index_oids(Rel::of(to)) {
-        pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
-    }
-    pg_sys::relation_close(from, pg_sys::NoLock as i32);
-    pg_sys::relation_close(to, pg_sys::NoLock as i32);
 }
 
 /// Rows of the table's stripes, and those alive.

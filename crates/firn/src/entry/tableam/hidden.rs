@@ -20,31 +20,37 @@ pub(in crate::entry) unsafe fn hidden(
     snapshot: pg_sys::Snapshot,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    may_hide()
-        && callback(|| {
-            let Some((tid, deleter)) = deleted_by(slot) else { return false };
-            let snap = Snap::of(snapshot);
-            snap.kind() == SnapKind::Mvcc && hides(Rel::of(rel), tid, deleter, snap)
-        })
+    // SAFETY: the caller promises a live snapshot, and a slot with a row of the relation.
+    unsafe {
+        may_hide()
+            && callback(|| {
+                let Some((tid, deleter)) = deleted_by(slot) else { return false };
+                let snap = Snap::of(snapshot);
+                snap.kind() == SnapKind::Mvcc && hides(Rel::of(rel), tid, deleter, snap)
+            })
+    }
 }
 
 /// The transaction, not this one, that has deleted or updated the heap tuple in `slot`.
 unsafe fn deleted_by(slot: *mut pg_sys::TupleTableSlot) -> Option<(Tid, u32)> {
-    if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
-        return None;
+    // SAFETY: a filled slot of buffer heap tuples has a pinned page under its tuple; the header is read again under the page's lock.
+    unsafe {
+        if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
+            return None;
+        }
+        let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
+        let header = (*filled).base.tuple.as_ref()?.t_data;
+        let untouched = pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY;
+        if u32::from((*header).t_infomask) & untouched != 0 || (*filled).buffer == 0 {
+            return None;
+        }
+        pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        let still = u32::from((*header).t_infomask) & untouched == 0;
+        let deleter = if still { update_xid(header).into_inner() } else { 0 };
+        pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+        let other = deleter != 0 && !xact::is_ours(deleter);
+        other.then(|| (tid_of(&(*slot).tts_tid), deleter))
     }
-    let filled = slot as *mut pg_sys::BufferHeapTupleTableSlot;
-    let header = (*filled).base.tuple.as_ref()?.t_data;
-    let untouched = pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY;
-    if u32::from((*header).t_infomask) & untouched != 0 || (*filled).buffer == 0 {
-        return None;
-    }
-    pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-    let still = u32::from((*header).t_infomask) & untouched == 0;
-    let deleter = if still { update_xid(header).into_inner() } else { 0 };
-    pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-    let other = deleter != 0 && !xact::is_ours(deleter);
-    other.then(|| (tid_of(&(*slot).tts_tid), deleter))
 }
 
 /// Rows of the row store that `snap` sees.

@@ -18,40 +18,43 @@ pub(super) unsafe fn validate(
     snapshot: pg_sys::Snapshot,
     state: *mut pg_sys::ValidateIndexState,
 ) {
-    let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };
-    let request = Build {
-        table,
-        index,
-        info,
-        allow_sync: false,
-        anyvisible: false,
-        blocks: None,
-        call: Some(insert_missing),
-        state: (&raw mut missing).cast(),
-        scan: std::ptr::null_mut(),
-    };
-    // A unique one looks at rows of equal keys, see `lock::before_indexes`.
-    if (*info).ii_Unique {
-        Toast::lock(Rel::of(table));
-    }
-    // The row store under this very snapshot, then the stripes.
-    let scan = guarded(|| {
-        super::scan::begin(
+    // SAFETY: all that PostgreSQL hands in lives to the end of this call, and so does what the build's callback is given of it.
+    unsafe {
+        let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };
+        let request = Build {
             table,
-            snapshot,
-            0,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            pg_sys::ScanOptions::SO_TYPE_SEQSCAN
-                | pg_sys::ScanOptions::SO_ALLOW_STRAT
-                | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE,
-        )
-    });
-    let mut builder = Builder::new(Build { scan, ..request });
-    let rows = builder.row_store();
-    let stripes = visible_stripes(&mut builder, Snap::of(snapshot));
-    (*state).htups = rows + stripes;
-    builder.finish();
+            index,
+            info,
+            allow_sync: false,
+            anyvisible: false,
+            blocks: None,
+            call: Some(insert_missing),
+            state: (&raw mut missing).cast(),
+            scan: std::ptr::null_mut(),
+        };
+        // A unique one looks at rows of equal keys, see `lock::before_indexes`.
+        if (*info).ii_Unique {
+            Toast::lock(Rel::of(table));
+        }
+        // The row store under this very snapshot, then the stripes.
+        let scan = guarded(|| {
+            super::scan::begin(
+                table,
+                snapshot,
+                0,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+                    | pg_sys::ScanOptions::SO_ALLOW_STRAT
+                    | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE,
+            )
+        });
+        let mut builder = Builder::new(Build { scan, ..request });
+        let rows = builder.row_store();
+        let stripes = visible_stripes(&mut builder, Snap::of(snapshot));
+        (*state).htups = rows + stripes;
+        builder.finish();
+    }
 }
 
 /// Rows that a block can have, in the row store and in stripes.
@@ -81,23 +84,27 @@ impl KnownTids {
     /// # Safety
     /// While the validation runs.
     pub(super) unsafe fn contains(&mut self, tid: Tid) -> bool {
-        let wanted = code_of(tid);
-        if self.block != Some(tid.block) {
-            self.block = Some(tid.block);
-            self.on_block = [false; ON_BLOCK];
+        // SAFETY: the sort is done and is read here only; it lives as long as the validation.
+        unsafe {
+            let wanted = code_of(tid);
+            if self.block != Some(tid.block) {
+                self.block = Some(tid.block);
+                self.on_block = [false; ON_BLOCK];
+            }
+            while !self.exhausted && self.at_hand.is_none_or(|code| code < wanted) {
+                self.note();
+                let mut value = pg_sys::Datum::from(0usize);
+                let mut null = false;
+                let none = std::ptr::null_mut();
+                let sort = (*self.state).tuplesort;
+                self.exhausted =
+                    !pg_sys::tuplesort_getdatum(sort, true, &mut value, &mut null, none);
+                self.at_hand = (!self.exhausted).then(|| value.value() as i64);
+            }
+            let place = usize::from(tid.offset).checked_sub(1);
+            self.at_hand == Some(wanted)
+                || place.and_then(|i| self.on_block.get(i)).copied().unwrap_or(false)
         }
-        while !self.exhausted && self.at_hand.is_none_or(|code| code < wanted) {
-            self.note();
-            let mut value = pg_sys::Datum::from(0usize);
-            let mut null = false;
-            let none = std::ptr::null_mut();
-            let sort = (*self.state).tuplesort;
-            self.exhausted = !pg_sys::tuplesort_getdatum(sort, true, &mut value, &mut null, none);
-            self.at_hand = (!self.exhausted).then(|| value.value() as i64);
-        }
-        let place = usize::from(tid.offset).checked_sub(1);
-        self.at_hand == Some(wanted)
-            || place.and_then(|i| self.on_block.get(i)).copied().unwrap_or(false)
     }
 
     /// Keep in mind the TID at hand if it is one of the block at hand.
@@ -133,18 +140,21 @@ unsafe extern "C-unwind" fn insert_missing(
     _alive: bool,
     state: *mut core::ffi::c_void,
 ) {
-    callback(|| {
-        let missing = &mut *(state as *mut Missing);
-        if missing.known.contains(tid_of(&*tid)) {
-            return;
-        }
-        let check = if (*missing.info).ii_Unique {
-            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-        } else {
-            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-        };
-        let (index, table, info) = (missing.index, missing.table, missing.info);
-        pg_sys::index_insert(index, values, nulls, tid, table, check, false, info);
-        (*missing.state).tups_inserted += 1.0;
-    })
+    // SAFETY: the build that `validate` has begun hands its own state back, and the values of one row.
+    unsafe {
+        callback(|| {
+            let missing = &mut *(state as *mut Missing);
+            if missing.known.contains(tid_of(&*tid)) {
+                return;
+            }
+            let check = if (*missing.info).ii_Unique {
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+            } else {
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+            };
+            let (index, table, info) = (missing.index, missing.table, missing.info);
+            pg_sys::index_insert(index, values, nulls, tid, table, check, false, info);
+            (*missing.state).tups_inserted += 1.0;
+        })
+    }
 }

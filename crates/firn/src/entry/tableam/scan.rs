@@ -35,22 +35,28 @@ pub(in crate::entry) unsafe extern "C-unwind" fn begin(
     pscan: pg_sys::ParallelTableScanDesc,
     flags: u32,
 ) -> pg_sys::TableScanDesc {
-    callback(|| {
-        let heap = guarded(|| heap!(scan_begin(rel, snapshot, nkeys, key, pscan, flags)));
-        let desc = alloc::<ScanDesc>();
-        (*desc).heap = *(heap as pg_sys::HeapScanDesc);
-        pg_sys::pfree(heap.cast());
-        (*desc).context = pg_sys::CurrentMemoryContext;
-        (*desc).state = slot_for_state();
-        let shared = (!pscan.is_null()).then_some((pscan as usize, claim as fn(usize) -> u32));
-        *(*desc).state = Some(Scan::new(Rel::of(rel), Snap::of(snapshot), shared));
-        desc as pg_sys::TableScanDesc
-    })
+    // SAFETY: the relation is open, the snapshot lives as long as the scan, and heapam's descriptor is copied into ours before it is freed.
+    unsafe {
+        callback(|| {
+            let heap = guarded(|| heap!(scan_begin(rel, snapshot, nkeys, key, pscan, flags)));
+            let desc = alloc::<ScanDesc>();
+            (*desc).heap = *(heap as pg_sys::HeapScanDesc);
+            pg_sys::pfree(heap.cast());
+            (*desc).context = pg_sys::CurrentMemoryContext;
+            (*desc).state = slot_for_state();
+            let shared = (!pscan.is_null()).then_some((pscan as usize, claim as fn(usize) -> u32));
+            *(*desc).state = Some(Scan::new(Rel::of(rel), Snap::of(snapshot), shared));
+            desc as pg_sys::TableScanDesc
+        })
+    }
 }
 
 pub(in crate::entry) unsafe extern "C-unwind" fn end(scan: pg_sys::TableScanDesc) {
-    callback(|| ScanDesc::finish(scan));
-    heap!(scan_end(scan))
+    // SAFETY: PostgreSQL ends a scan once that `begin` has made, so its state is there to be dropped.
+    unsafe {
+        callback(|| ScanDesc::finish(scan));
+        heap!(scan_end(scan))
+    }
 }
 
 pub(super) unsafe extern "C-unwind" fn rescan(
@@ -61,8 +67,11 @@ pub(super) unsafe extern "C-unwind" fn rescan(
     allow_sync: bool,
     allow_pagemode: bool,
 ) {
-    callback(|| ScanDesc::scan(scan).reset());
-    heap!(scan_rescan(scan, key, set_params, allow_strat, allow_sync, allow_pagemode))
+    // SAFETY: a scan that `begin` has made and nobody has ended.
+    unsafe {
+        callback(|| ScanDesc::scan(scan).reset());
+        heap!(scan_rescan(scan, key, set_params, allow_strat, allow_sync, allow_pagemode))
+    }
 }
 
 unsafe fn stripe_row(
@@ -70,7 +79,8 @@ unsafe fn stripe_row(
     forward: bool,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    ScanDesc::scan(scan).next_in_stripes(forward, ScanDesc::keys(scan), Slot::of(slot))
+    // SAFETY: a scan of ours that has not ended, and a slot of the node that asks.
+    unsafe { ScanDesc::scan(scan).next_in_stripes(forward, ScanDesc::keys(scan), Slot::of(slot)) }
 }
 
 unsafe fn next(
@@ -83,29 +93,32 @@ unsafe fn next(
         *mut pg_sys::TupleTableSlot,
     ) -> bool,
 ) -> bool {
-    let heap_next = |scan: pg_sys::TableScanDesc, direction, slot| loop {
-        if !heap_next(scan, direction, slot) {
-            return false;
+    // SAFETY: a scan of ours that has not ended: the descriptor begins with heapam's, which is all that heapam looks at.
+    unsafe {
+        let heap_next = |scan: pg_sys::TableScanDesc, direction, slot| loop {
+            if !heap_next(scan, direction, slot) {
+                return false;
+            }
+            if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+                return true;
+            }
+        };
+        let desc = scan as *mut ScanDesc;
+        let in_stripes = (*(*desc).state).as_ref().is_some_and(|s| s.in_stripes);
+        if direction != pg_sys::ScanDirection::BackwardScanDirection {
+            if !in_stripes && heap_next(scan, direction, slot) {
+                return true;
+            }
+            return in_scan(scan, || stripe_row(scan, true, slot));
         }
-        if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+        if !in_stripes && (*desc).heap.rs_inited {
+            return heap_next(scan, direction, slot);
+        }
+        if in_scan(scan, || stripe_row(scan, false, slot)) {
             return true;
         }
-    };
-    let desc = scan as *mut ScanDesc;
-    let in_stripes = (*(*desc).state).as_ref().is_some_and(|s| s.in_stripes);
-    if direction != pg_sys::ScanDirection::BackwardScanDirection {
-        if !in_stripes && heap_next(scan, direction, slot) {
-            return true;
-        }
-        return in_scan(scan, || stripe_row(scan, true, slot));
+        heap_next(scan, direction, slot)
     }
-    if !in_stripes && (*desc).heap.rs_inited {
-        return heap_next(scan, direction, slot);
-    }
-    if in_scan(scan, || stripe_row(scan, false, slot)) {
-        return true;
-    }
-    heap_next(scan, direction, slot)
 }
 
 pub(in crate::entry) unsafe extern "C-unwind" fn getnextslot(
@@ -113,7 +126,8 @@ pub(in crate::entry) unsafe extern "C-unwind" fn getnextslot(
     direction: pg_sys::ScanDirection::Type,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    next(scan, direction, slot, |a, b, c| heap!(scan_getnextslot(a, b, c)))
+    // SAFETY: PostgreSQL hands in a scan of ours and a slot for rows of its table.
+    unsafe { next(scan, direction, slot, |a, b, c| heap!(scan_getnextslot(a, b, c))) }
 }
 
 pub(super) unsafe extern "C-unwind" fn set_tidrange(
@@ -121,8 +135,11 @@ pub(super) unsafe extern "C-unwind" fn set_tidrange(
     min: pg_sys::ItemPointer,
     max: pg_sys::ItemPointer,
 ) {
-    callback(|| ScanDesc::scan(scan).set_range(tid_of(&*min), tid_of(&*max)));
-    heap!(scan_set_tidrange(scan, min, max))
+    // SAFETY: a scan of ours, and two TIDs that are the caller's for the length of the call.
+    unsafe {
+        callback(|| ScanDesc::scan(scan).set_range(tid_of(&*min), tid_of(&*max)));
+        heap!(scan_set_tidrange(scan, min, max))
+    }
 }
 
 pub(super) unsafe extern "C-unwind" fn getnextslot_tidrange(
@@ -130,7 +147,8 @@ pub(super) unsafe extern "C-unwind" fn getnextslot_tidrange(
     direction: pg_sys::ScanDirection::Type,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    next(scan, direction, slot, |a, b, c| heap!(scan_getnextslot_tidrange(a, b, c)))
+    // SAFETY: PostgreSQL hands in a scan of ours and a slot for rows of its table.
+    unsafe { next(scan, direction, slot, |a, b, c| heap!(scan_getnextslot_tidrange(a, b, c))) }
 }
 
 pub(super) unsafe extern "C-unwind" fn parallel_estimate(_rel: pg_sys::Relation) -> usize {
@@ -141,32 +159,42 @@ pub(super) unsafe extern "C-unwind" fn parallel_initialize(
     rel: pg_sys::Relation,
     pscan: pg_sys::ParallelTableScanDesc,
 ) -> usize {
-    heap!(parallelscan_initialize(rel, pscan));
-    (*(pscan as *mut ParallelDesc)).next.store(0, Ordering::Relaxed);
-    std::mem::size_of::<ParallelDesc>().next_multiple_of(8)
+    // SAFETY: the memory is as large as `parallel_estimate` has said, and begins with what heapam initializes.
+    unsafe {
+        heap!(parallelscan_initialize(rel, pscan));
+        (*(pscan as *mut ParallelDesc)).next.store(0, Ordering::Relaxed);
+        std::mem::size_of::<ParallelDesc>().next_multiple_of(8)
+    }
 }
 
 pub(in crate::entry) unsafe extern "C-unwind" fn parallel_reinitialize(
     rel: pg_sys::Relation,
     pscan: pg_sys::ParallelTableScanDesc,
 ) {
-    heap!(parallelscan_reinitialize(rel, pscan));
-    (*(pscan as *mut ParallelDesc)).next.store(0, Ordering::Relaxed);
+    // SAFETY: memory that `parallel_initialize` has filled; no process scans at this moment.
+    unsafe {
+        heap!(parallelscan_reinitialize(rel, pscan));
+        (*(pscan as *mut ParallelDesc)).next.store(0, Ordering::Relaxed);
+    }
 }
 
 pub(super) unsafe extern "C-unwind" fn bitmap_next_block(
     scan: pg_sys::TableScanDesc,
     tbm: *mut pg_sys::TBMIterateResult,
 ) -> bool {
-    if (*tbm).blockno < VIRTUAL_BASE {
-        callback(|| ScanDesc::scan(scan).leave_bitmap_block());
-        return heap!(scan_bitmap_next_block(scan, tbm));
+    // SAFETY: a scan of ours; a page of the bitmap has as many offsets behind it as it says, or is lossy and has none.
+    unsafe {
+        if (*tbm).blockno < VIRTUAL_BASE {
+            callback(|| ScanDesc::scan(scan).leave_bitmap_block());
+            return heap!(scan_bitmap_next_block(scan, tbm));
+        }
+        callback(|| {
+            let offsets = ((*tbm).ntuples >= 0).then(|| {
+                std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize)
+            });
+            ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets)
+        })
     }
-    callback(|| {
-        let offsets = ((*tbm).ntuples >= 0)
-            .then(|| std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize));
-        ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets)
-    })
 }
 
 pub(super) unsafe extern "C-unwind" fn bitmap_next_tuple(
@@ -174,22 +202,26 @@ pub(super) unsafe extern "C-unwind" fn bitmap_next_tuple(
     tbm: *mut pg_sys::TBMIterateResult,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    if (*tbm).blockno < VIRTUAL_BASE {
-        while heap!(scan_bitmap_next_tuple(scan, tbm, slot)) {
-            if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
-                return true;
+    // SAFETY: a scan of ours, the block that `bitmap_next_block` was given last, and a slot for rows of its table.
+    unsafe {
+        if (*tbm).blockno < VIRTUAL_BASE {
+            while heap!(scan_bitmap_next_tuple(scan, tbm, slot)) {
+                if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
+                    return true;
+                }
             }
+            return false;
         }
-        return false;
+        in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
     }
-    in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
 }
 
 pub(super) unsafe extern "C-unwind" fn sample_next_block(
     scan: pg_sys::TableScanDesc,
     state: *mut pg_sys::SampleScanState,
 ) -> bool {
-    super::sampling::next_block(scan, state)
+    // SAFETY: PostgreSQL hands in a scan of ours and the node that samples it.
+    unsafe { super::sampling::next_block(scan, state) }
 }
 
 pub(super) unsafe extern "C-unwind" fn sample_next_tuple(
@@ -197,7 +229,8 @@ pub(super) unsafe extern "C-unwind" fn sample_next_tuple(
     state: *mut pg_sys::SampleScanState,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    super::sampling::next_tuple(scan, state, slot)
+    // SAFETY: PostgreSQL hands in a scan of ours, the node that samples it, and its slot.
+    unsafe { super::sampling::next_tuple(scan, state, slot) }
 }
 
 pub(super) unsafe extern "C-unwind" fn analyze_next_block(
@@ -205,7 +238,8 @@ pub(super) unsafe extern "C-unwind" fn analyze_next_block(
     block: pg_sys::BlockNumber,
     strategy: pg_sys::BufferAccessStrategy,
 ) -> bool {
-    super::sampling::analyze_next_block(scan, block, strategy)
+    // SAFETY: ANALYZE hands in a scan of ours and its ring of buffers.
+    unsafe { super::sampling::analyze_next_block(scan, block, strategy) }
 }
 
 pub(super) unsafe extern "C-unwind" fn analyze_next_tuple(
@@ -215,5 +249,6 @@ pub(super) unsafe extern "C-unwind" fn analyze_next_tuple(
     dead: *mut f64,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    super::sampling::analyze_next_tuple(scan, oldest_xmin, live, dead, slot)
+    // SAFETY: ANALYZE hands in a scan of ours, its counters, and a slot for rows of the table.
+    unsafe { super::sampling::analyze_next_tuple(scan, oldest_xmin, live, dead, slot) }
 }

@@ -22,11 +22,17 @@ impl ScanDesc {
     /// # Safety
     /// `scan` was made by `scan::begin` and not ended.
     pub(in crate::entry) unsafe fn scan<'a>(scan: pg_sys::TableScanDesc) -> &'a mut Scan {
-        let desc = scan as *mut ScanDesc;
-        match (*desc).state.as_mut() {
-            Some(Some(state)) => state,
-            _ => crate::pg::error(crate::pg::Kind::Internal, "a firn scan was used after its end")
+        // SAFETY: the descriptor is ours, as the caller promises, and its state is bound to memory that outlives the scan.
+        unsafe {
+            let desc = scan as *mut ScanDesc;
+            match (*desc).state.as_mut() {
+                Some(Some(state)) => state,
+                _ => crate::pg::error(
+                    crate::pg::Kind::Internal,
+                    "a firn scan was used after its end",
+                )
                 .raise(),
+            }
         }
     }
     /// The keys that rows are asked to have.
@@ -34,18 +40,22 @@ impl ScanDesc {
     /// # Safety
     /// As [`ScanDesc::scan`].
     pub(in crate::entry) unsafe fn keys(scan: pg_sys::TableScanDesc) -> Keys {
-        Keys::of(scan)
+        // SAFETY: the scan is live, as the caller promises.
+        unsafe { Keys::of(scan) }
     }
     /// Drop what the scan holds.
     pub(in crate::entry) unsafe fn finish(scan: pg_sys::TableScanDesc) {
-        let desc = scan as *mut ScanDesc;
-        let analyze = (*desc).analyze;
-        let sampler = if analyze.is_null() { None } else { (*analyze).take() };
-        end_state(&mut (*desc).state);
-        end_state(&mut (*desc).analyze);
-        end_state(&mut (*desc).sample);
-        if let Some(sampler) = sampler {
-            sampler.finish();
+        // SAFETY: the states are null, or were made for this scan, in memory that is still there; each is given up here once.
+        unsafe {
+            let desc = scan as *mut ScanDesc;
+            let analyze = (*desc).analyze;
+            let sampler = if analyze.is_null() { None } else { (*analyze).take() };
+            end_state(&mut (*desc).state);
+            end_state(&mut (*desc).analyze);
+            end_state(&mut (*desc).sample);
+            if let Some(sampler) = sampler {
+                sampler.finish();
+            }
         }
     }
 }
@@ -64,6 +74,9 @@ pub(in crate::entry) unsafe fn in_scan<T: Copy>(
     scan: pg_sys::TableScanDesc,
     f: impl FnOnce() -> T,
 ) -> T {
-    let context = (*(scan as *mut ScanDesc)).context;
-    crate::pg::ext::callback(|| memory::within(context, f))
+    // SAFETY: the descriptor is ours; the context that it began in lives at least as long as it does.
+    unsafe {
+        let context = (*(scan as *mut ScanDesc)).context;
+        crate::pg::ext::callback(|| memory::within(context, f))
+    }
 }

@@ -38,17 +38,20 @@ unsafe extern "C-unwind" fn set_new_storage(
     freeze_xid: *mut pg_sys::TransactionId,
     min_multi: *mut pg_sys::MultiXactId,
 ) {
-    callback(|| {
-        if Rel::of(rel).kind() != pg_sys::RELKIND_TOASTVALUE {
-            error(
-                Kind::Unsupported,
-                "access method \"firn_toast\" is for TOAST relations of firn tables only",
-            )
-            .hint("Use access method firn, and VACUUM FULL on the table itself.")
-            .raise()
-        }
-    });
-    heap!(relation_set_new_filenode(rel, storage, persistence, freeze_xid, min_multi))
+    // SAFETY: the relation is open, and the caller's places for the horizons are to be written to by heapam.
+    unsafe {
+        callback(|| {
+            if Rel::of(rel).kind() != pg_sys::RELKIND_TOASTVALUE {
+                error(
+                    Kind::Unsupported,
+                    "access method \"firn_toast\" is for TOAST relations of firn tables only",
+                )
+                .hint("Use access method firn, and VACUUM FULL on the table itself.")
+                .raise()
+            }
+        });
+        heap!(relation_set_new_filenode(rel, storage, persistence, freeze_xid, min_multi))
+    }
 }
 
 unsafe extern "C-unwind" fn index_build_range_scan(
@@ -65,18 +68,22 @@ unsafe extern "C-unwind" fn index_build_range_scan(
     state: *mut core::ffi::c_void,
     scan: pg_sys::TableScanDesc,
 ) -> f64 {
-    callback(|| {
-        let blocks = None;
-        let build = Build { table, index, info, allow_sync, anyvisible, blocks, call, state, scan };
-        let mut builder = Builder::new(build);
-        // A concurrent build leaves the pinned rows to its validation.
-        let rows = match builder.mvcc_snapshot().is_some() {
-            true => builder.heap_rows(is_pinned),
-            false => builder.heap_rows(never),
-        };
-        builder.finish();
-        rows
-    })
+    // SAFETY: PostgreSQL hands in an open TOAST relation and index and what describes the index; a scan that comes along is live.
+    unsafe {
+        callback(|| {
+            let blocks = None;
+            let build =
+                Build { table, index, info, allow_sync, anyvisible, blocks, call, state, scan };
+            let mut builder = Builder::new(build);
+            // A concurrent build leaves the pinned rows to its validation.
+            let rows = match builder.mvcc_snapshot().is_some() {
+                true => builder.heap_rows(is_pinned),
+                false => builder.heap_rows(never),
+            };
+            builder.finish();
+            rows
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn index_validate_scan(
@@ -86,7 +93,8 @@ unsafe extern "C-unwind" fn index_validate_scan(
     snapshot: pg_sys::Snapshot,
     state: *mut pg_sys::ValidateIndexState,
 ) {
-    callback(|| super::index_toast::validate(table, index, info, snapshot, state))
+    // SAFETY: PostgreSQL hands in an open TOAST relation and index, a registered snapshot, and the sorted TIDs of the index.
+    unsafe { callback(|| super::index_toast::validate(table, index, info, snapshot, state)) }
 }
 
 unsafe extern "C-unwind" fn vacuum(
@@ -94,14 +102,17 @@ unsafe extern "C-unwind" fn vacuum(
     params: *mut pg_sys::VacuumParams,
     strategy: pg_sys::BufferAccessStrategy,
 ) {
-    let mut own = *params;
-    // Chunks are large and few: their index entries are worth removing however few they are, as else
-    // their pages could not be given back.
-    if own.index_cleanup == pg_sys::VacOptValue::VACOPTVALUE_AUTO {
-        own.index_cleanup = pg_sys::VacOptValue::VACOPTVALUE_ENABLED;
+    // SAFETY: the relation is open under VACUUM's lock; heapam gets a copy of the parameters, which are plain values.
+    unsafe {
+        let mut own = *params;
+        // Chunks are large and few: their index entries are worth removing however few they are, as else
+        // their pages could not be given back.
+        if own.index_cleanup == pg_sys::VacOptValue::VACOPTVALUE_AUTO {
+            own.index_cleanup = pg_sys::VacOptValue::VACOPTVALUE_ENABLED;
+        }
+        callback(|| crate::am::anchors::remove_unheld(Rel::of(rel)));
+        heap!(relation_vacuum(rel, &mut own, strategy));
     }
-    callback(|| crate::am::anchors::remove_unheld(Rel::of(rel)));
-    heap!(relation_vacuum(rel, &mut own, strategy));
 }
 
 /// Which rows a build passes over. An index goes by the keys that rows have: one that is seen to have got another one would be lost

@@ -183,7 +183,8 @@ unsafe fn free_name(
     label: &std::ffi::CStr,
     namespace: pg_sys::Oid,
 ) -> *mut core::ffi::c_char {
-    pg_sys::ChooseRelationName(name, std::ptr::null(), label.as_ptr(), namespace, false)
+    // SAFETY: C strings, of which PostgreSQL makes another in the current memory.
+    unsafe { pg_sys::ChooseRelationName(name, std::ptr::null(), label.as_ptr(), namespace, false) }
 }
 
 /// Remove a copy, which has never been valid, as DROP INDEX CONCURRENTLY does. It is taken out of use at once, so that nobody

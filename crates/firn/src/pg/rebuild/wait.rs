@@ -149,6 +149,7 @@ fn users_wait(indexes: &[u32]) -> bool {
         let process = (*pg_sys::ProcGlobal).allProcs.add(i);
         !std::ptr::read_volatile(&raw const (*process).waitLock).is_null() && is_user(&*process)
     };
+    // SAFETY: set when the server began.
     let count = unsafe { (*pg_sys::ProcGlobal).allProcCount } as usize;
     users.iter().any(|t| t.backendId == pg_sys::InvalidBackendId) || (0..count).any(waits)
 }
