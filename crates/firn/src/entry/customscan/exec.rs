@@ -6,18 +6,18 @@
 //! once a batch, inside `callback`.
 
 use super::conditions::condition_of;
+use super::parallel::{self, Parallel};
 use super::{backward, columns_of, explain, list_items, table_columns, Shared};
 use crate::entry::tableam::{self, hidden::hidden};
 use crate::pg::datum::Datum;
 use crate::pg::ext::{callback, direct, guarded};
 use crate::pg::memory::{alloc, slot_for_state};
-use crate::pg::parallel::{claim, ParallelDesc};
+use crate::pg::parallel::claim;
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::{error, memory, xact, Kind, Rel};
 use crate::plan::{Bound, Condition, Counters, FirnScan};
 use pgrx::pg_sys;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) static SCAN_METHODS: Shared<pg_sys::CustomScanMethods> =
     Shared(pg_sys::CustomScanMethods {
@@ -32,19 +32,19 @@ static EXEC_METHODS: Shared<pg_sys::CustomExecMethods> = Shared(pg_sys::CustomEx
     ReScanCustomScan: Some(rescan),
     MarkPosCustomScan: None,
     RestrPosCustomScan: None,
-    EstimateDSMCustomScan: Some(estimate_dsm),
-    InitializeDSMCustomScan: Some(initialize_dsm),
-    ReInitializeDSMCustomScan: Some(reinitialize_dsm),
-    InitializeWorkerCustomScan: Some(initialize_worker),
-    ShutdownCustomScan: Some(shutdown),
+    EstimateDSMCustomScan: Some(parallel::estimate_dsm),
+    InitializeDSMCustomScan: Some(parallel::initialize_dsm),
+    ReInitializeDSMCustomScan: Some(parallel::reinitialize_dsm),
+    InitializeWorkerCustomScan: Some(parallel::initialize_worker),
+    ShutdownCustomScan: Some(parallel::shutdown),
     ExplainCustomScan: Some(explain::explain),
 });
 
 /// The executor's node: PostgreSQL's state, then ours.
 #[repr(C)]
-struct State {
+pub(super) struct State {
     css: pg_sys::CustomScanState,
-    run: *mut Option<Run>,
+    pub run: *mut Option<Run>,
 }
 
 /// Values of a column in the batch at hand and the column of a slot they go to.
@@ -85,21 +85,8 @@ pub(super) struct Run {
     row: usize,
     rows: usize,
     stripes_done: bool,
-    parallel: *mut Parallel,
+    pub parallel: *mut Parallel,
     pub total: Counters,
-}
-
-/// Shared memory of a parallel scan: what its processes counted, then the table scan's part.
-#[repr(C)]
-struct Parallel {
-    counters: [AtomicU64; 6],
-    scan: ParallelDesc,
-}
-
-impl Parallel {
-    unsafe fn scan(this: *mut Parallel) -> pg_sys::ParallelTableScanDesc {
-        (&raw mut (*this).scan).cast()
-    }
 }
 
 unsafe extern "C-unwind" fn create_state(scan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
@@ -518,76 +505,5 @@ unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
     callback(|| {
         stop(run(node));
         pg_sys::ExecScanReScan(&mut (*node).ss);
-    })
-}
-
-unsafe extern "C-unwind" fn estimate_dsm(
-    node: *mut pg_sys::CustomScanState,
-    _context: *mut pg_sys::ParallelContext,
-) -> usize {
-    callback(|| {
-        let snapshot = (*(*node).ss.ps.state).es_snapshot;
-        let scan = pg_sys::table_parallelscan_estimate((*node).ss.ss_currentRelation, snapshot);
-        std::mem::size_of::<Parallel>() + scan
-    })
-}
-
-unsafe extern "C-unwind" fn initialize_dsm(
-    node: *mut pg_sys::CustomScanState,
-    _context: *mut pg_sys::ParallelContext,
-    place: *mut core::ffi::c_void,
-) {
-    callback(|| {
-        let snapshot = (*(*node).ss.ps.state).es_snapshot;
-        let rel = (*node).ss.ss_currentRelation;
-        let parallel = place as *mut Parallel;
-        for counter in &(*parallel).counters {
-            counter.store(0, Ordering::Relaxed);
-        }
-        pg_sys::table_parallelscan_initialize(rel, Parallel::scan(parallel), snapshot);
-        run(node).parallel = parallel;
-    })
-}
-
-unsafe extern "C-unwind" fn reinitialize_dsm(
-    node: *mut pg_sys::CustomScanState,
-    _context: *mut pg_sys::ParallelContext,
-    place: *mut core::ffi::c_void,
-) {
-    callback(|| {
-        let rel = (*node).ss.ss_currentRelation;
-        let scan = Parallel::scan(place as *mut Parallel);
-        guarded(|| tableam::scan::parallel_reinitialize(rel, scan));
-    })
-}
-
-unsafe extern "C-unwind" fn initialize_worker(
-    node: *mut pg_sys::CustomScanState,
-    _toc: *mut pg_sys::shm_toc,
-    place: *mut core::ffi::c_void,
-) {
-    callback(|| run(node).parallel = place.cast())
-}
-
-/// No more rows are needed now, though a cursor without SCROLL may come back for more. What is done at the end of a statement (checks of
-/// keys) comes before the scan's end. The shared memory is about to go: workers leave what they counted, the leader collects it.
-unsafe extern "C-unwind" fn shutdown(node: *mut pg_sys::CustomScanState) {
-    callback(|| {
-        let Some(run) = &mut *(*(node as *mut State)).run else { return };
-        run.stripes.iter_mut().for_each(FirnScan::let_go);
-        let Some(parallel) = run.parallel.as_ref() else { return };
-        if xact::is_parallel_worker() {
-            let mut mine = run.total;
-            if let Some(stripes) = &run.stripes {
-                mine.add(&stripes.counters);
-            }
-            for (shared, n) in parallel.counters.iter().zip(mine.numbers()) {
-                shared.fetch_add(n, Ordering::Relaxed);
-            }
-        } else {
-            let numbers: Vec<u64> =
-                parallel.counters.iter().map(|c| c.swap(0, Ordering::Relaxed)).collect();
-            run.total.add(&Counters::of(&numbers));
-        }
     })
 }
