@@ -2,7 +2,7 @@
 
 use super::counted::{self, Counted};
 use super::{tombstones, Directory, Found};
-use crate::pg::rel::StorageId;
+use crate::pg::rel::{StorageId, BLOCK_BYTES};
 use crate::pg::{xact, LockMode, Rel, Snap, Toast};
 use firn_format::{Error, Slot};
 use std::cell::RefCell;
@@ -55,7 +55,7 @@ impl StripeTotals {
 
     /// The pages they take (what a scan of them reads).
     pub fn pages(&self) -> u32 {
-        (self.bytes / 8192.0).ceil() as u32
+        (self.bytes / BLOCK_BYTES as f64).ceil() as u32
     }
 }
 
@@ -95,7 +95,7 @@ thread_local! {
     static TOTALS: RefCell<HashMap<StorageId, Remembered>> = RefCell::default();
 }
 
-/// What the table's stripes hold, as of late: planning asks again and again, and walking a large
+/// What the table's stripes hold, as recently computed: planning asks again and again, and walking a large
 /// directory each time would make it slow.
 pub fn stripe_totals(table: Rel) -> StripeTotals {
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else {

@@ -13,19 +13,18 @@ use crate::directory::{allocation, cleaned, forward, refuse_decoded, Directory};
 use crate::pg::heap::RowStoreScan;
 use crate::pg::index::Indexes;
 use crate::pg::mark_moved::Marker;
+use crate::pg::rel::BLOCK_BYTES;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
+use crate::pg::toast::FROZEN_XID;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
     guc, lock, snapshot, xact, Count, LockMode, OpenRel, Phase, Progress, Rel, TupleSlot,
 };
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
-use crate::write::{most_bytes, push_row, store, write_options};
-use firn_format::{ColumnSpec, StripeWriter, Tid, ROWS_PER_BLOCK};
+use crate::write::{most_bytes, push_row, store};
+use firn_format::{ColumnSpec, StripeWriter, Tid, WriteOptions, ROWS_PER_BLOCK};
 use std::rc::Rc;
-
-/// Bytes of a block of the row store.
-const BLOCK_BYTES: u64 = 8_192;
 
 /// Move the settled rows of a part of a table's row store into stripes. Returns the number of rows moved.
 pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
@@ -82,7 +81,7 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
         }
         // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
         // and nobody gets an error that heap would not give. Nor what could not be read as a whole.
-        let is_settled = row.xmin().is_some_and(|x| x == 2 || xact::precedes(x, oldest));
+        let is_settled = row.xmin().is_some_and(|x| x == FROZEN_XID || xact::precedes(x, oldest));
         if is_settled && size.suits_stored(row) {
             offsets.push(tid.offset);
         }
@@ -158,7 +157,7 @@ impl Batch {
     fn new(table: Rel) -> Batch {
         let layout = layout(table);
         let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
-        let writer = StripeWriter::new(specs, write_options(table));
+        let writer = StripeWriter::new(specs, WriteOptions::default());
         Batch { table, layout, writer, origins: Vec::new() }
     }
 

@@ -1,5 +1,5 @@
-//! PostgreSQL functions that pgrx's bindings leave out, and the version-specific parts of those they
-//! have. What differs between PostgreSQL 15 and 18 belongs here and in `tableam`.
+//! PostgreSQL functions that pgrx's bindings leave out, and inline functions and macros of its headers. All of it is PostgreSQL
+//! 15's; what is known to differ in later versions is said where it stands, here and elsewhere.
 
 #![allow(non_snake_case)]
 

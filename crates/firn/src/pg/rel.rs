@@ -7,6 +7,9 @@ use std::ffi::CStr;
 #[derive(Clone, Copy)]
 pub struct Rel(pub(super) pg_sys::Relation);
 
+/// Bytes of a block.
+pub const BLOCK_BYTES: u64 = pg_sys::BLCKSZ as u64;
+
 /// Identity of a relation's storage: it changes when the relation is rewritten or truncated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StorageId {
@@ -151,7 +154,7 @@ impl Rel {
         // SAFETY: an open relation with storage.
         let bytes =
             unsafe { pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM) };
-        (bytes / u64::from(pg_sys::BLCKSZ)) as u32
+        (bytes / BLOCK_BYTES) as u32
     }
     /// `pg_class.reltuples` and `relpages`: what VACUUM or ANALYZE counted last.
     pub fn counted(self) -> (f32, u32) {

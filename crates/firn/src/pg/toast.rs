@@ -77,8 +77,8 @@ pub(crate) fn raw_tid(tid: Tid) -> pg_sys::ItemPointerData {
 }
 
 impl Toast {
-    /// Open the TOAST relation of `table`; None when it has none or has not been filled at all
-    /// (zero blocks: during TRUNCATE the index may still hold entries of the emptied heap).
+    /// Open the TOAST relation of `table`; None when it has none. One that has not been filled at all is opened, too: during
+    /// TRUNCATE its index may still hold entries of the emptied heap, so whoever may come then asks [`Toast::is_empty`] first.
     pub fn open(table: Rel, lock: LockMode) -> Option<Toast> {
         let oid = table.toast_oid()?;
         // What is made stronger later may have to wait for a REINDEX, which waits for what is held already.

@@ -5,7 +5,7 @@ use crate::directory::{tombstones, Directory};
 use crate::pg::{lock, xact, LockMode, Rel, Snap};
 
 /// Rows of a table's stripes that `snap` sees, and how many stripes there are.
-pub fn count_stripe_rows(table: Rel, snap: Snap) -> (u64, u64) {
+pub fn count_seen_rows(table: Rel, snap: Snap) -> (u64, u64) {
     if snap.is_serializable() {
         lock::predicate_lock_table(table, snap);
     }

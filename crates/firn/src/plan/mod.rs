@@ -7,5 +7,5 @@ pub mod kinds;
 mod scan;
 
 pub use conditions::{Bound, Condition, Operand, Test};
-pub use count::count_stripe_rows;
+pub use count::count_seen_rows;
 pub use scan::{sees_stripes, Counters, FirnScan};

@@ -9,6 +9,7 @@ use crate::directory::{tombstones, Directory};
 use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::progress::{activities, Command, COUNTS};
+use crate::pg::rel::BLOCK_BYTES;
 use crate::pg::{catalog, error, snapshot, xact, Kind, LockMode, OpenRel, Progress, Snap};
 use firn_format::Location;
 
@@ -301,7 +302,7 @@ pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
     }
     let opened = readable(oid);
     let table = opened.rel();
-    let row_store = i64::from(table.heap_blocks()) * 8_192;
+    let row_store = i64::from(table.heap_blocks()) * BLOCK_BYTES as i64;
     let (mut count, mut rows, mut deleted, mut local, mut cold) = (0i64, 0i64, 0i64, 0i64, 0i64);
     if let (Some(directory), Some(snap)) =
         (Directory::open(table, LockMode::AccessShare), Snap::active())

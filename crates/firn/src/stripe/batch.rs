@@ -34,13 +34,11 @@ pub struct BatchReader {
     bytes: Vec<u8>,
     /// Pages decoded so far.
     pub pages_read: u64,
-    /// Bytes of them as stored.
-    pub bytes_read: u64,
 }
 
 impl BatchReader {
     pub fn new(handle: Rc<StripeHandle>) -> BatchReader {
-        BatchReader { handle, current: Vec::new(), bytes: Vec::new(), pages_read: 0, bytes_read: 0 }
+        BatchReader { handle, current: Vec::new(), bytes: Vec::new(), pages_read: 0 }
     }
 
     pub fn handle(&self) -> &Rc<StripeHandle> {
@@ -117,7 +115,6 @@ impl BatchReader {
             self.handle.read_soon(toast, next.offset, next.len as usize);
         }
         self.pages_read += 1;
-        self.bytes_read += u64::from(place.len);
         let column =
             with_decoder(|d| d.decode_page(meta, stored, number, &self.bytes, dictionary.as_ref()))
                 .unwrap_or_else(|e| self.handle.raise(e));

@@ -202,7 +202,7 @@ impl StripeHandle {
                     error(
                         Kind::Corrupt,
                         format!(
-                            "stripe {} of table \"{}\" misses a chunk",
+                            "stripe {} of table \"{}\" is missing a chunk",
                             self.slot.0, self.table
                         ),
                     )

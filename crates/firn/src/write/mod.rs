@@ -10,4 +10,4 @@ pub use pending::{
     any_pending, discard_all, discard_subtransaction, insert, insert_many, pending_at, pending_of,
     PendingRef,
 };
-pub(crate) use pending::{discard_table, most_bytes, push_row, write_options};
+pub(crate) use pending::{discard_table, most_bytes, push_row};

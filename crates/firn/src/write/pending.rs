@@ -272,14 +272,9 @@ fn start(table: Rel, owner: Owner, frozen: bool) -> Pending {
     guc::crash_point("load-reserved");
     let layout = layout(table);
     let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
-    let writer = Arc::new(StripeWriter::new(specs, write_options(table)));
+    let writer = Arc::new(StripeWriter::new(specs, WriteOptions::default()));
     let (table, xid, encoding) = (table.oid(), xact::xid(), None);
     Pending { table, owner, xid, slot, capacity, place, layout, writer, encoding, frozen }
-}
-
-/// Encoding options of a table.
-pub(crate) fn write_options(_table: Rel) -> WriteOptions {
-    WriteOptions::default()
 }
 
 /// Push one row; columns that cannot hold a value fall back to a kind that can.

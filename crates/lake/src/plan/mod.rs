@@ -123,8 +123,8 @@ pub enum Step {
         /// Its size.
         bytes: u64,
     },
-    /// In one transaction: point the directory row at the object, if it still is local and of this generation, and
-    /// remove the intent.
+    /// In one transaction: point the directory row at the object and remove the intent. It must still be local and of this
+    /// generation: the extension locks the table from before it plans, and an update of a row that has changed raises.
     Flip {
         /// The stripe.
         slot: u32,

@@ -299,7 +299,7 @@ unsafe fn count(oid: u32, snapshot: pg_sys::Snapshot, counted: &mut Counted) {
     }
     if table.is_firn() {
         let snap = Snap::of(snapshot);
-        let (rows, stripes) = crate::plan::count_stripe_rows(table.rel(), snap);
+        let (rows, stripes) = crate::plan::count_seen_rows(table.rel(), snap);
         counted.stripe_rows += rows;
         counted.stripes += stripes;
         counted.row_store += count_rows(table.rel(), snap);

@@ -6,6 +6,7 @@ use crate::am::{analyze, index_build, vacuum as maintenance};
 use crate::directory::counts;
 use crate::pg::ext::{callback, guarded};
 use crate::pg::index::{Build, Builder};
+use crate::pg::rel::BLOCK_BYTES;
 use crate::pg::statistics::{size_asked, SizeAsked};
 use crate::pg::{own_toast, Rel};
 use pgrx::pg_sys;
@@ -101,7 +102,7 @@ pub(super) unsafe extern "C-unwind" fn size(
                 SizeAsked::ToShare => Some(callback(|| analyze::blocks_to_share(table))),
             };
             if let Some(blocks) = blocks {
-                return u64::from(blocks) * u64::from(pg_sys::BLCKSZ);
+                return u64::from(blocks) * BLOCK_BYTES;
             }
         }
         heap!(relation_size(rel, fork))

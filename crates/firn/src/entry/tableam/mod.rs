@@ -1,5 +1,6 @@
 //! Our table access method routine: heapam's, with the callbacks that must know stripes replaced.
-//! This is the place where PostgreSQL's versions differ (TRAPS: "TableAmRoutine by version").
+//! It is that of PostgreSQL 15. Later versions have other callbacks for new files (16), ANALYZE's blocks (17) and bitmap
+//! scans (18), and what a callback is told changes with them.
 
 mod carry;
 mod ddl;

@@ -12,7 +12,7 @@ pub fn check(table: Rel, directory: &Directory, found: &Found, name: &str, repor
     let rows = found.entry.blocks.saturating_mul(firn_format::ROWS_PER_BLOCK);
     tombstones::each(&directory.toast, found.slot, rows, Snap::self_snap(), |row, stone| {
         if row >= found.entry.rows {
-            let text = format!("there is a tombstone of row {row}, which it has not");
+            let text = format!("a tombstone refers to row {row}, past its end");
             report("error", name, &text);
         }
         if stone.tombstone.successor.is_some_and(Tid::is_virtual) {
