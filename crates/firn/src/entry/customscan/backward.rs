@@ -19,54 +19,61 @@ pub(super) unsafe fn step(
     run: *mut Run,
     direction: pg_sys::ScanDirection::Type,
 ) -> *mut pg_sys::TupleTableSlot {
-    let row = (*run).heap_slot;
-    if (*run).both_ways.is_null() {
-        callback(|| start(node, &mut *run));
-        // The row that was returned last. There is none at the end, from where the scan begins anyway.
-        let last = (*node).ss.ss_ScanTupleSlot;
-        let is_at_end = (*last).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 != 0;
-        let at = tid_of(&(*last).tts_tid);
-        if !is_at_end && at.block >= VIRTUAL_BASE {
-            if !in_scan((*run).both_ways, || ScanDesc::scan((*run).both_ways).go_to(at)) {
-                callback(lost);
-            }
-        } else if !is_at_end {
-            loop {
-                if !tableam_scan::getnextslot((*run).both_ways, ForwardScanDirection, row) {
+    // SAFETY: a node that runs, with the state that its `begin` has made; a scan of ours is read through its own functions.
+    unsafe {
+        let row = (*run).heap_slot;
+        if (*run).both_ways.is_null() {
+            callback(|| start(node, &mut *run));
+            // The row that was returned last. There is none at the end, from where the scan begins anyway.
+            let last = (*node).ss.ss_ScanTupleSlot;
+            let is_at_end = (*last).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 != 0;
+            let at = tid_of(&(*last).tts_tid);
+            if !is_at_end && at.block >= VIRTUAL_BASE {
+                if !in_scan((*run).both_ways, || ScanDesc::scan((*run).both_ways).go_to(at)) {
                     callback(lost);
                 }
-                if tid_of(&(*row).tts_tid) == at {
-                    break;
+            } else if !is_at_end {
+                loop {
+                    if !tableam_scan::getnextslot((*run).both_ways, ForwardScanDirection, row) {
+                        callback(lost);
+                    }
+                    if tid_of(&(*row).tts_tid) == at {
+                        break;
+                    }
                 }
             }
         }
-    }
-    while tableam_scan::getnextslot((*run).both_ways, direction, row) {
-        let slot = shown(node, run);
-        if !slot.is_null() {
-            return slot;
+        while tableam_scan::getnextslot((*run).both_ways, direction, row) {
+            let slot = shown(node, run);
+            if !slot.is_null() {
+                return slot;
+            }
         }
+        finished(node)
     }
-    finished(node)
 }
 
 unsafe fn start(node: *mut pg_sys::CustomScanState, run: &mut Run) {
-    let rel = (*node).ss.ss_currentRelation;
-    let state = (*node).ss.ps.state;
-    memory::within((*state).es_query_cxt, || {
-        let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
-            | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE
-            | pg_sys::ScanOptions::SO_ALLOW_STRAT;
-        let none = std::ptr::null_mut();
-        let scan =
-            guarded(|| tableam_scan::begin(rel, (*state).es_snapshot, 0, none, none.cast(), flags));
-        // Where another session's scan was when ours began, if that was in step with it.
-        if let Some(block) = run.first_block {
-            (*(scan as pg_sys::HeapScanDesc)).rs_startblock = block;
-        }
-        ScanDesc::scan(scan).want(&run.wanted);
-        run.both_ways = scan;
-    })
+    // SAFETY: the node has an open relation and a query with a snapshot; the scan lives in the query's memory.
+    unsafe {
+        let rel = (*node).ss.ss_currentRelation;
+        let state = (*node).ss.ps.state;
+        memory::within((*state).es_query_cxt, || {
+            let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+                | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE
+                | pg_sys::ScanOptions::SO_ALLOW_STRAT;
+            let none = std::ptr::null_mut();
+            let scan = guarded(|| {
+                tableam_scan::begin(rel, (*state).es_snapshot, 0, none, none.cast(), flags)
+            });
+            // Where another session's scan was when ours began, if that was in step with it.
+            if let Some(block) = run.first_block {
+                (*(scan as pg_sys::HeapScanDesc)).rs_startblock = block;
+            }
+            ScanDesc::scan(scan).want(&run.wanted);
+            run.both_ways = scan;
+        })
+    }
 }
 
 fn lost() {
@@ -75,8 +82,11 @@ fn lost() {
 
 /// Back to before the first row.
 pub(super) unsafe fn stop(run: &mut Run) {
-    if !run.both_ways.is_null() {
-        guarded(|| tableam_scan::end(run.both_ways));
-        run.both_ways = std::ptr::null_mut();
+    // SAFETY: a scan that `start` has begun, ended once.
+    unsafe {
+        if !run.both_ways.is_null() {
+            guarded(|| tableam_scan::end(run.both_ways));
+            run.both_ways = std::ptr::null_mut();
+        }
     }
 }

@@ -25,61 +25,66 @@ const EQUAL: i32 = pg_sys::BTEqualStrategyNumber as i32;
 
 /// The condition that a qual states, if it is one of those.
 pub(super) unsafe fn translate(clause: *mut pg_sys::Node, relid: pg_sys::Index) -> Option<Known> {
-    use pg_sys::NodeTag as T;
-    let no_value = || pg_sys::makeBoolConst(true, false);
-    match (*clause).type_ {
-        T::T_NullTest => {
-            let test = clause as *mut pg_sys::NullTest;
-            let var = plain_var((*test).arg.cast(), relid)?;
-            let is_null = (*test).nulltesttype == pg_sys::NullTestType::IS_NULL;
-            let code = if is_null { TEST_NULL } else { TEST_NOT_NULL };
-            (!(*test).argisrow).then(|| known(var, code, 0, no_value()))
-        }
-        // A boolean column by itself, or its negation.
-        T::T_Var => {
-            let var = plain_var(clause, relid)?;
-            let value = pg_sys::makeBoolConst(true, false);
-            Some(known(var, EQUAL, Operand::Bool as i32, value))
-        }
-        T::T_BoolExpr => {
-            let expr = clause as *mut pg_sys::BoolExpr;
-            if (*expr).boolop != pg_sys::BoolExprType::NOT_EXPR {
-                return None;
+    // SAFETY: an expression of the planner's: its tag says of which type it is, and operators have the arguments that they take.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        let no_value = || pg_sys::makeBoolConst(true, false);
+        match (*clause).type_ {
+            T::T_NullTest => {
+                let test = clause as *mut pg_sys::NullTest;
+                let var = plain_var((*test).arg.cast(), relid)?;
+                let is_null = (*test).nulltesttype == pg_sys::NullTestType::IS_NULL;
+                let code = if is_null { TEST_NULL } else { TEST_NOT_NULL };
+                (!(*test).argisrow).then(|| known(var, code, 0, no_value()))
             }
-            let [arg] = list_items::<pg_sys::Node>((*expr).args)[..] else { return None };
-            let var = plain_var(arg, relid)?;
-            let value = pg_sys::makeBoolConst(false, false);
-            Some(known(var, EQUAL, Operand::Bool as i32, value))
+            // A boolean column by itself, or its negation.
+            T::T_Var => {
+                let var = plain_var(clause, relid)?;
+                let value = pg_sys::makeBoolConst(true, false);
+                Some(known(var, EQUAL, Operand::Bool as i32, value))
+            }
+            T::T_BoolExpr => {
+                let expr = clause as *mut pg_sys::BoolExpr;
+                if (*expr).boolop != pg_sys::BoolExprType::NOT_EXPR {
+                    return None;
+                }
+                let [arg] = list_items::<pg_sys::Node>((*expr).args)[..] else { return None };
+                let var = plain_var(arg, relid)?;
+                let value = pg_sys::makeBoolConst(false, false);
+                Some(known(var, EQUAL, Operand::Bool as i32, value))
+            }
+            T::T_OpExpr => {
+                let op = clause as *mut pg_sys::OpExpr;
+                let [left, right] = list_items::<pg_sys::Node>((*op).args)[..] else { return None };
+                let (var, value, opno) = match plain_var(left, relid) {
+                    Some(var) => (var, right, (*op).opno),
+                    None => (plain_var(right, relid)?, left, pg_sys::get_commutator((*op).opno)),
+                };
+                let operand = operand_code(pg_sys::exprType(value))?;
+                let test = comparison(var, opno, value)?;
+                (operand != Operand::Text as i32 || collation_allows((*op).inputcollid, test))
+                    .then(|| known(var, test, operand, value))
+            }
+            T::T_ScalarArrayOpExpr => {
+                let op = clause as *mut pg_sys::ScalarArrayOpExpr;
+                let [left, right] = list_items::<pg_sys::Node>((*op).args)[..] else { return None };
+                let var = plain_var(left, relid)?;
+                let operand = operand_code(pg_sys::get_element_type(pg_sys::exprType(right)))?;
+                let test = comparison(var, (*op).opno, right)?;
+                let fits = (*op).useOr
+                    && test == EQUAL
+                    && (operand != Operand::Text as i32
+                        || collation_allows((*op).inputcollid, test));
+                fits.then(|| known(var, TEST_ANY, operand, right))
+            }
+            _ => None,
         }
-        T::T_OpExpr => {
-            let op = clause as *mut pg_sys::OpExpr;
-            let [left, right] = list_items::<pg_sys::Node>((*op).args)[..] else { return None };
-            let (var, value, opno) = match plain_var(left, relid) {
-                Some(var) => (var, right, (*op).opno),
-                None => (plain_var(right, relid)?, left, pg_sys::get_commutator((*op).opno)),
-            };
-            let operand = operand_code(pg_sys::exprType(value))?;
-            let test = comparison(var, opno, value)?;
-            (operand != Operand::Text as i32 || collation_allows((*op).inputcollid, test))
-                .then(|| known(var, test, operand, value))
-        }
-        T::T_ScalarArrayOpExpr => {
-            let op = clause as *mut pg_sys::ScalarArrayOpExpr;
-            let [left, right] = list_items::<pg_sys::Node>((*op).args)[..] else { return None };
-            let var = plain_var(left, relid)?;
-            let operand = operand_code(pg_sys::get_element_type(pg_sys::exprType(right)))?;
-            let test = comparison(var, (*op).opno, right)?;
-            let fits = (*op).useOr
-                && test == EQUAL
-                && (operand != Operand::Text as i32 || collation_allows((*op).inputcollid, test));
-            fits.then(|| known(var, TEST_ANY, operand, right))
-        }
-        _ => None,
     }
 }
 
 unsafe fn known(var: *mut pg_sys::Var, test: i32, operand: i32, value: *mut pg_sys::Node) -> Known {
-    Known { column: i32::from((*var).varattno) - 1, test, operand, value }
+    // SAFETY: a column of the table.
+    unsafe { Known { column: i32::from((*var).varattno) - 1, test, operand, value } }
 }
 
 /// The B-tree strategy of `column opno value`, or that it is "unequal", when the value can be known
@@ -89,51 +94,61 @@ unsafe fn comparison(
     opno: pg_sys::Oid,
     value: *mut pg_sys::Node,
 ) -> Option<i32> {
-    if opno == pg_sys::InvalidOid
-        || pg_sys::contain_var_clause(value)
-        || pg_sys::contain_volatile_functions(value)
-        || pg_sys::contain_subplans(value)
-    {
-        return None;
+    // SAFETY: an operator of the query and its other side, which are looked at and looked up.
+    unsafe {
+        if opno == pg_sys::InvalidOid
+            || pg_sys::contain_var_clause(value)
+            || pg_sys::contain_volatile_functions(value)
+            || pg_sys::contain_subplans(value)
+        {
+            return None;
+        }
+        let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);
+        // Stripes compare as PostgreSQL's own operators do: somebody else's class, or operator in a class, may mean something else.
+        let is_own = |oid: pg_sys::Oid| oid.to_u32() < pg_sys::FirstNormalObjectId;
+        if class == pg_sys::InvalidOid || !is_own(class) || !is_own(opno) {
+            return None;
+        }
+        let family = pg_sys::get_opclass_family(class);
+        let strategy = pg_sys::get_op_opfamily_strategy(opno, family);
+        if (1..=5).contains(&strategy) {
+            return Some(strategy);
+        }
+        let negator = pg_sys::get_negator(opno);
+        (negator != pg_sys::InvalidOid
+            && pg_sys::get_op_opfamily_strategy(negator, family) == EQUAL)
+            .then_some(TEST_NE)
     }
-    let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);
-    // Stripes compare as PostgreSQL's own operators do: somebody else's class, or operator in a class, may mean something else.
-    let is_own = |oid: pg_sys::Oid| oid.to_u32() < pg_sys::FirstNormalObjectId;
-    if class == pg_sys::InvalidOid || !is_own(class) || !is_own(opno) {
-        return None;
-    }
-    let family = pg_sys::get_opclass_family(class);
-    let strategy = pg_sys::get_op_opfamily_strategy(opno, family);
-    if (1..=5).contains(&strategy) {
-        return Some(strategy);
-    }
-    let negator = pg_sys::get_negator(opno);
-    (negator != pg_sys::InvalidOid && pg_sys::get_op_opfamily_strategy(negator, family) == EQUAL)
-        .then_some(TEST_NE)
 }
 
 /// Text is compared by its bytes: right for every comparison in collation C, for equality in every
 /// deterministic one.
 unsafe fn collation_allows(collation: pg_sys::Oid, test: i32) -> bool {
-    let bytewise = collation == pg_sys::C_COLLATION_OID
-        || (collation != pg_sys::InvalidOid && ext::lc_collate_is_c(collation));
-    let equality = (test == EQUAL || test == TEST_NE)
-        && collation != pg_sys::InvalidOid
-        && pg_sys::get_collation_isdeterministic(collation);
-    bytewise || equality
+    // SAFETY: the OID of a collation that the query compares by.
+    unsafe {
+        let bytewise = collation == pg_sys::C_COLLATION_OID
+            || (collation != pg_sys::InvalidOid && ext::lc_collate_is_c(collation));
+        let equality = (test == EQUAL || test == TEST_NE)
+            && collation != pg_sys::InvalidOid
+            && pg_sys::get_collation_isdeterministic(collation);
+        bytewise || equality
+    }
 }
 
 unsafe fn plain_var(node: *mut pg_sys::Node, relid: pg_sys::Index) -> Option<*mut pg_sys::Var> {
-    let node = match (*node).type_ {
-        pg_sys::NodeTag::T_RelabelType => (*(node as *mut pg_sys::RelabelType)).arg.cast(),
-        _ => node,
-    };
-    if (*node).type_ != pg_sys::NodeTag::T_Var {
-        return None;
+    // SAFETY: an expression of the planner's, of the type that its tag says.
+    unsafe {
+        let node = match (*node).type_ {
+            pg_sys::NodeTag::T_RelabelType => (*(node as *mut pg_sys::RelabelType)).arg.cast(),
+            _ => node,
+        };
+        if (*node).type_ != pg_sys::NodeTag::T_Var {
+            return None;
+        }
+        let var = node as *mut pg_sys::Var;
+        let fits = (*var).varno as u32 == relid && (*var).varattno > 0 && (*var).varlevelsup == 0;
+        fits.then_some(var)
     }
-    let var = node as *mut pg_sys::Var;
-    let fits = (*var).varno as u32 == relid && (*var).varattno > 0 && (*var).varlevelsup == 0;
-    fits.then_some(var)
 }
 
 const OPERANDS: [Operand; 14] = [

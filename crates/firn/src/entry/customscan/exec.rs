@@ -90,13 +90,16 @@ pub(super) struct Run {
 }
 
 unsafe extern "C-unwind" fn create_state(scan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
-    callback(|| {
-        let state = alloc::<State>();
-        (*state).css.ss.ps.type_ = pg_sys::NodeTag::T_CustomScanState;
-        (*state).css.flags = (*scan).flags;
-        (*state).css.methods = &EXEC_METHODS.0;
-        state as *mut pg_sys::Node
-    })
+    // SAFETY: zeroed memory that begins with PostgreSQL's state.
+    unsafe {
+        callback(|| {
+            let state = alloc::<State>();
+            (*state).css.ss.ps.type_ = pg_sys::NodeTag::T_CustomScanState;
+            (*state).css.flags = (*scan).flags;
+            (*state).css.methods = &EXEC_METHODS.0;
+            state as *mut pg_sys::Node
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn begin(
@@ -104,60 +107,65 @@ unsafe extern "C-unwind" fn begin(
     estate: *mut pg_sys::EState,
     _flags: i32,
 ) {
-    callback(|| {
-        let plan = (*node).ss.ps.plan as *mut pg_sys::CustomScan;
-        let rel = (*node).ss.ss_currentRelation;
-        let columns = Rel::of(rel).column_count();
-        let nodes = [(*plan).scan.plan.targetlist.cast(), (*plan).scan.plan.qual.cast()];
-        let numbers = columns_of(&nodes, std::ptr::null_mut(), (*plan).scan.scanrelid);
-        let wanted = table_columns(&numbers, columns);
-        let private = (*plan).custom_private;
-        let mut conditions = Vec::new();
-        let mut stated = Vec::new();
-        for (i, expr) in list_items::<pg_sys::Expr>((*plan).custom_exprs).into_iter().enumerate() {
-            let number = |k: usize| (*(*private).elements.add(4 * i + k)).int_value;
-            if let Some(condition) = condition_of(number(0), number(1), number(2)) {
-                conditions.push((condition, pg_sys::ExecInitExpr(expr, &mut (*node).ss.ps)));
-                stated.push(number(3) as usize);
+    // SAFETY: the node is new, with its relation opened and its slots made by PostgreSQL; its plan is the one that `path.rs` has made.
+    unsafe {
+        callback(|| {
+            let plan = (*node).ss.ps.plan as *mut pg_sys::CustomScan;
+            let rel = (*node).ss.ss_currentRelation;
+            let columns = Rel::of(rel).column_count();
+            let nodes = [(*plan).scan.plan.targetlist.cast(), (*plan).scan.plan.qual.cast()];
+            let numbers = columns_of(&nodes, std::ptr::null_mut(), (*plan).scan.scanrelid);
+            let wanted = table_columns(&numbers, columns);
+            let private = (*plan).custom_private;
+            let mut conditions = Vec::new();
+            let mut stated = Vec::new();
+            for (i, expr) in
+                list_items::<pg_sys::Expr>((*plan).custom_exprs).into_iter().enumerate()
+            {
+                let number = |k: usize| (*(*private).elements.add(4 * i + k)).int_value;
+                if let Some(condition) = condition_of(number(0), number(1), number(2)) {
+                    conditions.push((condition, pg_sys::ExecInitExpr(expr, &mut (*node).ss.ps)));
+                    stated.push(number(3) as usize);
+                }
             }
-        }
-        let mut others = std::ptr::null_mut();
-        let quals = list_items::<pg_sys::Node>((*plan).scan.plan.qual);
-        for (_, qual) in quals.into_iter().enumerate().filter(|(i, _)| !stated.contains(i)) {
-            others = pg_sys::lappend(others, qual.cast());
-        }
-        // Columns that are not decoded are NULL for ever.
-        let slot = (*node).ss.ss_ScanTupleSlot;
-        for i in 0..columns {
-            *(*slot).tts_values.add(i) = pg_sys::Datum::from(0usize);
-            *(*slot).tts_isnull.add(i) = true;
-        }
-        let state = node as *mut State;
-        (*state).run = slot_for_state();
-        *(*state).run = Some(Run {
-            heap: std::ptr::null_mut(),
-            heap_slot: pg_sys::table_slot_create(rel, std::ptr::null_mut()),
-            heap_done: false,
-            first_block: None,
-            both_ways: std::ptr::null_mut(),
-            deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
-            needs_tid: numbers.iter().any(|n| *n < 0)
-                || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
-            wanted,
-            conditions,
-            residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
-            outputs: plain_outputs(node, (*plan).scan.scanrelid),
-            stripes: None,
-            feeds: Vec::new(),
-            straight: false,
-            qual: std::ptr::null_mut(),
-            row: 0,
-            rows: 0,
-            stripes_done: false,
-            parallel: std::ptr::null_mut(),
-            total: Default::default(),
-        });
-    })
+            let mut others = std::ptr::null_mut();
+            let quals = list_items::<pg_sys::Node>((*plan).scan.plan.qual);
+            for (_, qual) in quals.into_iter().enumerate().filter(|(i, _)| !stated.contains(i)) {
+                others = pg_sys::lappend(others, qual.cast());
+            }
+            // Columns that are not decoded are NULL for ever.
+            let slot = (*node).ss.ss_ScanTupleSlot;
+            for i in 0..columns {
+                *(*slot).tts_values.add(i) = pg_sys::Datum::from(0usize);
+                *(*slot).tts_isnull.add(i) = true;
+            }
+            let state = node as *mut State;
+            (*state).run = slot_for_state();
+            *(*state).run = Some(Run {
+                heap: std::ptr::null_mut(),
+                heap_slot: pg_sys::table_slot_create(rel, std::ptr::null_mut()),
+                heap_done: false,
+                first_block: None,
+                both_ways: std::ptr::null_mut(),
+                deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
+                needs_tid: numbers.iter().any(|n| *n < 0)
+                    || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
+                wanted,
+                conditions,
+                residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
+                outputs: plain_outputs(node, (*plan).scan.scanrelid),
+                stripes: None,
+                feeds: Vec::new(),
+                straight: false,
+                qual: std::ptr::null_mut(),
+                row: 0,
+                rows: 0,
+                stripes_done: false,
+                parallel: std::ptr::null_mut(),
+                total: Default::default(),
+            });
+        })
+    }
 }
 
 /// When every result column is a column of the table: which. None too when nothing is projected.
@@ -165,57 +173,67 @@ unsafe fn plain_outputs(
     node: *mut pg_sys::CustomScanState,
     relid: pg_sys::Index,
 ) -> Option<Vec<(usize, usize)>> {
-    if (*node).ss.ps.ps_ProjInfo.is_null() {
-        return None;
+    // SAFETY: a node that is being set up; entries of a target list are TargetEntry.
+    unsafe {
+        if (*node).ss.ps.ps_ProjInfo.is_null() {
+            return None;
+        }
+        let list = list_items::<pg_sys::TargetEntry>((*(*node).ss.ps.plan).targetlist);
+        let column = |(to, entry): (usize, *mut pg_sys::TargetEntry)| {
+            let var = (*entry).expr as *mut pg_sys::Var;
+            let plain = (*var).xpr.type_ == pg_sys::NodeTag::T_Var
+                && (*var).varno as pg_sys::Index == relid
+                && (*var).varattno > 0;
+            plain.then(|| ((*var).varattno as usize - 1, to))
+        };
+        list.into_iter().enumerate().map(column).collect()
     }
-    let list = list_items::<pg_sys::TargetEntry>((*(*node).ss.ps.plan).targetlist);
-    let column = |(to, entry): (usize, *mut pg_sys::TargetEntry)| {
-        let var = (*entry).expr as *mut pg_sys::Var;
-        let plain = (*var).xpr.type_ == pg_sys::NodeTag::T_Var
-            && (*var).varno as pg_sys::Index == relid
-            && (*var).varattno > 0;
-        plain.then(|| ((*var).varattno as usize - 1, to))
-    };
-    list.into_iter().enumerate().map(column).collect()
 }
 
 pub(super) unsafe fn run<'a>(node: *mut pg_sys::CustomScanState) -> &'a mut Run {
-    match &mut *(*(node as *mut State)).run {
-        Some(run) => run,
-        None => error(Kind::Internal, "a firn scan was used after its end").raise(),
+    // SAFETY: a node that has begun; nobody else holds its state.
+    unsafe {
+        match &mut *(*(node as *mut State)).run {
+            Some(run) => run,
+            None => error(Kind::Internal, "a firn scan was used after its end").raise(),
+        }
     }
 }
 
 unsafe extern "C-unwind" fn exec(
     node: *mut pg_sys::CustomScanState,
 ) -> *mut pg_sys::TupleTableSlot {
-    let Some(run) = &mut *(*(node as *mut State)).run else { return std::ptr::null_mut() };
-    let run: *mut Run = run;
-    let direction = (*(*node).ss.ps.state).es_direction;
-    if direction == pg_sys::ScanDirection::BackwardScanDirection || !(*run).both_ways.is_null() {
-        return backward::step(node, run, direction);
-    }
-    loop {
-        if (*run).row < (*run).rows {
-            let slot = next_of_batch(node, run);
-            if !slot.is_null() {
-                return slot;
-            }
-        } else if !(*run).heap_done {
-            let slot = next_in_row_store(node, run);
-            if !slot.is_null() {
-                return slot;
-            }
-        } else if !(*run).stripes_done {
-            callback(|| refill(node, &mut *run));
-        } else {
-            let slot = (*node).ss.ss_ScanTupleSlot;
-            if !callback(|| next_unwritten(node, &mut *run)) {
-                return finished(node);
-            }
-            let slot = checked(node, slot, (*node).ss.ps.qual);
-            if !slot.is_null() {
-                return slot;
+    // SAFETY: a node that has begun; its state is used by raw pointer, as what is called below uses it, too.
+    unsafe {
+        let Some(run) = &mut *(*(node as *mut State)).run else { return std::ptr::null_mut() };
+        let run: *mut Run = run;
+        let direction = (*(*node).ss.ps.state).es_direction;
+        if direction == pg_sys::ScanDirection::BackwardScanDirection || !(*run).both_ways.is_null()
+        {
+            return backward::step(node, run, direction);
+        }
+        loop {
+            if (*run).row < (*run).rows {
+                let slot = next_of_batch(node, run);
+                if !slot.is_null() {
+                    return slot;
+                }
+            } else if !(*run).heap_done {
+                let slot = next_in_row_store(node, run);
+                if !slot.is_null() {
+                    return slot;
+                }
+            } else if !(*run).stripes_done {
+                callback(|| refill(node, &mut *run));
+            } else {
+                let slot = (*node).ss.ss_ScanTupleSlot;
+                if !callback(|| next_unwritten(node, &mut *run)) {
+                    return finished(node);
+                }
+                let slot = checked(node, slot, (*node).ss.ps.qual);
+                if !slot.is_null() {
+                    return slot;
+                }
             }
         }
     }
@@ -223,15 +241,18 @@ unsafe extern "C-unwind" fn exec(
 
 /// An empty result.
 pub(super) unsafe fn finished(node: *mut pg_sys::CustomScanState) -> *mut pg_sys::TupleTableSlot {
-    let slot = (*node).ss.ss_ScanTupleSlot;
-    direct::ExecClearTuple(slot);
-    let projection = (*node).ss.ps.ps_ProjInfo;
-    if projection.is_null() {
-        return slot;
+    // SAFETY: a node that has begun has a slot, and a projection one for its result.
+    unsafe {
+        let slot = (*node).ss.ss_ScanTupleSlot;
+        direct::ExecClearTuple(slot);
+        let projection = (*node).ss.ps.ps_ProjInfo;
+        if projection.is_null() {
+            return slot;
+        }
+        let result = (*projection).pi_state.resultslot;
+        direct::ExecClearTuple(result);
+        result
     }
-    let result = (*projection).pi_state.resultslot;
-    direct::ExecClearTuple(result);
-    result
 }
 
 /// The virtual row in the scan slot as the node's result, or its end.
@@ -240,11 +261,14 @@ pub(super) unsafe fn virtual_row(
     slot: *mut pg_sys::TupleTableSlot,
     produced: bool,
 ) -> *mut pg_sys::TupleTableSlot {
-    if !produced {
-        return finished(node);
+    // SAFETY: all values of the slot have been set by the caller, or there is no row.
+    unsafe {
+        if !produced {
+            return finished(node);
+        }
+        full(slot);
+        checked(node, slot, std::ptr::null_mut())
     }
-    full(slot);
-    checked(node, slot, std::ptr::null_mut())
 }
 
 /// The row in `slot` as a result: null when `qual` refuses it.
@@ -253,34 +277,37 @@ unsafe fn checked(
     slot: *mut pg_sys::TupleTableSlot,
     qual: *mut pg_sys::ExprState,
 ) -> *mut pg_sys::TupleTableSlot {
-    let econtext = (*node).ss.ps.ps_ExprContext;
-    let per_tuple = (*econtext).ecxt_per_tuple_memory;
-    if !(*per_tuple).isReset {
-        direct::MemoryContextReset(per_tuple);
-    }
-    (*econtext).ecxt_scantuple = slot;
-    if !qual.is_null() {
-        let mut null = false;
-        let passes = evaluate(qual, econtext, &mut null);
-        if null || passes.value() == 0 {
-            let instrument = (*node).ss.ps.instrument;
-            if !instrument.is_null() {
-                (*instrument).nfiltered1 += 1.0;
-            }
-            return std::ptr::null_mut();
+    // SAFETY: a node that has begun has an expression context; the slot is one that its expressions are compiled for.
+    unsafe {
+        let econtext = (*node).ss.ps.ps_ExprContext;
+        let per_tuple = (*econtext).ecxt_per_tuple_memory;
+        if !(*per_tuple).isReset {
+            direct::MemoryContextReset(per_tuple);
         }
+        (*econtext).ecxt_scantuple = slot;
+        if !qual.is_null() {
+            let mut null = false;
+            let passes = evaluate(qual, econtext, &mut null);
+            if null || passes.value() == 0 {
+                let instrument = (*node).ss.ps.instrument;
+                if !instrument.is_null() {
+                    (*instrument).nfiltered1 += 1.0;
+                }
+                return std::ptr::null_mut();
+            }
+        }
+        let projection = (*node).ss.ps.ps_ProjInfo;
+        if projection.is_null() {
+            return slot;
+        }
+        let state = &raw mut (*projection).pi_state;
+        let result = (*state).resultslot;
+        direct::ExecClearTuple(result);
+        let mut null = false;
+        evaluate(state, (*projection).pi_exprContext, &mut null);
+        full(result);
+        result
     }
-    let projection = (*node).ss.ps.ps_ProjInfo;
-    if projection.is_null() {
-        return slot;
-    }
-    let state = &raw mut (*projection).pi_state;
-    let result = (*state).resultslot;
-    direct::ExecClearTuple(result);
-    let mut null = false;
-    evaluate(state, (*projection).pi_exprContext, &mut null);
-    full(result);
-    result
 }
 
 /// Evaluate an expression in the per-tuple memory.
@@ -289,70 +316,82 @@ unsafe fn evaluate(
     econtext: *mut pg_sys::ExprContext,
     null: &mut bool,
 ) -> pg_sys::Datum {
-    let Some(f) = (*state).evalfunc else { return pg_sys::Datum::from(0usize) };
-    let old = pg_sys::CurrentMemoryContext;
-    pg_sys::CurrentMemoryContext = (*econtext).ecxt_per_tuple_memory;
-    let value = f(state, econtext, null);
-    pg_sys::CurrentMemoryContext = old;
-    value
+    // SAFETY: an expression that was compiled for this context.
+    unsafe {
+        let Some(f) = (*state).evalfunc else { return pg_sys::Datum::from(0usize) };
+        let old = pg_sys::CurrentMemoryContext;
+        pg_sys::CurrentMemoryContext = (*econtext).ecxt_per_tuple_memory;
+        let value = f(state, econtext, null);
+        pg_sys::CurrentMemoryContext = old;
+        value
+    }
 }
 
 /// All columns of a virtual slot have been set.
 unsafe fn full(slot: *mut pg_sys::TupleTableSlot) {
-    (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
-    (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
+    // SAFETY: a virtual slot, all of whose values have been set.
+    unsafe {
+        (*slot).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
+        (*slot).tts_nvalid = (*(*slot).tts_tupleDescriptor).natts as i16;
+    }
 }
 
 unsafe fn next_of_batch(
     node: *mut pg_sys::CustomScanState,
     run: *mut Run,
 ) -> *mut pg_sys::TupleTableSlot {
-    let run = &mut *run;
-    let row = run.row;
-    run.row += 1;
-    let slot = match run.straight {
-        true => (*(*node).ss.ps.ps_ProjInfo).pi_state.resultslot,
-        false => (*node).ss.ss_ScanTupleSlot,
-    };
-    let (values, nulls) = ((*slot).tts_values, (*slot).tts_isnull);
-    for feed in &run.feeds {
-        *values.add(feed.to) = pg_sys::Datum::from(*feed.values.add(row));
-        *nulls.add(feed.to) = !feed.nulls.is_null() && *feed.nulls.add(row);
-    }
-    full(slot);
-    if run.needs_tid {
-        if let Some(ready) = run.stripes.as_ref().and_then(|s| s.ready()) {
-            let number = ready.rows.get(row).copied().unwrap_or(0);
-            let table = (*(*node).ss.ss_currentRelation).rd_id.to_u32();
-            let scan_slot = (*node).ss.ss_ScanTupleSlot;
-            Slot::of(scan_slot).set_tid(table, firn_format::Tid::of(ready.slot, number));
-            full(scan_slot);
+    // SAFETY: the feeds lead to columns of the batch at hand, each as long as the batch; it is let go after its last row only.
+    unsafe {
+        let run = &mut *run;
+        let row = run.row;
+        run.row += 1;
+        let slot = match run.straight {
+            true => (*(*node).ss.ps.ps_ProjInfo).pi_state.resultslot,
+            false => (*node).ss.ss_ScanTupleSlot,
+        };
+        let (values, nulls) = ((*slot).tts_values, (*slot).tts_isnull);
+        for feed in &run.feeds {
+            *values.add(feed.to) = pg_sys::Datum::from(*feed.values.add(row));
+            *nulls.add(feed.to) = !feed.nulls.is_null() && *feed.nulls.add(row);
         }
+        full(slot);
+        if run.needs_tid {
+            if let Some(ready) = run.stripes.as_ref().and_then(|s| s.ready()) {
+                let number = ready.rows.get(row).copied().unwrap_or(0);
+                let table = (*(*node).ss.ss_currentRelation).rd_id.to_u32();
+                let scan_slot = (*node).ss.ss_ScanTupleSlot;
+                Slot::of(scan_slot).set_tid(table, firn_format::Tid::of(ready.slot, number));
+                full(scan_slot);
+            }
+        }
+        if run.straight {
+            return slot;
+        }
+        checked(node, slot, run.qual)
     }
-    if run.straight {
-        return slot;
-    }
-    checked(node, slot, run.qual)
 }
 
 unsafe fn next_in_row_store(
     node: *mut pg_sys::CustomScanState,
     run: *mut Run,
 ) -> *mut pg_sys::TupleTableSlot {
-    if (*run).heap.is_null() {
-        callback(|| start_heap(node, &mut *run));
+    // SAFETY: a scan of heapam's that has not ended, and a slot for heap tuples in buffers.
+    unsafe {
+        if (*run).heap.is_null() {
+            callback(|| start_heap(node, &mut *run));
+        }
+        let from = (*run).heap_slot;
+        let forward = pg_sys::ScanDirection::ForwardScanDirection;
+        if !direct::heap_getnextslot((*run).heap, forward, from) {
+            (*run).heap_done = true;
+            return std::ptr::null_mut();
+        }
+        let scan = (*run).heap;
+        if hidden((*scan).rs_rd, (*scan).rs_snapshot, from) {
+            return std::ptr::null_mut();
+        }
+        shown(node, run)
     }
-    let from = (*run).heap_slot;
-    let forward = pg_sys::ScanDirection::ForwardScanDirection;
-    if !direct::heap_getnextslot((*run).heap, forward, from) {
-        (*run).heap_done = true;
-        return std::ptr::null_mut();
-    }
-    let scan = (*run).heap;
-    if hidden((*scan).rs_rd, (*scan).rs_snapshot, from) {
-        return std::ptr::null_mut();
-    }
-    shown(node, run)
 }
 
 /// The row in the slot of the row store as a result: null when it does not pass.
@@ -360,150 +399,174 @@ pub(super) unsafe fn shown(
     node: *mut pg_sys::CustomScanState,
     run: *mut Run,
 ) -> *mut pg_sys::TupleTableSlot {
-    let from = (*run).heap_slot;
-    let deform = (*run).deform;
-    if deform > i32::from((*from).tts_nvalid) {
-        direct::slot_getsomeattrs_int(from, deform);
+    // SAFETY: the slot has as many columns as the table, and those up to `deform` are there once it is deformed.
+    unsafe {
+        let from = (*run).heap_slot;
+        let deform = (*run).deform;
+        if deform > i32::from((*from).tts_nvalid) {
+            direct::slot_getsomeattrs_int(from, deform);
+        }
+        // Expressions are compiled for a virtual scan slot, whose columns are there without deforming a tuple.
+        let slot = (*node).ss.ss_ScanTupleSlot;
+        for i in &(*run).wanted {
+            *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
+            *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);
+        }
+        full(slot);
+        (*slot).tts_tid = (*from).tts_tid;
+        (*slot).tts_tableOid = (*from).tts_tableOid;
+        checked(node, slot, (*node).ss.ps.qual)
     }
-    // Expressions are compiled for a virtual scan slot, whose columns are there without deforming a tuple.
-    let slot = (*node).ss.ss_ScanTupleSlot;
-    for i in &(*run).wanted {
-        *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
-        *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);
-    }
-    full(slot);
-    (*slot).tts_tid = (*from).tts_tid;
-    (*slot).tts_tableOid = (*from).tts_tableOid;
-    checked(node, slot, (*node).ss.ps.qual)
 }
 
 unsafe fn start_heap(node: *mut pg_sys::CustomScanState, run: &mut Run) {
-    let rel = (*node).ss.ss_currentRelation;
-    let state = (*node).ss.ps.state;
-    memory::within((*state).es_query_cxt, || {
-        run.heap = if run.parallel.is_null() {
-            let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
-                | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE
-                | pg_sys::ScanOptions::SO_ALLOW_STRAT
-                | pg_sys::ScanOptions::SO_ALLOW_SYNC;
-            let none = std::ptr::null_mut();
-            let heap =
-                pg_sys::heap_beginscan(rel, (*state).es_snapshot, 0, none, none.cast(), flags);
-            let block = &raw mut (*(heap as pg_sys::HeapScanDesc)).rs_startblock;
-            *block = *run.first_block.get_or_insert(*block);
-            heap
-        } else {
-            pg_sys::table_beginscan_parallel(rel, Parallel::scan(run.parallel))
-        };
-    })
+    // SAFETY: the node's relation is open, and the snapshot is the query's; the scan lives in the query's memory.
+    unsafe {
+        let rel = (*node).ss.ss_currentRelation;
+        let state = (*node).ss.ps.state;
+        memory::within((*state).es_query_cxt, || {
+            run.heap = if run.parallel.is_null() {
+                let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+                    | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE
+                    | pg_sys::ScanOptions::SO_ALLOW_STRAT
+                    | pg_sys::ScanOptions::SO_ALLOW_SYNC;
+                let none = std::ptr::null_mut();
+                let heap =
+                    pg_sys::heap_beginscan(rel, (*state).es_snapshot, 0, none, none.cast(), flags);
+                let block = &raw mut (*(heap as pg_sys::HeapScanDesc)).rs_startblock;
+                *block = *run.first_block.get_or_insert(*block);
+                heap
+            } else {
+                pg_sys::table_beginscan_parallel(rel, Parallel::scan(run.parallel))
+            };
+        })
+    }
 }
 
 /// Fetch the next batch of stripe rows, or note that there is none.
 unsafe fn refill(node: *mut pg_sys::CustomScanState, run: &mut Run) {
-    let state = (*node).ss.ps.state;
-    memory::within((*state).es_query_cxt, || {
-        let snap = Snap::of((*state).es_snapshot);
-        if run.stripes.is_none() {
-            start_stripes(node, run, snap);
-        }
-        run.feeds.clear();
-        (run.row, run.rows) = (0, 0);
-        let Some(stripes) = &mut run.stripes else { return };
-        let Some(ready) = stripes.advance(snap) else {
-            run.stripes_done = true;
-            return;
-        };
-        run.qual = if ready.exact { run.residual } else { (*node).ss.ps.qual };
-        let feed = |column: usize, to: usize| {
-            let (_, d) = ready.columns.iter().find(|(i, _)| *i == column)?;
-            let nulls = if d.nulls.is_empty() { std::ptr::null() } else { d.nulls.as_ptr() };
-            Some(Feed { values: d.values.as_ptr(), nulls, to })
-        };
-        run.straight = run.qual.is_null() && run.outputs.is_some();
-        match &run.outputs {
-            Some(outputs) if run.straight => {
-                run.feeds.extend(outputs.iter().filter_map(|(column, to)| feed(*column, *to)));
+    // SAFETY: a node that runs; a batch that is pointed to stays with the scan until the next is asked for.
+    unsafe {
+        let state = (*node).ss.ps.state;
+        memory::within((*state).es_query_cxt, || {
+            let snap = Snap::of((*state).es_snapshot);
+            if run.stripes.is_none() {
+                start_stripes(node, run, snap);
             }
-            _ => run.feeds.extend(run.wanted.iter().filter_map(|i| feed(*i, *i))),
-        }
-        run.rows = ready.rows.len();
-    })
+            run.feeds.clear();
+            (run.row, run.rows) = (0, 0);
+            let Some(stripes) = &mut run.stripes else { return };
+            let Some(ready) = stripes.advance(snap) else {
+                run.stripes_done = true;
+                return;
+            };
+            run.qual = if ready.exact { run.residual } else { (*node).ss.ps.qual };
+            let feed = |column: usize, to: usize| {
+                let (_, d) = ready.columns.iter().find(|(i, _)| *i == column)?;
+                let nulls = if d.nulls.is_empty() { std::ptr::null() } else { d.nulls.as_ptr() };
+                Some(Feed { values: d.values.as_ptr(), nulls, to })
+            };
+            run.straight = run.qual.is_null() && run.outputs.is_some();
+            match &run.outputs {
+                Some(outputs) if run.straight => {
+                    run.feeds.extend(outputs.iter().filter_map(|(column, to)| feed(*column, *to)));
+                }
+                _ => run.feeds.extend(run.wanted.iter().filter_map(|i| feed(*i, *i))),
+            }
+            run.rows = ready.rows.len();
+        })
+    }
 }
 
 unsafe fn next_unwritten(node: *mut pg_sys::CustomScanState, run: &mut Run) -> bool {
-    let state = (*node).ss.ps.state;
-    let slot = Slot::of((*node).ss.ss_ScanTupleSlot);
-    memory::within((*state).es_query_cxt, || {
-        let snap = Snap::of((*state).es_snapshot);
-        run.stripes.as_mut().is_some_and(|stripes| {
-            let found = stripes.next_pending(snap, slot);
-            if !found {
-                stripes.let_go();
-            }
-            found
+    // SAFETY: a node that runs, and its own slot.
+    unsafe {
+        let state = (*node).ss.ps.state;
+        let slot = Slot::of((*node).ss.ss_ScanTupleSlot);
+        memory::within((*state).es_query_cxt, || {
+            let snap = Snap::of((*state).es_snapshot);
+            run.stripes.as_mut().is_some_and(|stripes| {
+                let found = stripes.next_pending(snap, slot);
+                if !found {
+                    stripes.let_go();
+                }
+                found
+            })
         })
-    })
+    }
 }
 
 unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap: Snap) {
-    let econtext = (*node).ss.ps.ps_ExprContext;
-    let per_tuple = (*econtext).ecxt_per_tuple_memory;
-    let rel = Rel::of((*node).ss.ss_currentRelation);
-    let mut conditions = Vec::new();
-    // What a condition compares with is a sub-select or a function perhaps, which costs, or raises, and is not asked for nothing.
-    let needed = !run.conditions.is_empty() && crate::plan::sees_stripes(rel, snap);
-    for (condition, state) in run.conditions.iter().filter(|_| needed) {
-        let mut null = false;
-        let is_null = &raw mut null;
-        let Some(f) = (**state).evalfunc else { continue };
-        // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
-        // again and again would fill.
-        memory::within(per_tuple, || {
-            let value = guarded(|| f(*state, econtext, is_null));
-            conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+    // SAFETY: expressions were compiled for this node; what they return is copied before their memory is reset.
+    unsafe {
+        let econtext = (*node).ss.ps.ps_ExprContext;
+        let per_tuple = (*econtext).ecxt_per_tuple_memory;
+        let rel = Rel::of((*node).ss.ss_currentRelation);
+        let mut conditions = Vec::new();
+        // What a condition compares with is a sub-select or a function perhaps, which costs, or raises, and is not asked for nothing.
+        let needed = !run.conditions.is_empty() && crate::plan::sees_stripes(rel, snap);
+        for (condition, state) in run.conditions.iter().filter(|_| needed) {
+            let mut null = false;
+            let is_null = &raw mut null;
+            let Some(f) = (**state).evalfunc else { continue };
+            // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
+            // again and again would fill.
+            memory::within(per_tuple, || {
+                let value = guarded(|| f(*state, econtext, is_null));
+                conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+            });
+            pg_sys::MemoryContextReset(per_tuple);
+        }
+        let shared = run.parallel;
+        let claims: Option<Box<dyn FnMut() -> u32>> = (!shared.is_null()).then(|| {
+            let scan = Parallel::scan(shared) as usize;
+            Box::new(move || claim(scan)) as _
         });
-        pg_sys::MemoryContextReset(per_tuple);
+        run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), conditions, claims));
     }
-    let shared = run.parallel;
-    let claims: Option<Box<dyn FnMut() -> u32>> = (!shared.is_null()).then(|| {
-        let scan = Parallel::scan(shared) as usize;
-        Box::new(move || claim(scan)) as _
-    });
-    run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), conditions, claims));
 }
 
 /// Back to the state before the first row; counters are kept.
 unsafe fn stop(run: &mut Run) {
-    if let Some(stripes) = run.stripes.take() {
-        run.total.add(&stripes.counters);
-    }
-    if !run.heap.is_null() {
-        // Both kinds of scan end through their own access method's function.
-        if run.parallel.is_null() {
-            pg_sys::heap_endscan(run.heap);
-        } else {
-            guarded(|| tableam::scan::end(run.heap));
+    // SAFETY: scans that were begun here, ended once.
+    unsafe {
+        if let Some(stripes) = run.stripes.take() {
+            run.total.add(&stripes.counters);
         }
-        run.heap = std::ptr::null_mut();
+        if !run.heap.is_null() {
+            // Both kinds of scan end through their own access method's function.
+            if run.parallel.is_null() {
+                pg_sys::heap_endscan(run.heap);
+            } else {
+                guarded(|| tableam::scan::end(run.heap));
+            }
+            run.heap = std::ptr::null_mut();
+        }
+        backward::stop(run);
+        run.feeds.clear();
+        (run.row, run.rows) = (0, 0);
+        (run.heap_done, run.stripes_done) = (false, false);
     }
-    backward::stop(run);
-    run.feeds.clear();
-    (run.row, run.rows) = (0, 0);
-    (run.heap_done, run.stripes_done) = (false, false);
 }
 
 unsafe extern "C-unwind" fn end(node: *mut pg_sys::CustomScanState) {
-    callback(|| {
-        let run = run(node);
-        stop(run);
-        pg_sys::ExecDropSingleTupleTableSlot(run.heap_slot);
-        *(*(node as *mut State)).run = None;
-    })
+    // SAFETY: a node that has begun, ended once.
+    unsafe {
+        callback(|| {
+            let run = run(node);
+            stop(run);
+            pg_sys::ExecDropSingleTupleTableSlot(run.heap_slot);
+            *(*(node as *mut State)).run = None;
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
-    callback(|| {
-        stop(run(node));
-        pg_sys::ExecScanReScan(&mut (*node).ss);
-    })
+    // SAFETY: a node that has begun.
+    unsafe {
+        callback(|| {
+            stop(run(node));
+            pg_sys::ExecScanReScan(&mut (*node).ss);
+        })
+    }
 }

@@ -10,36 +10,43 @@ pub(super) unsafe extern "C-unwind" fn explain(
     _ancestors: *mut pg_sys::List,
     es: *mut pg_sys::ExplainState,
 ) {
-    callback(|| {
-        let run = run(node);
-        if (*es).verbose {
-            columns(node, run, es);
-        }
-        if !(*es).analyze {
-            return;
-        }
-        let mut t = run.total;
-        if let Some(stripes) = &run.stripes {
-            t.add(&stripes.counters);
-        }
-        number(es, c"Stripes Read", t.stripes_read);
-        number(es, c"Stripes Skipped", t.stripes_skipped);
-        number(es, c"Batches Read", t.batches_read);
-        number(es, c"Batches Skipped", t.batches_skipped);
-        number(es, c"Pages Read", t.pages_read);
-        number(es, c"Rows Removed by Stripe Filter", t.rows_filtered);
-    })
+    // SAFETY: a node that has begun, be it for EXPLAIN only.
+    unsafe {
+        callback(|| {
+            let run = run(node);
+            if (*es).verbose {
+                columns(node, run, es);
+            }
+            if !(*es).analyze {
+                return;
+            }
+            let mut t = run.total;
+            if let Some(stripes) = &run.stripes {
+                t.add(&stripes.counters);
+            }
+            number(es, c"Stripes Read", t.stripes_read);
+            number(es, c"Stripes Skipped", t.stripes_skipped);
+            number(es, c"Batches Read", t.batches_read);
+            number(es, c"Batches Skipped", t.batches_skipped);
+            number(es, c"Pages Read", t.pages_read);
+            number(es, c"Rows Removed by Stripe Filter", t.rows_filtered);
+        })
+    }
 }
 
 pub(super) unsafe fn number(es: *mut pg_sys::ExplainState, label: &std::ffi::CStr, value: u64) {
-    pg_sys::ExplainPropertyInteger(label.as_ptr(), std::ptr::null(), value as i64, es)
+    // SAFETY: the label is a C string; PostgreSQL copies what it needs.
+    unsafe { pg_sys::ExplainPropertyInteger(label.as_ptr(), std::ptr::null(), value as i64, es) }
 }
 
 unsafe fn columns(node: *mut pg_sys::CustomScanState, run: &Run, es: *mut pg_sys::ExplainState) {
-    let names = Rel::of((*node).ss.ss_currentRelation).attributes();
-    let list: Vec<&str> =
-        run.wanted.iter().filter_map(|i| names.get(*i)).map(|a| a.name.as_str()).collect();
-    if let Ok(text) = std::ffi::CString::new(list.join(", ")) {
-        pg_sys::ExplainPropertyText(c"Columns Read".as_ptr(), text.as_ptr(), es);
+    // SAFETY: the node's relation is open; the texts outlive the call.
+    unsafe {
+        let names = Rel::of((*node).ss.ss_currentRelation).attributes();
+        let list: Vec<&str> =
+            run.wanted.iter().filter_map(|i| names.get(*i)).map(|a| a.name.as_str()).collect();
+        if let Ok(text) = std::ffi::CString::new(list.join(", ")) {
+            pg_sys::ExplainPropertyText(c"Columns Read".as_ptr(), text.as_ptr(), es);
+        }
     }
 }

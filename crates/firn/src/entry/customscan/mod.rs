@@ -3,8 +3,6 @@
 //! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks. What a scan does with stripes is
 //! [`crate::plan::FirnScan`].
 
-#![allow(unsafe_op_in_unsafe_fn)]
-
 mod backward;
 mod conditions;
 mod count;

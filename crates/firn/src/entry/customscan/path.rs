@@ -18,9 +18,12 @@ static PATH_METHODS: Shared<pg_sys::CustomPathMethods> = Shared(pg_sys::CustomPa
 });
 
 pub(super) unsafe fn install() {
-    PREVIOUS = pg_sys::set_rel_pathlist_hook;
-    pg_sys::set_rel_pathlist_hook = Some(pathlist);
-    pg_sys::RegisterCustomScanMethods(&exec::SCAN_METHODS.0);
+    // SAFETY: the library is being loaded; tables of methods are constants.
+    unsafe {
+        PREVIOUS = pg_sys::set_rel_pathlist_hook;
+        pg_sys::set_rel_pathlist_hook = Some(pathlist);
+        pg_sys::RegisterCustomScanMethods(&exec::SCAN_METHODS.0);
+    }
 }
 
 unsafe extern "C-unwind" fn pathlist(
@@ -29,36 +32,39 @@ unsafe extern "C-unwind" fn pathlist(
     rti: pg_sys::Index,
     rte: *mut pg_sys::RangeTblEntry,
 ) {
-    if let Some(f) = PREVIOUS {
-        f(root, rel, rti, rte);
-    }
-    callback(|| {
-        if (*rte).rtekind != pg_sys::RTEKind::RTE_RELATION
-            || !matches!((*rte).relkind as u8, b'r' | b'm')
-        {
-            return;
+    // SAFETY: the planner hands in a relation of its query that it has locked, with the entry of the range table.
+    unsafe {
+        if let Some(f) = PREVIOUS {
+            f(root, rel, rti, rte);
         }
-        // The planner holds a lock on every relation it plans for.
-        let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
-        if !table.is_firn() || (*rte).inh || !(*rte).tablesample.is_null() {
-            return;
-        }
-        let totals = stripe_totals(table.rel());
-        if totals.rows == 0.0 && pending_of(table.rel()).is_empty() {
-            return;
-        }
-        let prices = Prices::of(rel, table.rel(), &totals);
-        if totals.rows > 0.0 {
-            only_what_is_needed(rel);
-            price::reprice(root, rel, &prices);
-        }
-        if applies(root, rel) {
-            // Of the system columns a row made of columns has its TID and table only.
-            if !uses_transaction_columns(rel) {
-                offer(rel, &totals, &prices);
+        callback(|| {
+            if (*rte).rtekind != pg_sys::RTEKind::RTE_RELATION
+                || !matches!((*rte).relkind as u8, b'r' | b'm')
+            {
+                return;
             }
-        }
-    });
+            // The planner holds a lock on every relation it plans for.
+            let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
+            if !table.is_firn() || (*rte).inh || !(*rte).tablesample.is_null() {
+                return;
+            }
+            let totals = stripe_totals(table.rel());
+            if totals.rows == 0.0 && pending_of(table.rel()).is_empty() {
+                return;
+            }
+            let prices = Prices::of(rel, table.rel(), &totals);
+            if totals.rows > 0.0 {
+                only_what_is_needed(rel);
+                price::reprice(root, rel, &prices);
+            }
+            if applies(root, rel) {
+                // Of the system columns a row made of columns has its TID and table only.
+                if !uses_transaction_columns(rel) {
+                    offer(rel, &totals, &prices);
+                }
+            }
+        });
+    }
 }
 
 /// Scans of this relation give the columns that are asked for. PostgreSQL would have index scans give all of them where
@@ -66,100 +72,112 @@ unsafe extern "C-unwind" fn pathlist(
 /// system column is needed (use_physical_tlist()), so one is said to be: from here on, when paths are compared, that
 /// is looked at for columns which the relation gives, and it does not give this one.
 unsafe fn only_what_is_needed(rel: *mut pg_sys::RelOptInfo) {
-    let first = i32::from((*rel).min_attr);
-    if (*rel).reloptkind != pg_sys::RelOptKind::RELOPT_BASEREL || first > TABLE_OID {
-        return;
-    }
-    let system = || (first..=0).map(|n| (*rel).attr_needed.add((n - first) as usize));
-    if system().all(|needed| (*needed).is_null()) {
-        *(*rel).attr_needed.add((TABLE_OID - first) as usize) = pg_sys::bms_make_singleton(0);
+    // SAFETY: the array of needed columns begins with the relation's least attribute and has one place for each.
+    unsafe {
+        let first = i32::from((*rel).min_attr);
+        if (*rel).reloptkind != pg_sys::RelOptKind::RELOPT_BASEREL || first > TABLE_OID {
+            return;
+        }
+        let system = || (first..=0).map(|n| (*rel).attr_needed.add((n - first) as usize));
+        if system().all(|needed| (*needed).is_null()) {
+            *(*rel).attr_needed.add((TABLE_OID - first) as usize) = pg_sys::bms_make_singleton(0);
+        }
     }
 }
 
 const TABLE_OID: i32 = pg_sys::TableOidAttributeNumber;
 
 unsafe fn applies(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo) -> bool {
-    use pg_sys::CmdType as C;
-    if !crate::pg::guc::enable_scan()
-        || !(*rel).lateral_relids.is_null()
-        || (*rel).pathlist.is_null()
-    {
-        return false;
+    // SAFETY: the planner's own structures.
+    unsafe {
+        use pg_sys::CmdType as C;
+        if !crate::pg::guc::enable_scan()
+            || !(*rel).lateral_relids.is_null()
+            || (*rel).pathlist.is_null()
+        {
+            return false;
+        }
+        // Rows of UPDATE, DELETE and FOR UPDATE are re-checked in heap slots: PostgreSQL's own scan
+        // gives those.
+        let parse = (*root).parse;
+        (*root).rowMarks.is_null() && matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
     }
-    // Rows of UPDATE, DELETE and FOR UPDATE are re-checked in heap slots: PostgreSQL's own scan
-    // gives those.
-    let parse = (*root).parse;
-    (*root).rowMarks.is_null() && matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
 }
 
 unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
-    let exprs = (*(*rel).reltarget).exprs;
-    let fine = [pg_sys::SelfItemPointerAttributeNumber, pg_sys::TableOidAttributeNumber];
-    columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid)
-        .iter()
-        .any(|n| *n < 0 && !fine.contains(n))
+    // SAFETY: the planner's own structures.
+    unsafe {
+        let exprs = (*(*rel).reltarget).exprs;
+        let fine = [pg_sys::SelfItemPointerAttributeNumber, pg_sys::TableOidAttributeNumber];
+        columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid)
+            .iter()
+            .any(|n| *n < 0 && !fine.contains(n))
+    }
 }
 
 /// Estimated cost: for rows of the row store that of a sequential scan; of stripes the share of the
 /// pages that the wanted columns take, and less work per row than deforming tuples.
 unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Prices) {
-    let columns = f64::from((*rel).max_attr.max(1));
-    let exprs = (*(*rel).reltarget).exprs;
-    let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
-    let wanted = table_columns(&numbers, (*rel).max_attr as usize);
-    let share = (wanted.len() as f64 / columns).clamp(0.02, 1.0);
-    let stripe_pages = f64::from(totals.pages()).min(f64::from((*rel).pages));
-    let stripe_rows = totals.rows.min((*rel).tuples);
-    let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
-    let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.5)
-        + prices.values()
-        + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
-            * (*rel).tuples.max(1.0);
-    let io = pages * pg_sys::seq_page_cost;
-    let mut startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
-    // This is the table's sequential scan: who switches those off means it, too.
-    if !pg_sys::enable_seqscan {
-        startup += pg_sys::disable_cost;
-    }
-    let make = |workers: i32| {
-        let path = alloc::<pg_sys::CustomPath>();
-        let p = &mut (*path).path;
-        p.type_ = pg_sys::NodeTag::T_CustomPath;
-        p.pathtype = pg_sys::NodeTag::T_CustomScan;
-        p.parent = rel;
-        p.pathtarget = (*rel).reltarget;
-        p.parallel_aware = workers > 0;
-        p.parallel_safe = (*rel).consider_parallel;
-        p.parallel_workers = workers;
-        let divisor = if workers > 0 {
-            let leader = if pg_sys::parallel_leader_participation {
-                (1.0 - 0.3 * f64::from(workers)).max(0.0)
+    // SAFETY: the planner's own structures; a path is zeroed memory that becomes its.
+    unsafe {
+        let columns = f64::from((*rel).max_attr.max(1));
+        let exprs = (*(*rel).reltarget).exprs;
+        let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
+        let wanted = table_columns(&numbers, (*rel).max_attr as usize);
+        let share = (wanted.len() as f64 / columns).clamp(0.02, 1.0);
+        let stripe_pages = f64::from(totals.pages()).min(f64::from((*rel).pages));
+        let stripe_rows = totals.rows.min((*rel).tuples);
+        let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
+        let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.5)
+            + prices.values()
+            + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
+                * (*rel).tuples.max(1.0);
+        let io = pages * pg_sys::seq_page_cost;
+        let mut startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
+        // This is the table's sequential scan: who switches those off means it, too.
+        if !pg_sys::enable_seqscan {
+            startup += pg_sys::disable_cost;
+        }
+        let make = |workers: i32| {
+            let path = alloc::<pg_sys::CustomPath>();
+            let p = &mut (*path).path;
+            p.type_ = pg_sys::NodeTag::T_CustomPath;
+            p.pathtype = pg_sys::NodeTag::T_CustomScan;
+            p.parent = rel;
+            p.pathtarget = (*rel).reltarget;
+            p.parallel_aware = workers > 0;
+            p.parallel_safe = (*rel).consider_parallel;
+            p.parallel_workers = workers;
+            let divisor = if workers > 0 {
+                let leader = if pg_sys::parallel_leader_participation {
+                    (1.0 - 0.3 * f64::from(workers)).max(0.0)
+                } else {
+                    0.0
+                };
+                f64::from(workers) + leader
             } else {
-                0.0
+                1.0
             };
-            f64::from(workers) + leader
-        } else {
-            1.0
+            p.rows = ((*rel).rows / divisor).max(1.0);
+            p.startup_cost = startup;
+            p.total_cost = startup + io + cpu / divisor;
+            (*path).flags =
+                pg_sys::CUSTOMPATH_SUPPORT_PROJECTION | pg_sys::CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
+            (*path).methods = &PATH_METHODS.0;
+            path as *mut pg_sys::Path
         };
-        p.rows = ((*rel).rows / divisor).max(1.0);
-        p.startup_cost = startup;
-        p.total_cost = startup + io + cpu / divisor;
-        (*path).flags =
-            pg_sys::CUSTOMPATH_SUPPORT_PROJECTION | pg_sys::CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
-        (*path).methods = &PATH_METHODS.0;
-        path as *mut pg_sys::Path
-    };
-    pg_sys::add_path(rel, make(0));
-    if (*rel).consider_parallel {
-        let workers = pg_sys::compute_parallel_worker(
-            rel,
-            // As many workers as a heap of these rows would get: stripes are small but as much work.
-            (*rel).tuples * f64::from((*(*rel).reltarget).width.max(64) + 24) / 8192.0,
-            -1.0,
-            pg_sys::max_parallel_workers_per_gather,
-        );
-        if workers > 0 {
-            pg_sys::add_partial_path(rel, make(workers));
+        pg_sys::add_path(rel, make(0));
+        if (*rel).consider_parallel {
+            let workers = pg_sys::compute_parallel_worker(
+                rel,
+                // As many workers as a heap of these rows would get: stripes are small but as much work.
+                (*rel).tuples * f64::from((*(*rel).reltarget).width.max(64) + 24) / 8192.0,
+                -1.0,
+                pg_sys::max_parallel_workers_per_gather,
+            );
+            if workers > 0 {
+                pg_sys::add_partial_path(rel, make(workers));
+            }
         }
     }
 }
@@ -175,22 +193,26 @@ unsafe extern "C-unwind" fn plan_path(
     clauses: *mut pg_sys::List,
     _plans: *mut pg_sys::List,
 ) -> *mut pg_sys::Plan {
-    callback(|| {
-        let scan = alloc::<pg_sys::CustomScan>();
-        let s = &mut (*scan).scan;
-        s.plan.type_ = pg_sys::NodeTag::T_CustomScan;
-        s.plan.targetlist = tlist;
-        s.plan.qual = pg_sys::extract_actual_clauses(clauses, false);
-        s.scanrelid = (*rel).relid;
-        (*scan).flags = (*best).flags;
-        (*scan).methods = &exec::SCAN_METHODS.0;
-        for (number, clause) in list_items::<pg_sys::Node>(s.plan.qual).into_iter().enumerate() {
-            let Some(known) = conditions::translate(clause, (*rel).relid) else { continue };
-            for part in [known.column, known.test, known.operand, number as i32] {
-                (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, part);
+    // SAFETY: the planner hands in a path of ours with its relation; the plan is zeroed memory that becomes PostgreSQL's.
+    unsafe {
+        callback(|| {
+            let scan = alloc::<pg_sys::CustomScan>();
+            let s = &mut (*scan).scan;
+            s.plan.type_ = pg_sys::NodeTag::T_CustomScan;
+            s.plan.targetlist = tlist;
+            s.plan.qual = pg_sys::extract_actual_clauses(clauses, false);
+            s.scanrelid = (*rel).relid;
+            (*scan).flags = (*best).flags;
+            (*scan).methods = &exec::SCAN_METHODS.0;
+            for (number, clause) in list_items::<pg_sys::Node>(s.plan.qual).into_iter().enumerate()
+            {
+                let Some(known) = conditions::translate(clause, (*rel).relid) else { continue };
+                for part in [known.column, known.test, known.operand, number as i32] {
+                    (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, part);
+                }
+                (*scan).custom_exprs = pg_sys::lappend((*scan).custom_exprs, known.value.cast());
             }
-            (*scan).custom_exprs = pg_sys::lappend((*scan).custom_exprs, known.value.cast());
-        }
-        scan as *mut pg_sys::Plan
-    })
+            scan as *mut pg_sys::Plan
+        })
+    }
 }

@@ -45,30 +45,33 @@ impl Prices {
         table: Rel,
         totals: &StripeTotals,
     ) -> Prices {
-        let exprs = (*(*rel).reltarget).exprs;
-        let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
-        let attributes = table.attributes();
-        let price = |i: usize| {
-            let attribute = &attributes[i];
-            let noted = *(*rel).attr_widths.offset(i as isize + 1 - (*rel).min_attr as isize);
-            let (page_rows, width, operators) = match (attribute.by_value, attribute.length) {
-                (true, _) => (PAGE_ROWS, 8.0, 1.0),
-                // Numerics are kept as integers where they are short.
-                (_, length) if length > 0 => (PAGE_ROWS, f64::from(length), 2.0),
-                _ => {
-                    let width = if noted > 0 { f64::from(noted) } else { 32.0 };
-                    ((TEXT_PAGE / width).clamp(1.0, PAGE_ROWS), width + 4.0, 2.0)
-                }
+        // SAFETY: the planner's relation of this table: its widths begin with the least attribute and have one place for each.
+        unsafe {
+            let exprs = (*(*rel).reltarget).exprs;
+            let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
+            let attributes = table.attributes();
+            let price = |i: usize| {
+                let attribute = &attributes[i];
+                let noted = *(*rel).attr_widths.offset(i as isize + 1 - (*rel).min_attr as isize);
+                let (page_rows, width, operators) = match (attribute.by_value, attribute.length) {
+                    (true, _) => (PAGE_ROWS, 8.0, 1.0),
+                    // Numerics are kept as integers where they are short.
+                    (_, length) if length > 0 => (PAGE_ROWS, f64::from(length), 2.0),
+                    _ => {
+                        let width = if noted > 0 { f64::from(noted) } else { 32.0 };
+                        ((TEXT_PAGE / width).clamp(1.0, PAGE_ROWS), width + 4.0, 2.0)
+                    }
+                };
+                ColumnPrice { page_rows, page_bytes: page_rows * width, operators }
             };
-            ColumnPrice { page_rows, page_bytes: page_rows * width, operators }
-        };
-        let columns = attributes.len();
-        let stripe_rows = totals.rows.min((*rel).tuples);
-        Prices {
-            stripe_rows,
-            share: stripe_rows / (*rel).tuples.max(1.0),
-            columns: (0..columns).map(|i| (!attributes[i].dropped).then(|| price(i))).collect(),
-            wanted: table_columns(&numbers, columns),
+            let columns = attributes.len();
+            let stripe_rows = totals.rows.min((*rel).tuples);
+            Prices {
+                stripe_rows,
+                share: stripe_rows / (*rel).tuples.max(1.0),
+                columns: (0..columns).map(|i| (!attributes[i].dropped).then(|| price(i))).collect(),
+                wanted: table_columns(&numbers, columns),
+            }
         }
     }
 
@@ -153,36 +156,42 @@ pub(super) unsafe fn reprice(
     rel: *mut pg_sys::RelOptInfo,
     prices: &Prices,
 ) {
-    for path in list_items::<pg_sys::Path>((*rel).pathlist) {
+    // SAFETY: the planner's own structures; its lists of paths are of Path.
+    unsafe {
+        for path in list_items::<pg_sys::Path>((*rel).pathlist) {
+            add(root, rel, path, prices);
+        }
+        for path in list_items::<pg_sys::Path>((*rel).partial_pathlist) {
+            add(root, rel, path, prices);
+        }
+        // add_path() keeps them in order of their costs, and relies on it.
+        sort((*rel).pathlist);
+        sort((*rel).partial_pathlist);
+        // PostgreSQL may have dropped its own scans for paths that were cheaper then.
+        let path = pg_sys::create_seqscan_path(root, rel, (*rel).lateral_relids, 0);
         add(root, rel, path, prices);
-    }
-    for path in list_items::<pg_sys::Path>((*rel).partial_pathlist) {
-        add(root, rel, path, prices);
-    }
-    // add_path() keeps them in order of their costs, and relies on it.
-    sort((*rel).pathlist);
-    sort((*rel).partial_pathlist);
-    // PostgreSQL may have dropped its own scans for paths that were cheaper then.
-    let path = pg_sys::create_seqscan_path(root, rel, (*rel).lateral_relids, 0);
-    add(root, rel, path, prices);
-    pg_sys::add_path(rel, path);
-    if !(*rel).consider_parallel || !(*rel).lateral_relids.is_null() {
-        return;
-    }
-    let most = pg_sys::max_parallel_workers_per_gather;
-    let workers = pg_sys::compute_parallel_worker(rel, f64::from((*rel).pages), -1.0, most);
-    if workers > 0 {
-        let path = pg_sys::create_seqscan_path(root, rel, std::ptr::null_mut(), workers);
-        add(root, rel, path, prices);
-        pg_sys::add_partial_path(rel, path);
+        pg_sys::add_path(rel, path);
+        if !(*rel).consider_parallel || !(*rel).lateral_relids.is_null() {
+            return;
+        }
+        let most = pg_sys::max_parallel_workers_per_gather;
+        let workers = pg_sys::compute_parallel_worker(rel, f64::from((*rel).pages), -1.0, most);
+        if workers > 0 {
+            let path = pg_sys::create_seqscan_path(root, rel, std::ptr::null_mut(), workers);
+            add(root, rel, path, prices);
+            pg_sys::add_partial_path(rel, path);
+        }
     }
 }
 
 unsafe fn sort(list: *mut pg_sys::List) {
-    let mut paths = list_items::<pg_sys::Path>(list);
-    paths.sort_by(|a, b| (**a).total_cost.total_cmp(&(**b).total_cost));
-    for (i, path) in paths.into_iter().enumerate() {
-        (*(*list).elements.add(i)).ptr_value = path.cast();
+    // SAFETY: the list has as many places as it has had items.
+    unsafe {
+        let mut paths = list_items::<pg_sys::Path>(list);
+        paths.sort_by(|a, b| (**a).total_cost.total_cmp(&(**b).total_cost));
+        for (i, path) in paths.into_iter().enumerate() {
+            (*(*list).elements.add(i)).ptr_value = path.cast();
+        }
     }
 }
 
@@ -192,32 +201,39 @@ unsafe fn add(
     path: *mut pg_sys::Path,
     prices: &Prices,
 ) {
-    use pg_sys::NodeTag as T;
-    let loops = loops(root, path);
-    let extra = match ((*path).type_, (*path).pathtype) {
-        // It asks whether rows are visible, and reads no column.
-        (T::T_IndexPath, T::T_IndexOnlyScan) => {
-            let index = path as *mut pg_sys::IndexPath;
-            (*index).indexselectivity * (*rel).tuples * prices.share * pg_sys::cpu_tuple_cost * 2.0
-        }
-        (T::T_IndexPath, _) => {
-            let index = path as *mut pg_sys::IndexPath;
-            let tuples = ((*index).indexselectivity * (*rel).tuples).max(1.0);
-            let wanted = fetched(rel, index, prices);
-            prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
-        }
-        (T::T_BitmapHeapPath, _) => {
-            let (mut cost, mut selectivity) = (0.0, 0.0);
-            let bitmap = path as *mut pg_sys::BitmapHeapPath;
-            pg_sys::cost_bitmap_tree_node((*bitmap).bitmapqual, &mut cost, &mut selectivity);
-            let tuples = (selectivity * (*rel).tuples).max(1.0);
-            prices.fetches(&prices.wanted, tuples, loops, 0.0, true)
-        }
-        (_, T::T_SeqScan) => prices.all_values(),
-        _ => return,
-    };
-    let workers = f64::from((*path).parallel_workers).max(1.0);
-    (*path).total_cost += extra / workers;
+    // SAFETY: a path is of the type that its tag says.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        let loops = loops(root, path);
+        let extra = match ((*path).type_, (*path).pathtype) {
+            // It asks whether rows are visible, and reads no column.
+            (T::T_IndexPath, T::T_IndexOnlyScan) => {
+                let index = path as *mut pg_sys::IndexPath;
+                (*index).indexselectivity
+                    * (*rel).tuples
+                    * prices.share
+                    * pg_sys::cpu_tuple_cost
+                    * 2.0
+            }
+            (T::T_IndexPath, _) => {
+                let index = path as *mut pg_sys::IndexPath;
+                let tuples = ((*index).indexselectivity * (*rel).tuples).max(1.0);
+                let wanted = fetched(rel, index, prices);
+                prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
+            }
+            (T::T_BitmapHeapPath, _) => {
+                let (mut cost, mut selectivity) = (0.0, 0.0);
+                let bitmap = path as *mut pg_sys::BitmapHeapPath;
+                pg_sys::cost_bitmap_tree_node((*bitmap).bitmapqual, &mut cost, &mut selectivity);
+                let tuples = (selectivity * (*rel).tuples).max(1.0);
+                prices.fetches(&prices.wanted, tuples, loops, 0.0, true)
+            }
+            (_, T::T_SeqScan) => prices.all_values(),
+            _ => return,
+        };
+        let workers = f64::from((*path).parallel_workers).max(1.0);
+        (*path).total_cost += extra / workers;
+    }
 }
 
 /// The columns that a plain index scan fetches: what a B-tree has found is not checked again, so what is asked for only by
@@ -227,37 +243,43 @@ unsafe fn fetched(
     path: *mut pg_sys::IndexPath,
     prices: &Prices,
 ) -> Vec<usize> {
-    let index = (*path).indexinfo;
-    if (*index).relam != pg_sys::BTREE_AM_OID {
-        return prices.wanted.clone();
-    }
-    let mut nodes: Vec<*mut pg_sys::Node> = vec![(*(*rel).reltarget).exprs.cast()];
-    for condition in list_items::<pg_sys::RestrictInfo>((*index).indrestrictinfo) {
-        if !pg_sys::is_redundant_with_indexclauses(condition, (*path).indexclauses) {
-            nodes.push((*condition).clause.cast());
+    // SAFETY: a path of an index, whose conditions are RestrictInfo.
+    unsafe {
+        let index = (*path).indexinfo;
+        if (*index).relam != pg_sys::BTREE_AM_OID {
+            return prices.wanted.clone();
         }
+        let mut nodes: Vec<*mut pg_sys::Node> = vec![(*(*rel).reltarget).exprs.cast()];
+        for condition in list_items::<pg_sys::RestrictInfo>((*index).indrestrictinfo) {
+            if !pg_sys::is_redundant_with_indexclauses(condition, (*path).indexclauses) {
+                nodes.push((*condition).clause.cast());
+            }
+        }
+        let numbers = columns_of(&nodes, std::ptr::null_mut(), (*rel).relid);
+        table_columns(&numbers, prices.columns.len())
     }
-    let numbers = columns_of(&nodes, std::ptr::null_mut(), (*rel).relid);
-    table_columns(&numbers, prices.columns.len())
 }
 
 /// How often a path is run: as often as the smallest of the relations that it depends on has rows.
 unsafe fn loops(root: *mut pg_sys::PlannerInfo, path: *mut pg_sys::Path) -> f64 {
-    let info = (*path).param_info;
-    if info.is_null() {
-        return 1.0;
-    }
-    let mut least = f64::MAX;
-    let mut relid = -1;
-    loop {
-        relid = pg_sys::bms_next_member((*info).ppi_req_outer, relid);
-        if relid < 0 {
-            return if least < f64::MAX { least.max(1.0) } else { 1.0 };
+    // SAFETY: the numbers of the relations that a path depends on are places in the planner's array, or beyond it.
+    unsafe {
+        let info = (*path).param_info;
+        if info.is_null() {
+            return 1.0;
         }
-        if relid < (*root).simple_rel_array_size {
-            let outer = *(*root).simple_rel_array.add(relid as usize);
-            if !outer.is_null() && (*outer).rows > 0.0 {
-                least = least.min((*outer).rows);
+        let mut least = f64::MAX;
+        let mut relid = -1;
+        loop {
+            relid = pg_sys::bms_next_member((*info).ppi_req_outer, relid);
+            if relid < 0 {
+                return if least < f64::MAX { least.max(1.0) } else { 1.0 };
+            }
+            if relid < (*root).simple_rel_array_size {
+                let outer = *(*root).simple_rel_array.add(relid as usize);
+                if !outer.is_null() && (*outer).rows > 0.0 {
+                    least = least.min((*outer).rows);
+                }
             }
         }
     }
@@ -276,14 +298,17 @@ type Estimate = unsafe extern "C-unwind" fn(
 
 /// The square of the correlation between an index's order and the rows'.
 unsafe fn order(root: *mut pg_sys::PlannerInfo, path: *mut pg_sys::IndexPath, loops: f64) -> f64 {
-    // Declared without its arguments (pathnodes.h).
-    let Some(estimate) = (*(*path).indexinfo).amcostestimate else { return 0.0 };
-    let estimate: Estimate = std::mem::transmute(estimate);
-    // Costs, selectivity, correlation, pages.
-    let mut told = [0.0; 5];
-    let to = &raw mut told as *mut f64;
-    guarded(|| {
-        estimate(root, path, loops, to, to.add(1), to.add(2), to.add(3), to.add(4));
-    });
-    told[3] * told[3]
+    // SAFETY: an access method's estimate takes these arguments (amapi.h), and writes to five numbers.
+    unsafe {
+        // Declared without its arguments (pathnodes.h).
+        let Some(estimate) = (*(*path).indexinfo).amcostestimate else { return 0.0 };
+        let estimate: Estimate = std::mem::transmute(estimate);
+        // Costs, selectivity, correlation, pages.
+        let mut told = [0.0; 5];
+        let to = &raw mut told as *mut f64;
+        guarded(|| {
+            estimate(root, path, loops, to, to.add(1), to.add(2), to.add(3), to.add(4));
+        });
+        told[3] * told[3]
+    }
 }
