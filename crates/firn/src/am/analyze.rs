@@ -9,8 +9,8 @@ use crate::directory::counts::{self, stripe_totals_now, StripeTotals};
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::statistics::{self, Random};
 use crate::pg::{LockMode, Rel, Snap, TupleSlot};
-use crate::stripe::Batch;
 use firn_format::Location;
+use firn_scan::Batch;
 use std::cell::Cell;
 
 /// Blocks that ANALYZE was told: the row store's, and those that stand for the stripes, which are the

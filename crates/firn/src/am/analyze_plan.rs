@@ -1,7 +1,7 @@
 //! Which batches of a table's stripes ANALYZE reads, and what part of their rows it is given. A pure
 //! choice: it knows counts and random numbers only. docs/internals/statistics.md says why it is fair.
 
-use crate::stripe::Batch;
+use firn_scan::Batch;
 
 /// Rows that a unit should give. More would save reading, but rows of one batch are often alike.
 const ROWS_PER_UNIT: f64 = 15.0;

@@ -3,7 +3,9 @@
 use crate::directory::Found;
 use crate::pg::datum::Datum;
 use crate::pg::{Rel, Toast, TupleSlot};
-use crate::stripe::{column_datums, handle_for, layout, BatchReader, Datums, Layout, Rows};
+use crate::stripe::{
+    handle_for, layout, of_column, source, Datums, Layout, PageReader, Rows, Source,
+};
 use firn_format::{Slot, Tid};
 use std::rc::Rc;
 
@@ -19,7 +21,7 @@ struct Values {
 pub struct UnitRows {
     table: Rel,
     layout: Rc<Layout>,
-    reader: Option<BatchReader>,
+    reader: Option<PageReader>,
     stripe: Slot,
     xmin: u32,
     rows: Vec<u32>,
@@ -54,7 +56,7 @@ impl UnitRows {
         crate::pg::xact::check_for_interrupts();
         let reader = match self.reader.take() {
             Some(reader) if self.stripe == found.slot => reader,
-            _ => BatchReader::new(handle_for(self.table, toast, found.slot, &found.entry)),
+            _ => PageReader::new(handle_for(self.table, toast, found.slot, &found.entry)),
         };
         let reader = self.reader.insert(reader);
         (self.stripe, self.xmin) = (found.slot, found.xmin);
@@ -86,28 +88,23 @@ impl UnitRows {
 /// Values of table column `i` in some rows of a stripe.
 fn column(
     layout: &Layout,
-    reader: &mut BatchReader,
+    reader: &mut PageReader,
     toast: &Toast,
     i: usize,
     rows: &[u32],
 ) -> Values {
     let mut out = Values::default();
-    // A dropped column: all NULL.
-    let Some(Some(column)) = layout.columns.get(i) else { return out };
     let handle = reader.handle().clone();
-    let meta = handle.meta(toast);
-    let Some(stored) = meta.column_by_field_id(i32::from(column.attribute.number)) else {
-        let (value, null) = layout.missing(i);
-        out.values = vec![value; rows.len()];
-        out.nulls = vec![null; rows.len()];
-        return out;
+    let (stored, conversion) = match source(layout, handle.meta(toast), i) {
+        Source::Stored { stored, conversion } => (stored, conversion),
+        Source::Constant { value, null } => {
+            out.values = vec![value; rows.len()];
+            out.nulls = vec![null; rows.len()];
+            return out;
+        }
     };
-    let Some(kind) = meta.columns().get(stored).map(|c| c.kind) else { return out };
-    let conversion = column.conversion_from(kind);
     for (page, within) in reader.pages_of(toast, stored, rows) {
-        let datums = column_datums(&page, conversion, Rows::Some(&within), |d| {
-            handle.dictionary_datums(stored, conversion, d)
-        });
+        let datums = of_column(&handle, &page, stored, conversion, Rows::Some(&within));
         for k in 0..within.len() {
             let (value, null) = datums.get(k);
             out.values.push(value);

@@ -5,11 +5,12 @@ use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
 use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
-    column_datums, handle_for, layout, layout_in, pending_row, Batch, BatchReader, Datums, Layout,
-    RowBuffer, Rows,
+    handle_for, layout, layout_in, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer,
+    Rows,
 };
 use crate::write::{pending_of, PendingRef};
-use firn_format::{DeleteVector, Tid};
+use firn_format::{DeleteVector, Filter, Tid};
+use firn_scan::{Batch, BATCH_ROWS};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -17,14 +18,13 @@ use std::rc::Rc;
 pub type Claim = Box<dyn FnMut() -> u32>;
 
 enum Source {
-    Stripe(Box<BatchReader>),
+    Stripe(Box<(BatchReader, Projection)>),
     Pending(PendingRef),
 }
 
 struct Current {
     source: Source,
     slot: firn_format::Slot,
-    rows: u32,
     xmin: u32,
     deleted: Option<DeleteVector>,
     /// For a dirty snapshot: who inserts the stripe still, and who is deleting rows of it.
@@ -33,7 +33,7 @@ struct Current {
     within: std::ops::Range<i64>,
     /// Row last returned, or the one before the first asked for, or the one after the last.
     row: i64,
-    batch: Option<(Batch, Vec<Datums>)>,
+    batch: Option<(Batch, Vec<(usize, Datums)>)>,
 }
 
 #[derive(Default)]
@@ -154,12 +154,33 @@ impl StripeRows {
             self.directory = Directory::open(self.table, LockMode::AccessShare);
             self.directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         }
+        // Of a stripe's rows only the wanted columns are written, the others are NULL.
+        self.values.clear();
+        self.values.resize(self.layout.columns.len(), 0);
+        self.nulls.clear();
+        self.nulls.resize(self.layout.columns.len(), true);
         let Some(directory) = &self.directory else { return };
         let (source, slot, rows, xmin) = match self.list.get(number) {
             Some(found) => {
                 let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
-                let reader = Box::new(BatchReader::new(handle));
-                (Source::Stripe(reader), found.slot, found.entry.rows, found.xmin)
+                let wanted = |i: &usize| self.wanted.get(*i).copied().unwrap_or(true);
+                let columns = (0..self.layout.columns.len()).filter(wanted);
+                let projection =
+                    Projection::new(&self.layout, handle.meta(&directory.toast), columns);
+                let reader = BatchReader::new(
+                    handle,
+                    &directory.toast,
+                    &projection.stored(),
+                    Filter::True,
+                    None,
+                    0..0,
+                );
+                (
+                    Source::Stripe(Box::new((reader, projection))),
+                    found.slot,
+                    found.entry.rows,
+                    found.xmin,
+                )
             }
             None => match self.pending.get(number - self.list.len()) {
                 Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, p.xid),
@@ -187,8 +208,7 @@ impl StripeRows {
         let within = rows_within(self.range, slot, rows);
         let row = if forward { within.start - 1 } else { within.end };
         let batch = None;
-        self.current =
-            Some(Current { source, slot, rows, xmin, deleted, unsettled, within, row, batch });
+        self.current = Some(Current { source, slot, xmin, deleted, unsettled, within, row, batch });
     }
 
     fn load(&mut self, row: u32) {
@@ -199,22 +219,17 @@ impl StripeRows {
                 self.values.clone_from(&self.buffer.values);
                 self.nulls.clone_from(&self.buffer.nulls);
             }
-            Source::Stripe(reader) => {
+            Source::Stripe(stripe) => {
                 if !has(&current.batch, row) {
                     // Index builds and rewrites ask nowhere else.
                     xact::check_for_interrupts();
-                    let batch = Batch::number(row / crate::stripe::BATCH_ROWS, current.rows);
-                    let columns = load_batch(&self.layout, &self.wanted, directory, reader, &batch);
-                    current.batch = Some((batch, columns));
+                    let (reader, projection) = &mut **stripe;
+                    current.batch = Some(load_batch(directory, reader, projection, row));
                 }
                 let Some((batch, columns)) = &current.batch else { return };
                 let within = (row - batch.rows.start) as usize;
-                self.values.clear();
-                self.nulls.clear();
-                for c in columns {
-                    let (value, null) = c.get(within);
-                    self.values.push(value);
-                    self.nulls.push(null);
+                for (i, column) in columns {
+                    (self.values[*i], self.nulls[*i]) = column.get(within);
                 }
             }
         }
@@ -312,7 +327,7 @@ impl Current {
 }
 
 /// The row has been read.
-fn has(batch: &Option<(Batch, Vec<Datums>)>, row: u32) -> bool {
+fn has(batch: &Option<(Batch, Vec<(usize, Datums)>)>, row: u32) -> bool {
     batch.as_ref().is_some_and(|(batch, _)| batch.rows.contains(&row))
 }
 
@@ -348,32 +363,19 @@ pub fn visible_pending(table: Rel, snap: Snap) -> Vec<PendingRef> {
     list
 }
 
-/// Decode all wanted columns of a batch into datums.
+/// Decode the wanted columns of the batch that a row is in.
 fn load_batch(
-    layout: &Layout,
-    wanted: &[bool],
     directory: &Directory,
     reader: &mut BatchReader,
-    batch: &Batch,
-) -> Vec<Datums> {
-    let handle = reader.handle().clone();
-    let meta = handle.meta(&directory.toast);
-    let rows = batch.rows.len();
-    let column = |(i, column): (usize, &Option<crate::pg::datum::ColumnType>)| {
-        let Some(column) = column.as_ref().filter(|_| wanted.get(i).copied().unwrap_or(true))
-        else {
-            return Datums::constant(0, true, rows);
-        };
-        let number = column.attribute.number;
-        let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
-            let (value, null) = layout.missing(i);
-            return Datums::constant(value, null, rows);
-        };
-        let conversion = column.conversion_from(meta.columns()[stored].kind);
-        let decoded = reader.column(&directory.toast, stored, batch);
-        column_datums(&decoded, conversion, Rows::All, |d| {
-            handle.dictionary_datums(stored, conversion, d)
-        })
+    projection: &Projection,
+    row: u32,
+) -> (Batch, Vec<(usize, Datums)>) {
+    let number = row / BATCH_ROWS;
+    reader.go_on(number..number + 1);
+    let Some(decoded) = reader.next(&directory.toast) else {
+        let what = "a stripe has fewer rows than its directory row says";
+        reader.handle().raise(firn_format::Error::corrupt(what))
     };
-    layout.columns.iter().enumerate().map(column).collect()
+    let datums = projection.datums(reader.handle(), &decoded, Rows::All);
+    (decoded.batch, datums)
 }

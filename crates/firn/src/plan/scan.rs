@@ -7,13 +7,11 @@ use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::{lock, xact, LockMode, Rel, Snap, TupleSlot};
 use crate::stripe::{
-    column_datums, handle_for, layout, pending_row, Batch, BatchReader, Datums, Layout, RowBuffer,
-    Rows,
+    handle_for, layout, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer, Rows,
 };
 use crate::write::PendingRef;
-use firn_format::{
-    Column, ColumnKind, DeleteVector, DirectoryEntry, Filter, Selection, Tid, ZoneMap, VIRTUAL_BASE,
-};
+use firn_format::{ColumnKind, DeleteVector, DirectoryEntry, Filter, Tid, VIRTUAL_BASE};
+use firn_scan::Batch;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -65,12 +63,11 @@ impl Counters {
 /// The stripe at work.
 struct Current {
     reader: BatchReader,
+    projection: Projection,
     found: Found,
-    deleted: Option<DeleteVector>,
-    filter: Filter,
     /// The filter states all conditions: rows that pass need no further look.
     exact: bool,
-    batch: u32,
+    /// Behind the last batch claimed.
     end: u32,
 }
 
@@ -218,7 +215,8 @@ impl FirnScan {
             // The next part of the stripe at hand goes on with what is decoded.
             if let Some(current) = &mut self.current {
                 if current.found.slot == found.slot {
-                    (current.batch, current.end) = (batch, end);
+                    current.reader.go_on(batch..end);
+                    current.end = end;
                     return true;
                 }
             }
@@ -269,9 +267,11 @@ impl FirnScan {
         };
         let parts: Vec<Filter> = self.conditions.iter().filter_map(filter_part).collect();
         let exact = parts.len() == self.conditions.len();
+        let projection = Projection::new(&self.layout, meta, self.wanted.iter().copied());
+        let (toast, columns) = (&directory.toast, projection.stored());
         let filter = Filter::And(parts);
-        let reader = BatchReader::new(handle);
-        self.current = Some(Current { reader, found, deleted, filter, exact, batch, end });
+        let reader = BatchReader::new(handle, toast, &columns, filter, deleted, batch..end);
+        self.current = Some(Current { reader, projection, found, exact, end });
     }
 
     /// Decode the next batch of the current stripe that has rows to return.
@@ -279,77 +279,34 @@ impl FirnScan {
         let (Some(directory), Some(current)) = (&self.directory, &mut self.current) else {
             return false;
         };
-        let handle = current.reader.handle().clone();
-        let meta = handle.meta(&directory.toast);
-        let filter_columns = current.filter.columns();
-        while current.batch < current.end {
-            let batch = Batch::number(current.batch, current.found.entry.rows);
-            current.batch += 1;
-            let zone = |i: usize| page_zone(meta, i, &batch);
-            if !filter_columns.is_empty() && !current.filter.may_match(&zone) {
-                self.counters.batches_skipped += 1;
-                continue;
+        let decoded = current.reader.next(&directory.toast);
+        let done = current.reader.take_counters();
+        self.counters.batches_read += done.batches_read;
+        self.counters.batches_skipped += done.batches_skipped;
+        self.counters.pages_read += done.pages_read;
+        self.counters.rows_filtered += done.rows_filtered;
+        let Some(decoded) = decoded else {
+            // In a parallel scan the next part claimed may belong to the same stripe.
+            if self.claim.is_none() && current.end >= Batch::count(current.found.entry.rows) {
+                self.current = None;
             }
-            self.counters.batches_read += 1;
-            let rows = batch.rows.len();
-            let mut selection = Selection::all(rows);
-            let mut decoded: Vec<(usize, Rc<Column>)> = Vec::new();
-            for stored in &filter_columns {
-                decoded.push((*stored, current.reader.column(&directory.toast, *stored, &batch)));
-            }
-            let find = |i: usize| decoded.iter().find(|(s, _)| *s == i).map(|(_, c)| c.as_ref());
-            let unsigned =
-                |i: usize| meta.columns().get(i).is_some_and(|c| c.kind == ColumnKind::UInt32);
-            current.filter.evaluate(&find, &unsigned, &mut selection);
-            if let Some(deleted) = &current.deleted {
-                let base = batch.rows.start;
-                selection.retain(|r| !deleted.contains(base + r));
-            }
-            self.counters.rows_filtered += (rows - selection.len()) as u64;
-            if selection.is_empty() {
-                continue;
-            }
-            let all = selection.is_all();
-            let chosen = if all { Rows::All } else { Rows::Some(selection.rows()) };
-            let mut columns = Vec::with_capacity(self.wanted.len());
-            for i in &self.wanted {
-                let Some(Some(column)) = self.layout.columns.get(*i) else { continue };
-                let number = column.attribute.number;
-                let datums = match meta.column_by_field_id(i32::from(number)) {
-                    None => {
-                        let (value, null) = self.layout.missing(*i);
-                        Datums::constant(value, null, selection.len())
-                    }
-                    Some(stored) => {
-                        let known = decoded.iter().find(|(s, _)| *s == stored);
-                        let data = match known {
-                            Some((_, c)) => c.clone(),
-                            None => current.reader.column(&directory.toast, stored, &batch),
-                        };
-                        let conversion = column.conversion_from(meta.columns()[stored].kind);
-                        column_datums(&data, conversion, chosen, |d| {
-                            handle.dictionary_datums(stored, conversion, d)
-                        })
-                    }
-                };
-                columns.push((*i, datums));
-            }
-            let base = batch.rows.start;
-            let rows = match chosen {
-                Rows::All => batch.rows.clone().collect(),
-                Rows::Some(list) => list.iter().map(|r| base + r).collect(),
-            };
-            self.counters.pages_read += std::mem::take(&mut current.reader.pages_read);
-            self.table.count_reads(selection.len() as u64);
-            let (slot, exact) = (current.found.slot, current.exact);
-            self.ready = Some(Ready { columns, rows, slot, exact });
-            return true;
-        }
-        // In a parallel scan the next part claimed may belong to the same stripe.
-        if self.claim.is_none() && current.end >= Batch::count(current.found.entry.rows) {
-            self.current = None;
-        }
-        false
+            return false;
+        };
+        let selection = &decoded.selection;
+        let chosen = match selection.is_all() {
+            true => Rows::All,
+            false => Rows::Some(selection.rows()),
+        };
+        let columns = current.projection.datums(current.reader.handle(), &decoded, chosen);
+        let base = decoded.batch.rows.start;
+        let rows = match chosen {
+            Rows::All => decoded.batch.rows.clone().collect(),
+            Rows::Some(list) => list.iter().map(|r| base + r).collect(),
+        };
+        self.table.count_reads(selection.len() as u64);
+        let (slot, exact) = (current.found.slot, current.exact);
+        self.ready = Some(Ready { columns, rows, slot, exact });
+        true
     }
 
     /// Put the next row that this session has not written yet into the (virtual) slot; false at the
@@ -383,11 +340,4 @@ impl FirnScan {
             return true;
         }
     }
-}
-
-/// What the page index says of a batch's rows in one column; unknown when several pages cover it.
-fn page_zone(meta: &firn_format::StripeMeta, column: usize, batch: &Batch) -> Option<ZoneMap> {
-    let first = meta.page_of(column, batch.rows.start);
-    let last = meta.page_of(column, batch.rows.end.saturating_sub(1));
-    (first == last).then(|| meta.page_zone(column, first)).flatten()
 }

@@ -43,7 +43,7 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn len(&self, all: usize) -> usize {
+    pub fn len(&self, all: usize) -> usize {
         match self {
             Rows::All => all,
             Rows::Some(rows) => rows.len(),

@@ -8,7 +8,7 @@ use crate::directory::chunks;
 use crate::pg::datum::Conversion;
 use crate::pg::report::raise_format;
 use crate::pg::{error, guc, Kind, Rel, Toast};
-use firn_format::{Decoder, Dictionary, DirectoryEntry, Location, Slot, StripeMeta, Tid};
+use firn_format::{Column, Decoder, Dictionary, DirectoryEntry, Location, Slot, StripeMeta, Tid};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ pub struct StripeHandle {
     table: String,
     /// Owner of the table, whose credentials open the store.
     owner: u32,
-    meta: OnceCell<StripeMeta>,
+    meta: OnceCell<Arc<StripeMeta>>,
     dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,
     dictionary_datums: RefCell<Vec<Option<Converted>>>,
     /// Place of the first chunk, a guess to be verified.
@@ -241,7 +241,7 @@ impl StripeHandle {
     }
 
     /// The stripe's metadata, read and parsed at first use.
-    pub fn meta(&self, toast: &Toast) -> &StripeMeta {
+    pub fn meta(&self, toast: &Toast) -> &Arc<StripeMeta> {
         if let Some(meta) = self.meta.get() {
             return meta;
         }
@@ -257,7 +257,7 @@ impl StripeHandle {
         self.grow(meta.memory_bytes());
         self.dictionaries.borrow_mut().resize(meta.columns().len(), None);
         self.dictionary_datums.borrow_mut().resize(meta.columns().len(), None);
-        self.meta.get_or_init(|| meta)
+        self.meta.get_or_init(|| Arc::new(meta))
     }
 
     /// Raise what is wrong with this stripe's bytes.
@@ -281,6 +281,24 @@ impl StripeHandle {
             *place = Some(dictionary.clone());
         }
         Some(dictionary)
+    }
+
+    /// A page of a stripe column, read (into `bytes`) and decoded.
+    pub fn decode_page(
+        &self,
+        toast: &Toast,
+        column: usize,
+        number: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Column {
+        let meta = self.meta(toast);
+        let dictionary = self.dictionary(toast, column);
+        let Some(page) = meta.pages(column).get(number) else {
+            self.raise(firn_format::Error::corrupt("a page is missing from the page index"))
+        };
+        self.read(toast, page.offset, page.len as usize, bytes);
+        with_decoder(|d| d.decode_page(meta, column, number, bytes, dictionary.as_ref()))
+            .unwrap_or_else(|e| self.raise(e))
     }
 
     /// The dictionary's values as datums.

@@ -7,10 +7,12 @@ mod datums;
 mod handle;
 mod layout;
 mod pages;
+mod projection;
 mod row;
 
-pub use batch::{Batch, BatchReader, BATCH_ROWS};
-pub use datums::{column_datums, timestamp, Datums, Rows};
+pub use batch::{BatchReader, PageReader};
+pub use datums::{timestamp, Datums, Rows};
 pub use handle::{handle_for, Held, StripeHandle};
 pub use layout::{layout, layout_in, Layout};
+pub use projection::{of_column, source, Projection, Source};
 pub use row::{pending_row, stripe_row, RowBuffer};

@@ -4,6 +4,7 @@ use super::datums::{one_value, One};
 use super::handle::{with_decoder, StripeHandle};
 use super::layout::Layout;
 use super::pages::{self, PageKey};
+use super::projection::{source, Source};
 use crate::pg::datum::{Conversion, Datum};
 use crate::pg::Toast;
 use firn_format::{Column, PageLocation, StripeWriter};
@@ -78,19 +79,8 @@ impl RowBuffer {
                 return None
             }
             None => {
-                let dictionary = handle.dictionary(toast, column as usize);
-                handle.read(toast, page.offset, page.len as usize, &mut self.page);
-                let meta = handle.meta(toast);
-                let decoded = with_decoder(|d| {
-                    d.decode_page(
-                        meta,
-                        column as usize,
-                        number as usize,
-                        &self.page,
-                        dictionary.as_ref(),
-                    )
-                    .unwrap_or_else(|e| handle.raise(e))
-                });
+                let bytes = &mut self.page;
+                let decoded = handle.decode_page(toast, column as usize, number as usize, bytes);
                 let decoded = Rc::new(decoded);
                 pages::keep(handle.number, key, &decoded);
                 decoded
@@ -152,16 +142,14 @@ pub fn stripe_row(
 ) {
     out.start(layout.columns.len());
     let meta = handle.meta(toast);
-    for (i, column) in layout.columns.iter().enumerate() {
-        let Some(column) = column.as_ref().filter(|_| wanted(i)) else { continue };
-        let number = column.attribute.number;
-        let Some(stored) = meta.column_by_field_id(i32::from(number)) else {
-            let (value, null) = layout.missing(i);
-            out.values[i] = value;
-            out.nulls[i] = null;
-            continue;
+    for i in (0..layout.columns.len()).filter(|i| wanted(*i)) {
+        let (stored, conversion) = match source(layout, meta, i) {
+            Source::Stored { stored, conversion } => (stored, conversion),
+            Source::Constant { value, null } => {
+                (out.values[i], out.nulls[i]) = (value, null);
+                continue;
+            }
         };
-        let conversion = column.conversion_from(meta.columns()[stored].kind);
         let page_no = meta.page_of(stored, row);
         let Some(page) = meta.pages(stored).get(page_no) else { continue };
         let within = row.saturating_sub(page.first_row);

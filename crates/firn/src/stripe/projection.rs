@@ -1,0 +1,93 @@
+//! Which columns of a table are wanted of a stripe, where each comes from, and what they are as datums: the one place that knows
+//! of columns that a stripe lacks because they came later.
+
+use super::datums::{column_datums, Datums, Rows};
+use super::handle::StripeHandle;
+use super::layout::Layout;
+use crate::pg::datum::{Conversion, Datum};
+use firn_format::{Column, StripeMeta};
+use firn_scan::DecodedBatch;
+
+/// Where the values of a table's column come from.
+#[derive(Clone, Copy)]
+pub enum Source {
+    /// All rows have this value.
+    Constant { value: Datum, null: bool },
+    /// The stripe's column `stored`.
+    Stored { stored: usize, conversion: Conversion },
+}
+
+/// Columns of a table, as a stripe has them.
+pub struct Projection {
+    /// The table's column and where its values come from, in the order asked for.
+    columns: Vec<(usize, Source)>,
+}
+
+impl Projection {
+    /// The columns `wanted` of the table; a dropped one is NULL.
+    pub fn new(
+        layout: &Layout,
+        meta: &StripeMeta,
+        wanted: impl Iterator<Item = usize>,
+    ) -> Projection {
+        Projection { columns: wanted.map(|i| (i, source(layout, meta, i))).collect() }
+    }
+
+    /// The stripe's columns among them, in their order.
+    pub fn stored(&self) -> Vec<usize> {
+        let stored = self.columns.iter().filter_map(|(_, source)| match source {
+            Source::Stored { stored, .. } => Some(*stored),
+            Source::Constant { .. } => None,
+        });
+        stored.collect()
+    }
+
+    /// The rows `rows` of a batch that a scan of [`Projection::stored`] has decoded: the table's column and its values.
+    pub fn datums(
+        &self,
+        handle: &StripeHandle,
+        batch: &DecodedBatch,
+        rows: Rows<'_>,
+    ) -> Vec<(usize, Datums)> {
+        let mut decoded = batch.columns.iter();
+        let of = |(i, source): &(usize, Source)| {
+            let datums = match *source {
+                Source::Constant { value, null } => {
+                    Datums::constant(value, null, rows.len(batch.batch.rows.len()))
+                }
+                Source::Stored { stored, conversion } => match decoded.next() {
+                    Some(column) => of_column(handle, column, stored, conversion, rows),
+                    None => Datums::constant(0, true, rows.len(batch.batch.rows.len())),
+                },
+            };
+            (*i, datums)
+        };
+        self.columns.iter().map(of).collect()
+    }
+}
+
+/// Where column `i` of the table comes from.
+pub fn source(layout: &Layout, meta: &StripeMeta, i: usize) -> Source {
+    let Some(column) = layout.columns.get(i).and_then(Option::as_ref) else {
+        return Source::Constant { value: 0, null: true };
+    };
+    let stored = meta.column_by_field_id(i32::from(column.attribute.number));
+    match stored.and_then(|stored| Some((stored, meta.columns().get(stored)?.kind))) {
+        Some((stored, kind)) => Source::Stored { stored, conversion: column.conversion_from(kind) },
+        None => {
+            let (value, null) = layout.missing(i);
+            Source::Constant { value, null }
+        }
+    }
+}
+
+/// Datums of a decoded column of the stripe.
+pub fn of_column(
+    handle: &StripeHandle,
+    column: &Column,
+    stored: usize,
+    conversion: Conversion,
+    rows: Rows<'_>,
+) -> Datums {
+    column_datums(column, conversion, rows, |d| handle.dictionary_datums(stored, conversion, d))
+}
