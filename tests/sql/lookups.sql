@@ -15,6 +15,18 @@ SELECT tableoid::regclass, c FROM wide WHERE id = 22; SELECT tableoid::regclass,
 SELECT 1 FROM wide WHERE id = 24; SELECT id FROM wide WHERE id BETWEEN 30 AND 34 ORDER BY id; SELECT a FROM wide WHERE d = '2024-01-09' ORDER BY a;
 SELECT lower(c), id FROM wide WHERE lower(c) = 'c7' AND b > 20 ORDER BY id; SELECT c FROM wide WHERE a = 4 AND g ->> 'k' > '4' ORDER BY id;
 SELECT e, f[3] FROM wide WHERE e > 'eee' AND e < 'eeeee' ORDER BY e; SELECT DISTINCT ON (d) d, a, later FROM wide WHERE d < '2024-01-04' ORDER BY d, a;
+-- A row in the slot as values, and what needs a tuple of it.
+SELECT xmax, xmin::text <> '0' AS inserted, cmin, id FROM wide WHERE id = 26; SELECT ctid IS NOT NULL, tableoid::regclass, c FROM wide WHERE a = 5 ORDER BY id LIMIT 3;
+SELECT v.id, w.xmax, w.c FROM generate_series(27, 29) v(id) JOIN wide w ON w.id = v.id; SELECT w, w.xmax, w.tableoid::regclass FROM wide w WHERE id = 30;
+SELECT lag(w) OVER (ORDER BY id) IS NULL, id, e FROM wide w WHERE id BETWEEN 31 AND 33; SELECT array_agg(w.c ORDER BY w.id), max(w::text) FROM wide w WHERE a = 7 AND id < 300;
+-- Conditions that are checked again on the rows of a bitmap, as the index finds too many, and such as are not.
+SET enable_indexscan = off; SET enable_bitmapscan = on;
+CREATE TABLE many (id int, a int, b text, g jsonb); CREATE INDEX ON many (a); CREATE INDEX ON many USING gin (g);
+INSERT INTO many SELECT i, i * 7 % 100, 'b' || i, jsonb_build_object('k', i % 5, 'n', i % 7) FROM generate_series(1, 700) i; SELECT settle('many');
+SELECT count(*), sum(id) FROM many WHERE g @> '{"k": 1, "n": 2}'; SELECT id, g FROM many WHERE g @> '{"k": 2, "n": 1}' AND a < 50 ORDER BY id;
+SELECT count(*), sum(id), max(b) FROM many WHERE a BETWEEN 10 AND 40; SELECT count(*) FROM many WHERE a = 7; SELECT min(b) FROM many WHERE a BETWEEN 10 AND 40 AND a % 2 = 0;
+SELECT count(*), min(b) FROM many WHERE a BETWEEN 10 AND 40 AND g @> '{"k": 1, "n": 2}'; SELECT ctid IS NULL, xmax, id FROM many WHERE a = 7 ORDER BY id LIMIT 2;
+DROP TABLE many; RESET enable_indexscan; SET enable_bitmapscan = off;
 -- The inner side of loops: the planner may give all columns of a heap row for nothing.
 SELECT sum(w.b) FROM generate_series(1, 700, 3) i JOIN wide w ON w.id = i * 11 % 700;
 SELECT i, w.c, v.later FROM generate_series(1, 6) i LEFT JOIN wide w ON w.id = i * 100 LEFT JOIN wide v ON v.id = w.a ORDER BY i;

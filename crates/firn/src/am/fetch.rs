@@ -3,6 +3,7 @@
 use super::known::KnownStripes;
 use crate::directory::{tombstones, Directory};
 use crate::pg::datum::Datum;
+use crate::pg::wanted::Needed;
 use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
     handle_for, layout, pending_row, stripe_row, Held, Layout, RowBuffer, StripeHandle,
@@ -134,8 +135,10 @@ pub struct Fetcher {
     /// That handle, where there is room to keep it for the next row.
     held: Option<Held>,
     buffer: RowBuffer,
-    /// The columns that the slot last filled needs, once it is known.
-    wanted: Option<(TupleSlot, Option<Rc<[bool]>>)>,
+    /// What the slot last filled needs, once it is known.
+    wanted: Option<(TupleSlot, Option<Rc<Needed>>)>,
+    /// The conditions that rows are found by are not checked again.
+    unchecked: bool,
 }
 
 impl Fetcher {
@@ -149,12 +152,28 @@ impl Fetcher {
             held: None,
             buffer: RowBuffer::default(),
             wanted: None,
+            unchecked: false,
         }
+    }
+
+    /// As [`Fetcher::fetch`]; whether the conditions of a bitmap are checked again on the row.
+    pub fn fetch_of_bitmap(&mut self, tid: Tid, snap: Snap, slot: TupleSlot, check: bool) -> bool {
+        self.unchecked = !check;
+        self.fetch(tid, snap, slot)
     }
 
     /// Put the row at `tid` into `slot` if `snap` sees it.
     pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
         let Some(directory) = &self.directory else { return false };
+        let only_whether = match &self.wanted {
+            Some((known, Some(needed))) => {
+                needed.only_whether && *known == slot && slot.is_marked()
+            }
+            _ => false,
+        };
+        if only_whether && self.known.is_of_whole(tid, snap) {
+            return true;
+        }
         if snap.is_serializable() {
             lock::predicate_lock_row(self.table, tid, snap);
         }
@@ -168,19 +187,31 @@ impl Fetcher {
         }
         match self.wanted_in(slot) {
             None => {
-                self.load(&at, |_| true);
+                self.buffer.ask_for_all(self.layout.columns.len());
+                self.load(&at);
                 slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
             }
-            Some(wanted) => {
-                self.load(&at, |i| wanted.get(i).copied().unwrap_or(true));
-                let row = (&mut self.buffer.values[..], &mut self.buffer.nulls[..]);
-                slot.store_some_of_row(self.table, row, &wanted, tid, at.xmin);
+            Some(mut needed) => {
+                if let Some(less) = needed.unchecked.as_ref().filter(|_| self.unchecked) {
+                    needed = less.clone();
+                }
+                if self.buffer.wanted != needed.columns {
+                    self.buffer.ask_for(&needed.columns, slot.unasked(&needed.columns));
+                }
+                // Who looks at the row's visibility alone has it.
+                if needed.some {
+                    self.load(&at);
+                }
+                let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
+                if !needed.plain || !slot.lend_row(self.table, values, nulls, tid) {
+                    slot.store_row(self.table, values, nulls, tid, at.xmin);
+                }
             }
         }
         true
     }
 
-    fn wanted_in(&mut self, slot: TupleSlot) -> Option<Rc<[bool]>> {
+    fn wanted_in(&mut self, slot: TupleSlot) -> Option<Rc<Needed>> {
         match &self.wanted {
             Some((known, wanted)) if *known == slot && slot.is_marked() => wanted.clone(),
             _ => {
@@ -194,11 +225,18 @@ impl Fetcher {
     /// Some columns (by attribute number) of the row at `tid`, whoever sees it; the others are NULL.
     pub fn columns(&mut self, tid: Tid, numbers: &[i16]) -> Option<(&[Datum], &[bool])> {
         let at = locate(self.directory.as_ref()?, tid, Snap::any())?;
-        self.load(&at, |i| numbers.contains(&(i as i16 + 1)));
+        let columns = 1..=self.layout.columns.len() as i16;
+        let wanted: Vec<bool> = columns.map(|n| numbers.contains(&n)).collect();
+        if self.buffer.wanted != wanted {
+            let none = (vec![0; wanted.len()], vec![true; wanted.len()]);
+            self.buffer.ask_for(&wanted, none);
+        }
+        self.load(&at);
         Some((&self.buffer.values, &self.buffer.nulls))
     }
 
-    fn load(&mut self, at: &RowAt, wanted: impl Fn(usize) -> bool) {
+    /// Read the columns that the buffer is to have.
+    fn load(&mut self, at: &RowAt) {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {
@@ -216,21 +254,12 @@ impl Fetcher {
                     }
                 };
                 handle.touch();
-                stripe_row(
-                    &self.layout,
-                    &directory.toast,
-                    &handle,
-                    at.row,
-                    wanted,
-                    &mut self.buffer,
-                );
+                stripe_row(&self.layout, &directory.toast, &handle, at.row, &mut self.buffer);
                 self.held = Held::new(&handle);
             }
             Place::Pending(p) => pending_row(&self.layout, &p.writer, at.row, &mut self.buffer),
             Place::Reserved => {
-                let n = self.layout.columns.len();
-                self.buffer.values = vec![0; n];
-                self.buffer.nulls = vec![true; n];
+                self.buffer.start(self.layout.columns.len());
             }
         }
     }

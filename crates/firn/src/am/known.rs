@@ -23,6 +23,8 @@ pub struct KnownStripes {
     stripes: BTreeMap<u32, Known>,
     /// The entry of the last one. The others' belong to the session's cache of directories.
     last: Option<Rc<DirectoryEntry>>,
+    /// Slots and rows of those that have no tombstones, in order.
+    whole: Vec<(Slot, u32)>,
 }
 
 struct Known {
@@ -37,6 +39,19 @@ struct Known {
 }
 
 impl KnownStripes {
+    /// The row is one of a stripe that was looked into before and all of whose rows this snapshot sees. False says nothing.
+    #[inline]
+    pub fn is_of_whole(&self, tid: Tid, snap: Snap) -> bool {
+        let Some(block) = tid.block.checked_sub(VIRTUAL_BASE) else { return false };
+        let next = self.whole.partition_point(|(slot, _)| slot.0 <= block);
+        let Some((slot, rows)) = next.checked_sub(1).and_then(|i| self.whole.get(i)) else {
+            return false;
+        };
+        tid.row_in(*slot).is_some_and(|row| row < *rows)
+            && self.seen_by.is_some()
+            && self.seen_by == snap.id()
+    }
+
     /// As [`locate`].
     ///
     /// The stripes and the tombstones that an MVCC snapshot sees do not change while it is in use: what others commit is
@@ -52,6 +67,7 @@ impl KnownStripes {
             self.seen_by = id;
             self.stripes.clear();
             self.last = None;
+            self.whole.clear();
         }
         let candidate = self.stripes.range_mut(..=tid.block.checked_sub(VIRTUAL_BASE)?).next_back();
         if let Some((_, known)) = candidate {
@@ -61,7 +77,17 @@ impl KnownStripes {
                     if !self.last.as_ref().is_some_and(|last| Rc::ptr_eq(last, &found.entry)) {
                         self.last = Some(found.entry.clone());
                     }
-                    return known.look(directory, found, tid, row, snap);
+                    let before = known.whole;
+                    let (slot, rows) = (known.slot, known.rows);
+                    let at = known.look(directory, found, tid, row, snap);
+                    if known.whole && !before {
+                        let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
+                        // It may have been forgotten and located anew meanwhile.
+                        if self.whole.get(place).is_none_or(|(s, _)| s.0 != slot.0) {
+                            self.whole.insert(place, (slot, rows));
+                        }
+                    }
+                    return at;
                 }
             }
         }
@@ -69,6 +95,7 @@ impl KnownStripes {
         if let Place::Stripe(found) = &at.place {
             if self.stripes.len() >= MOST {
                 self.stripes.clear();
+                self.whole.clear();
             }
             self.stripes.insert(found.slot.0, Known::of(found));
             self.last = Some(found.entry.clone());

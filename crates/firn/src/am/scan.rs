@@ -24,6 +24,7 @@ pub struct Scan {
 }
 
 struct BitmapBlock {
+    check: bool,
     block: u32,
     offsets: Vec<u16>,
     next: usize,
@@ -111,12 +112,13 @@ impl Scan {
     }
 
     /// Begin a virtual block of a bitmap scan: the listed offsets, or all rows of it.
-    pub fn bitmap_block(&mut self, block: u32, offsets: Option<&[u16]>) -> bool {
+    /// `check` is whether the conditions are checked again on them.
+    pub fn bitmap_block(&mut self, block: u32, offsets: Option<&[u16]>, check: bool) -> bool {
         let offsets = match offsets {
             Some(list) => list.to_vec(),
             None => (1..=ROWS_PER_BLOCK as u16).collect(),
         };
-        self.bitmap = Some(BitmapBlock { block, offsets, next: 0 });
+        self.bitmap = Some(BitmapBlock { block, offsets, check, next: 0 });
         true
     }
 
@@ -131,7 +133,7 @@ impl Scan {
         while let Some(offset) = block.offsets.get(block.next) {
             block.next += 1;
             let tid = Tid { block: block.block, offset: *offset };
-            if fetcher.fetch(tid, self.snap, slot) {
+            if fetcher.fetch_of_bitmap(tid, self.snap, slot, block.check) {
                 return Some(true);
             }
         }

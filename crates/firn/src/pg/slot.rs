@@ -235,6 +235,44 @@ impl Slot {
         self.store_row(table, values, nulls, tid, xmin)
     }
 
+    /// What is in the columns of a row that nobody asks for: with it, a tuple can be made of the others (`stand_in`).
+    pub fn unasked(self, wanted: &[bool]) -> (Vec<Datum>, Vec<bool>) {
+        let (mut values, mut nulls) = (vec![0; wanted.len()], vec![true; wanted.len()]);
+        // SAFETY: the slot's descriptor lives as long as it.
+        unsafe { stand_in((*self.0).tts_tupleDescriptor, &mut values, &mut nulls, wanted) }
+        (values, nulls)
+    }
+
+    /// Put the values of a stripe row into the slot as they are, not as a tuple; false if the slot takes none. PostgreSQL allows that of slots
+    /// for heap tuples, and makes a tuple where it needs one (tts_buffer_heap_materialize() in execTuples.c), but for system columns
+    /// other than TID and table. The values live until the slot is filled again or cleared.
+    pub fn lend_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid) -> bool {
+        // SAFETY: a live slot of heap tuples; it has room for its descriptor's columns.
+        unsafe {
+            let slot = self.0 as *mut pg_sys::BufferHeapTupleTableSlot;
+            let columns = (*(*self.0).tts_tupleDescriptor).natts as usize;
+            let ops = (*self.0).tts_ops;
+            if columns != values.len()
+                || !std::ptr::eq(ops, &raw const pg_sys::TTSOpsBufferHeapTuple)
+            {
+                return false;
+            }
+            if (*self.0).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 || (*slot).buffer != 0
+            {
+                clear(self.0);
+            }
+            (*slot).base.tuple = std::ptr::null_mut();
+            (*slot).base.off = 0;
+            let to = (*self.0).tts_values as *mut Datum;
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, columns);
+            std::ptr::copy_nonoverlapping(nulls.as_ptr(), (*self.0).tts_isnull, columns);
+            (*self.0).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
+            (*self.0).tts_nvalid = columns as i16;
+            self.set_tid((*table.raw()).rd_id.to_u32(), tid);
+            true
+        }
+    }
+
     /// Put values into some columns of a virtual slot; the others keep what they have. By-reference
     /// values must outlive the slot's use.
     #[inline]

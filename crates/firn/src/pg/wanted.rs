@@ -63,6 +63,27 @@ unsafe fn is_btree(index: pg_sys::Relation) -> bool {
     unsafe { !index.is_null() && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID }
 }
 
+/// What is needed of the rows in a slot.
+pub struct Needed {
+    /// By the table's columns.
+    pub columns: Vec<bool>,
+    /// There is one.
+    pub some: bool,
+    /// Nobody looks into the slot: it is asked whether there is a row.
+    pub only_whether: bool,
+    /// No system columns but those that a slot has itself, without a tuple: TID and table.
+    pub plain: bool,
+    /// The same of rows whose conditions need not be checked again, where that is less.
+    pub unchecked: Option<Rc<Needed>>,
+}
+
+impl Needed {
+    fn of(columns: Vec<bool>, plain: bool) -> Needed {
+        let some = columns.contains(&true);
+        Needed { columns, some, only_whether: false, plain, unchecked: None }
+    }
+}
+
 impl Slot {
     /// Whether the columns needed in this slot may be fewer than all.
     pub fn is_marked(self) -> bool {
@@ -70,8 +91,8 @@ impl Slot {
         unsafe { (*self.0).tts_flags & MARK != 0 }
     }
 
-    /// For each column of the table, whether it is needed in this slot; None when all are.
-    pub fn wanted(self) -> Option<Rc<[bool]>> {
+    /// What is needed in this slot; None when that is a whole row.
+    pub fn wanted(self) -> Option<Rc<Needed>> {
         if !self.is_marked() {
             return None;
         }
@@ -80,7 +101,9 @@ impl Slot {
         unsafe {
             let columns = super::Rel::of((*scan).ss_currentRelation).column_count();
             if (*scan).ps.type_ == pg_sys::NodeTag::T_IndexOnlyScanState {
-                return Some(vec![false; columns].into());
+                let none = Needed::of(vec![false; columns], true);
+                // IndexOnlyNext() clears it at once.
+                return Some(Rc::new(Needed { only_whether: true, ..none }));
             }
             let plan = (*scan).ps.plan;
             let rechecked = match (*plan).type_ {
@@ -98,21 +121,32 @@ impl Slot {
                 }
                 _ => return None,
             };
+            let relid = (*(plan as *mut pg_sys::Scan)).scanrelid;
+            let needed = |nodes: &[*mut pg_sys::Node]| {
+                let numbers = columns_of(nodes, std::ptr::null_mut(), relid);
+                let mut wanted = vec![false; columns];
+                for column in table_columns(&numbers, columns) {
+                    if let Some(w) = wanted.get_mut(column) {
+                        *w = true;
+                    }
+                }
+                let of_slot =
+                    [pg_sys::SelfItemPointerAttributeNumber, pg_sys::TableOidAttributeNumber];
+                let plain = numbers.iter().all(|n| *n >= 0 || of_slot.contains(n));
+                Needed::of(wanted, plain)
+            };
             let nodes = [
                 (*plan).targetlist.cast(),
                 (*plan).qual.cast(),
                 rechecked[0].cast(),
                 rechecked[1].cast(),
             ];
-            let relid = (*(plan as *mut pg_sys::Scan)).scanrelid;
-            let numbers = columns_of(&nodes, std::ptr::null_mut(), relid);
-            let mut wanted = vec![false; columns];
-            for column in table_columns(&numbers, columns) {
-                if let Some(w) = wanted.get_mut(column) {
-                    *w = true;
-                }
+            let mut all = needed(&nodes);
+            if (*plan).type_ == pg_sys::NodeTag::T_BitmapHeapScan {
+                let unchecked = needed(&nodes[..2]);
+                all.unchecked = (unchecked.columns != all.columns).then(|| Rc::new(unchecked));
             }
-            Some(wanted.into())
+            Some(Rc::new(all))
         }
     }
 }

@@ -7,7 +7,8 @@ use super::pages::{self, PageKey};
 use super::projection::{source, Source};
 use crate::pg::datum::{Conversion, Datum};
 use crate::pg::Toast;
-use firn_format::{Column, PageLocation, StripeWriter};
+use firn_format::{Column, PageLocation, StripeMeta, StripeWriter};
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 /// A row as datums; the buffer owns what they point to until its next use.
@@ -15,24 +16,55 @@ use std::rc::{Rc, Weak};
 pub struct RowBuffer {
     pub values: Vec<Datum>,
     pub nulls: Vec<bool>,
+    /// Which columns are read out of stripes; the others keep what they have.
+    pub wanted: Vec<bool>,
     bytes: Vec<u8>,
     page: Vec<u8>,
     value: Vec<u8>,
     by_reference: Vec<(usize, usize)>,
-    last: LastPages,
+    at: AtStripe,
 }
 
-/// The pages that were read last, one of each column of a stripe. They belong to the cache.
+/// The stripe that was read last.
 #[derive(Default)]
-struct LastPages {
-    /// The number of the stripe's handle.
+struct AtStripe {
+    /// The number of its handle.
     handle: u64,
-    /// By the stripe's columns.
-    pages: Vec<(u32, Weak<Column>)>,
+    columns: Vec<AtColumn>,
+}
+
+/// A column that is read of it.
+struct AtColumn {
+    /// The table's, and the stripe's.
+    column: usize,
+    stored: u32,
+    conversion: Conversion,
+    /// The page that was read last: its number, its rows in the stripe, and, if it is decoded, its values, which belong to the cache.
+    page: u32,
+    rows: Range<u32>,
+    decoded: Weak<Column>,
 }
 
 impl RowBuffer {
-    fn start(&mut self, columns: usize) {
+    /// Read these columns from now on. The others have what is given for them.
+    pub fn ask_for(&mut self, wanted: &[bool], (values, nulls): (Vec<Datum>, Vec<bool>)) {
+        self.at = AtStripe::default();
+        self.wanted = wanted.to_vec();
+        (self.values, self.nulls) = (values, nulls);
+    }
+
+    /// Read all columns from now on.
+    pub fn ask_for_all(&mut self, columns: usize) {
+        if self.wanted.len() != columns || self.wanted.contains(&false) {
+            self.ask_for(&vec![true; columns], (vec![0; columns], vec![true; columns]));
+        }
+    }
+
+    /// A row without values.
+    pub fn start(&mut self, columns: usize) {
+        // What was in columns that nobody asks for is gone.
+        self.wanted.clear();
+        self.at = AtStripe::default();
         self.values.clear();
         self.values.resize(columns, 0);
         self.nulls.clear();
@@ -40,57 +72,56 @@ impl RowBuffer {
         self.bytes.clear();
         self.by_reference.clear();
     }
+
     fn put(&mut self, column: usize, one: One) {
+        self.nulls[column] = matches!(one, One::Null);
         match one {
-            One::Null => (),
-            One::Direct(d) => {
-                self.values[column] = d;
-                self.nulls[column] = false;
+            One::Null => self.values[column] = 0,
+            One::Direct(d) => self.values[column] = d,
+            One::At(offset) => self.by_reference.push((column, offset)),
+        }
+    }
+
+    /// Find out where the columns of a stripe are.
+    fn enter(&mut self, layout: &Layout, meta: &StripeMeta, handle: u64) {
+        self.at = AtStripe { handle, columns: Vec::new() };
+        for i in 0..layout.columns.len() {
+            if !self.wanted.get(i).copied().unwrap_or(true) {
+                continue;
             }
-            One::At(offset) => {
-                self.by_reference.push((column, offset));
-                self.nulls[column] = false;
+            match source(layout, meta, i) {
+                Source::Constant { value, null } => (self.values[i], self.nulls[i]) = (value, null),
+                Source::Stored { stored, conversion } => self.at.columns.push(AtColumn {
+                    column: i,
+                    stored: stored as u32,
+                    conversion,
+                    page: 0,
+                    rows: 0..0,
+                    decoded: Weak::new(),
+                }),
             }
         }
     }
 
-    /// A page decoded: the one of before, one that is kept, or read now to be kept. None when that does not pay.
+    /// A page decoded: one that is kept, or read now to be kept. None when that does not pay.
     fn decoded(
         &mut self,
         toast: &Toast,
         handle: &StripeHandle,
         key: PageKey,
         page: &PageLocation,
+        follows: bool,
     ) -> Option<Rc<Column>> {
-        if self.last.handle != handle.number {
-            self.last = LastPages { handle: handle.number, pages: Vec::new() };
+        if let Some(kept) = pages::find(handle.number, key) {
+            return Some(kept);
         }
-        let (column, number) = key;
-        if let Some((last, decoded)) = self.last.pages.get(column as usize) {
-            if let Some(decoded) = decoded.upgrade().filter(|_| *last == number) {
-                return Some(decoded);
-            }
+        let pays = || follows || pages::is_asked_again(handle.number, key);
+        if !pages::fits(page.len as usize) || !pays() {
+            return None;
         }
-        let decoded = match pages::find(handle.number, key) {
-            Some(kept) => kept,
-            None if !pages::fits(page.len as usize)
-                || !pages::is_asked_again(handle.number, key) =>
-            {
-                return None
-            }
-            None => {
-                let bytes = &mut self.page;
-                let decoded = handle.decode_page(toast, column as usize, number as usize, bytes);
-                let decoded = Rc::new(decoded);
-                pages::keep(handle.number, key, &decoded);
-                decoded
-            }
-        };
-        let pages = &mut self.last.pages;
-        if pages.len() <= column as usize {
-            pages.resize(column as usize + 1, (0, Weak::new()));
-        }
-        pages[column as usize] = (number, Rc::downgrade(&decoded));
+        let (column, number) = (key.0 as usize, key.1 as usize);
+        let decoded = Rc::new(handle.decode_page(toast, column, number, &mut self.page));
+        pages::keep(handle.number, key, &decoded);
         Some(decoded)
     }
 
@@ -131,39 +162,64 @@ impl RowBuffer {
     }
 }
 
-/// Read row `row` of a stripe. `wanted` tells which columns are needed; the others stay NULL.
+/// Read row `row` of a stripe: the columns that the buffer is to have.
 pub fn stripe_row(
     layout: &Layout,
     toast: &Toast,
     handle: &StripeHandle,
     row: u32,
-    wanted: impl Fn(usize) -> bool,
     out: &mut RowBuffer,
 ) {
-    out.start(layout.columns.len());
-    let meta = handle.meta(toast);
-    for i in (0..layout.columns.len()).filter(|i| wanted(*i)) {
-        let (stored, conversion) = match source(layout, meta, i) {
-            Source::Stored { stored, conversion } => (stored, conversion),
-            Source::Constant { value, null } => {
-                (out.values[i], out.nulls[i]) = (value, null);
-                continue;
-            }
+    out.bytes.clear();
+    out.by_reference.clear();
+    if out.at.handle != handle.number {
+        out.enter(layout, handle.meta(toast), handle.number);
+    }
+    for i in 0..out.at.columns.len() {
+        let at = &out.at.columns[i];
+        let (column, conversion) = (at.column, at.conversion);
+        let at_hand = at.decoded.upgrade().filter(|_| at.rows.contains(&row));
+        let one = match at_hand {
+            Some(decoded) => one_value(
+                &decoded.value((row - at.rows.start) as usize),
+                conversion,
+                &mut out.bytes,
+            ),
+            None => out.turn_to(toast, handle, i, row),
         };
-        let page_no = meta.page_of(stored, row);
-        let Some(page) = meta.pages(stored).get(page_no) else { continue };
+        out.put(column, one);
+    }
+    out.finish();
+}
+
+impl RowBuffer {
+    /// The value of a column that is not in the page at hand.
+    fn turn_to(&mut self, toast: &Toast, handle: &StripeHandle, i: usize, row: u32) -> One {
+        let at = &mut self.at.columns[i];
+        let (stored, conversion) = (at.stored, at.conversion);
+        let meta = handle.meta(toast);
+        let number = meta.page_of(stored as usize, row) as u32;
+        let Some(page) = meta.pages(stored as usize).get(number as usize) else { return One::Null };
+        // Who goes from page to page will read all of it.
+        let follows = !at.rows.is_empty() && at.page + 1 == number;
+        at.page = number;
+        at.rows = page.first_row..page.first_row.saturating_add(page.rows);
         let within = row.saturating_sub(page.first_row);
-        let key = (stored as u32, page_no as u32);
-        let one = match out.decoded(toast, handle, key, page) {
+        let key = (stored, number);
+        match self.decoded(toast, handle, key, page, follows) {
             Some(decoded) if within as usize >= decoded.rows => {
                 handle.raise(firn_format::Error::corrupt("a page has no such row"))
             }
-            Some(decoded) => one_value(&decoded.value(within as usize), conversion, &mut out.bytes),
-            None => out.value_of(toast, handle, key, page, within, conversion),
-        };
-        out.put(i, one);
+            Some(decoded) => {
+                self.at.columns[i].decoded = Rc::downgrade(&decoded);
+                one_value(&decoded.value(within as usize), conversion, &mut self.bytes)
+            }
+            None => {
+                self.at.columns[i].decoded = Weak::new();
+                self.value_of(toast, handle, key, page, within, conversion)
+            }
+        }
     }
-    out.finish();
 }
 
 /// Read row `row` of a stripe that is still being collected by this session.

@@ -169,7 +169,14 @@ impl StripeMeta {
 
     /// The page that holds a row (the last one for rows beyond the stripe).
     pub fn page_of(&self, column: usize, row: u32) -> usize {
-        self.pages(column).partition_point(|p| p.first_row <= row).saturating_sub(1)
+        let pages = self.pages(column);
+        // Most columns have pages of as many rows.
+        let guess = pages.first().map_or(0, |first| row / first.rows.max(1)) as usize;
+        let is_it = |p: &PageLocation| p.first_row <= row && row - p.first_row < p.rows;
+        if pages.get(guess).is_some_and(is_it) {
+            return guess;
+        }
+        pages.partition_point(|p| p.first_row <= row).saturating_sub(1)
     }
 
     /// Offset and length of the column's dictionary page.

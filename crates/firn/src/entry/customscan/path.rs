@@ -128,7 +128,7 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
         let stripe_pages = f64::from(totals.pages()).min(f64::from((*rel).pages));
         let stripe_rows = totals.rows.min((*rel).tuples);
         let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
-        let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.5)
+        let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.7)
             + prices.values()
             + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
                 * (*rel).tuples.max(1.0);

@@ -3,8 +3,9 @@
 //! was lately. So what that costs is added to the paths that PostgreSQL has made, and its own scans are offered again, as it may
 //! have dropped them for paths that had no price yet.
 //!
-//! Units are the planner's own, in which the processing of a row costs `cpu_tuple_cost`; the constants were measured in those
-//! (decision 0022).
+//! Units are the planner's own, in which the processing of a row costs `cpu_tuple_cost`; the constants were measured in those,
+//! a hundred rows of a heap being 2.4 µs (decision 0022). Pages of a table that are fetched for rows by index are priced by
+//! PostgreSQL as random ones; for stripes, those of the wanted columns are in place of them, which are few.
 
 use super::{columns_of, list_items, table_columns};
 use crate::directory::counts::StripeTotals;
@@ -12,19 +13,34 @@ use crate::pg::ext::guarded;
 use crate::pg::{guc, Rel};
 use pgrx::pg_sys;
 
-/// Bytes of decoded values that cost as much as a hundred rows of a heap.
-const BYTES_OF_UNIT: f64 = 8_192.0;
+/// One value out of a page that is not kept: the page found, read and checked, and the value looked for, in hundreds of rows of a heap.
+const LOOK: f64 = 0.8;
+/// Whether a row is visible, in rows of a heap.
+const VISIBILITY: f64 = 0.3;
+/// Bytes of text that are decompressed in the time of a hundred rows of a heap.
+const BYTES_OF_UNIT: f64 = 2_048.0;
+/// What text takes of its size in a stripe.
+const STORED: f64 = 0.35;
+/// Distinct values that a column may have to be kept as a dictionary, about.
+const DICTIONARY: f64 = 20_000.0;
+/// Operators that a byte of text costs that is decompressed and copied.
+const OPERATORS_OF_BYTE: f64 = 0.4;
 /// Rows in a page of values of fixed width.
 const PAGE_ROWS: f64 = 2_048.0;
-/// Bytes in a page of others.
+/// Bytes in a page of wide ones.
 const TEXT_PAGE: f64 = 16_384.0;
+const BLOCK: f64 = pg_sys::BLCKSZ as f64;
 
 /// A column, as far as prices go.
 struct ColumnPrice {
     /// Rows in a page, and its size when it is decoded.
     page_rows: f64,
     page_bytes: f64,
-    /// Work for each value, in operators.
+    /// Blocks that a page takes as it is stored.
+    page_blocks: f64,
+    /// One value that is not kept, in hundreds of rows of a heap.
+    look: f64,
+    /// Work for each value in a scan, in operators.
     operators: f64,
 }
 
@@ -33,6 +49,8 @@ pub(super) struct Prices {
     stripe_rows: f64,
     /// Of the table's rows, those in stripes.
     share: f64,
+    /// Of its pages.
+    pages: u32,
     /// By the table's columns; dropped ones are free.
     columns: Vec<Option<ColumnPrice>>,
     /// Those that the query asks for.
@@ -53,22 +71,42 @@ impl Prices {
             let price = |i: usize| {
                 let attribute = &attributes[i];
                 let noted = *(*rel).attr_widths.offset(i as isize + 1 - (*rel).min_attr as isize);
-                let (page_rows, width, operators) = match (attribute.by_value, attribute.length) {
-                    (true, _) => (PAGE_ROWS, 8.0, 1.0),
+                let (wide, is_text) = match (attribute.by_value, attribute.length) {
+                    (true, length) => (f64::from(length.max(4)), false),
+                    (_, length) if length > 0 => (f64::from(length), false),
                     // Numerics are kept as integers where they are short.
-                    (_, length) if length > 0 => (PAGE_ROWS, f64::from(length), 2.0),
-                    _ => {
-                        let width = if noted > 0 { f64::from(noted) } else { 32.0 };
-                        ((TEXT_PAGE / width).clamp(1.0, PAGE_ROWS), width + 4.0, 2.0)
-                    }
+                    _ if attribute.type_oid == pg_sys::NUMERICOID.to_u32() => (8.0, false),
+                    _ => (4.0 + if noted > 0 { f64::from(noted) } else { 32.0 }, true),
                 };
-                ColumnPrice { page_rows, page_bytes: page_rows * width, operators }
+                let distinct = distinct_values(table, attribute.number);
+                if !is_text || (distinct > 0.0 && distinct < DICTIONARY) {
+                    let width = if is_text { 4.0 } else { wide };
+                    return ColumnPrice {
+                        page_rows: PAGE_ROWS,
+                        page_bytes: PAGE_ROWS * width,
+                        page_blocks: PAGE_ROWS * width / 2.0 / BLOCK,
+                        look: LOOK,
+                        operators: if attribute.by_value { 1.0 } else { 2.0 },
+                    };
+                }
+                // Wide values have pages of fewer rows.
+                let page_rows =
+                    if wide > 64.0 { (TEXT_PAGE / wide).clamp(1.0, PAGE_ROWS) } else { PAGE_ROWS };
+                let page_bytes = page_rows * wide;
+                ColumnPrice {
+                    page_rows,
+                    page_bytes,
+                    page_blocks: page_bytes * STORED / BLOCK,
+                    look: LOOK + page_bytes / BYTES_OF_UNIT,
+                    operators: 2.0 + wide * OPERATORS_OF_BYTE,
+                }
             };
             let columns = attributes.len();
             let stripe_rows = totals.rows.min((*rel).tuples);
             Prices {
                 stripe_rows,
                 share: stripe_rows / (*rel).tuples.max(1.0),
+                pages: totals.pages(),
                 columns: (0..columns).map(|i| (!attributes[i].dropped).then(|| price(i))).collect(),
                 wanted: table_columns(&numbers, columns),
             }
@@ -89,8 +127,8 @@ impl Prices {
         numbers.iter().filter_map(|i| self.columns.get(*i)?.as_ref())
     }
 
-    /// Fetching these columns of `tuples` rows by index in each of `loops` scans, beyond what heap rows cost, a loop. `order` is how
-    /// well the index follows the rows' order, squared; `sorted` that a scan comes to each page once.
+    /// Fetching these columns of `tuples` rows by index in each of `loops` scans, a loop. `order` is how well the index follows
+    /// the rows' order, squared; `sorted` that a scan comes to each page once.
     fn fetches(&self, wanted: &[usize], tuples: f64, loops: f64, order: f64, sorted: bool) -> f64 {
         let tuples = tuples * self.share;
         if tuples <= 0.0 {
@@ -99,19 +137,28 @@ impl Prices {
         let wanted = || self.of_columns(wanted);
         let all: f64 = wanted().map(|c| self.pages(c) * c.page_bytes).sum();
         let kept = (guc::page_cache() as f64 / all.max(1.0)).min(1.0);
-        // SAFETY: a setting.
-        let row = unsafe { pg_sys::cpu_tuple_cost };
-        let mut cost = tuples * (row * 2.0 + operators(wanted()));
+        // SAFETY: settings.
+        let (row, block) = unsafe { (pg_sys::cpu_tuple_cost, pg_sys::random_page_cost) };
+        let mut cost = tuples * (row + operators(wanted()));
         for column in wanted() {
             let pages = self.pages(column);
-            let near = (tuples / column.page_rows).ceil().max(1.0);
-            // A scan in the order of pages decodes each once.
+            let mut near = (tuples / column.page_rows).ceil().max(1.0);
+            // The outer rows of a loop often come in the order of the rows that belong to them: then the page at hand is the one.
+            if loops > 1.0 {
+                near *= 0.5;
+            }
+            // A scan in the order of pages comes to each once.
             let far = if sorted { distinct(tuples, pages) } else { tuples };
+            let blend = |apart: f64, along: f64| apart + order * (along - apart);
             let cached = (pages * kept).max(1.0);
-            let apart = decoded(far * loops, pages, cached);
-            let along = decoded(near * loops, pages, cached);
-            let decodes = (apart + order * (along - apart)) / loops;
-            cost += decodes * unit() * column.page_bytes / BYTES_OF_UNIT;
+            let looks =
+                blend(decoded(far * loops, pages, cached), decoded(near * loops, pages, cached));
+            // As PostgreSQL has it of a heap: a block is read once, by the first who wants it.
+            let blocks = pages * column.page_blocks;
+            let touched = column.page_blocks.max(1.0);
+            let first = |asked: f64| distinct(asked * loops * touched, blocks.max(1.0));
+            let reads = blend(first(far), first(near));
+            cost += (looks * column.look * row * 100.0 + reads * block) / loops;
         }
         cost
     }
@@ -121,10 +168,23 @@ impl Prices {
     }
 }
 
-/// A hundred rows of a heap.
-fn unit() -> f64 {
-    // SAFETY: a setting.
-    unsafe { pg_sys::cpu_tuple_cost * 100.0 }
+/// Distinct values of a column, as far as ANALYZE tells a number; 0 when it is unknown or grows with the table.
+fn distinct_values(table: Rel, number: i16) -> f64 {
+    use pg_sys::SysCacheIdentifier::STATRELATTINH;
+    // SAFETY: the tuple is looked at before it is released.
+    unsafe {
+        let (id, column) = (pg_sys::Datum::from(table.oid()), pg_sys::Datum::from(number));
+        let tuple = pg_sys::SearchSysCache3(STATRELATTINH as i32, id, column, false.into());
+        if tuple.is_null() {
+            return 0.0;
+        }
+        let header = (*tuple).t_data;
+        let form =
+            header.byte_add((*header).t_hoff as usize) as *const pg_sys::FormData_pg_statistic;
+        let distinct = f64::from((*form).stadistinct);
+        pg_sys::ReleaseSysCache(tuple);
+        distinct.max(0.0)
+    }
 }
 
 fn operators<'a>(columns: impl Iterator<Item = &'a ColumnPrice>) -> f64 {
@@ -206,33 +266,60 @@ unsafe fn add(
         use pg_sys::NodeTag as T;
         let loops = loops(root, path);
         let extra = match ((*path).type_, (*path).pathtype) {
-            // It asks whether rows are visible, and reads no column.
-            (T::T_IndexPath, T::T_IndexOnlyScan) => {
-                let index = path as *mut pg_sys::IndexPath;
-                (*index).indexselectivity
-                    * (*rel).tuples
-                    * prices.share
-                    * pg_sys::cpu_tuple_cost
-                    * 2.0
-            }
-            (T::T_IndexPath, _) => {
+            (T::T_IndexPath, kind) => {
                 let index = path as *mut pg_sys::IndexPath;
                 let tuples = ((*index).indexselectivity * (*rel).tuples).max(1.0);
-                let wanted = fetched(rel, index, prices);
-                prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
+                let saved = of_stripes(rel, prices, || {
+                    let mut copy = *index;
+                    (copy.path.parallel_aware, copy.path.parallel_workers) = (false, 0);
+                    pg_sys::cost_index(&mut copy, root, loops, false);
+                    copy.path.total_cost
+                });
+                // It asks whether rows are visible, and reads no column.
+                let price = if kind == T::T_IndexOnlyScan {
+                    tuples * prices.share * pg_sys::cpu_tuple_cost * VISIBILITY
+                } else {
+                    let wanted = fetched(rel, index, prices);
+                    prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
+                };
+                price - saved
             }
             (T::T_BitmapHeapPath, _) => {
                 let (mut cost, mut selectivity) = (0.0, 0.0);
                 let bitmap = path as *mut pg_sys::BitmapHeapPath;
                 pg_sys::cost_bitmap_tree_node((*bitmap).bitmapqual, &mut cost, &mut selectivity);
                 let tuples = (selectivity * (*rel).tuples).max(1.0);
-                prices.fetches(&prices.wanted, tuples, loops, 0.0, true)
+                let saved = of_stripes(rel, prices, || {
+                    let mut copy = (*bitmap).path;
+                    let (info, qual) = (copy.param_info, (*bitmap).bitmapqual);
+                    pg_sys::cost_bitmap_heap_scan(&mut copy, root, rel, info, qual, loops);
+                    copy.total_cost
+                });
+                let wanted = unchecked(rel, (*bitmap).bitmapqual, prices);
+                prices.fetches(&wanted, tuples, loops, 0.0, true) - saved
             }
             (_, T::T_SeqScan) => prices.all_values(),
             _ => return,
         };
         let workers = f64::from((*path).parallel_workers).max(1.0);
-        (*path).total_cost += extra / workers;
+        (*path).total_cost = ((*path).total_cost + extra / workers).max((*path).startup_cost);
+    }
+}
+
+/// What of a price is for the pages of stripes, as if they were pages of a heap.
+unsafe fn of_stripes(
+    rel: *mut pg_sys::RelOptInfo,
+    prices: &Prices,
+    price: impl Fn() -> f64,
+) -> f64 {
+    // SAFETY: the planner's relation, whose pages are put back: an error leaves the planner.
+    unsafe {
+        let all = (*rel).pages;
+        let with = price();
+        (*rel).pages = all.saturating_sub(prices.pages).max(1);
+        let without = price();
+        (*rel).pages = all;
+        (with - without).max(0.0)
     }
 }
 
@@ -257,6 +344,21 @@ unsafe fn fetched(
         }
         let numbers = columns_of(&nodes, std::ptr::null_mut(), (*rel).relid);
         table_columns(&numbers, prices.columns.len())
+    }
+}
+
+/// The columns that a bitmap scan fetches: what a bitmap has found is checked again only where it has lost the rows.
+unsafe fn unchecked(
+    rel: *mut pg_sys::RelOptInfo,
+    tree: *mut pg_sys::Path,
+    prices: &Prices,
+) -> Vec<usize> {
+    // SAFETY: a path is of the type that its tag says.
+    unsafe {
+        if (*tree).type_ != pg_sys::NodeTag::T_IndexPath {
+            return prices.wanted.clone();
+        }
+        fetched(rel, tree as *mut pg_sys::IndexPath, prices)
     }
 }
 
@@ -309,6 +411,9 @@ unsafe fn order(root: *mut pg_sys::PlannerInfo, path: *mut pg_sys::IndexPath, lo
         guarded(|| {
             estimate(root, path, loops, to, to.add(1), to.add(2), to.add(3), to.add(4));
         });
-        told[3] * told[3]
+        // Of several columns PostgreSQL takes off a quarter, whether or not the first one is in the rows' order.
+        let several = (*(*path).indexinfo).nkeycolumns > 1;
+        let correlation = if several { f64::clamp(told[3] / 0.75, -1.0, 1.0) } else { told[3] };
+        correlation * correlation
     }
 }

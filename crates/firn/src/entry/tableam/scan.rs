@@ -192,7 +192,7 @@ pub(super) unsafe extern "C-unwind" fn bitmap_next_block(
             let offsets = ((*tbm).ntuples >= 0).then(|| {
                 std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize)
             });
-            ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets)
+            ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets, (*tbm).recheck)
         })
     }
 }
