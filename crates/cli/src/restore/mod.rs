@@ -470,6 +470,10 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
     let cancels = stop.cancels(&connection);
     let recorded = journal::done(&connection, job.plan.steps.len())?;
     proof::of(job, &connection, &recorded)?;
+    // Since the first connection began the archive may have set something for sessions in the database.
+    if proof::money::may_be(job) {
+        proof::money::compare(job, &job.connect()?)?;
+    }
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself, or the command with --resume.";
