@@ -19,6 +19,7 @@
 //! - [`proof`]: comparing the result with the plan, the journal and the archive, by the catalogs: always done.
 //! - [`check`]: comparing the result with the archive or the source, by a dump of it.
 
+mod behind;
 pub mod check;
 mod cut;
 pub mod data;
@@ -489,8 +490,10 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
             return Err(e.clone());
         }
     }
+    let without = behind::look(job, &connection)?;
     end(job, connection, cancels, &recorded)?;
-    compared.unwrap_or(Ok(()))
+    compared.unwrap_or(Ok(()))?;
+    without.map_or(Ok(()), Err)
 }
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may
