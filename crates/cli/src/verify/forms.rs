@@ -94,8 +94,9 @@ pub struct Forms {
 }
 
 impl Forms {
-    /// Asks for the types of a table's columns; `list` has them as COPY does, `table` is the table's quoted name.
-    pub fn of(connection: &Connection, table: &[u8], list: &[u8]) -> Result<Forms> {
+    /// Asks for the types of a table's columns; `list` has them as COPY does, `table` is the table's quoted name. `defn` is how the
+    /// archive defines it: what is no float there may have lost digits in one.
+    pub fn of(connection: &Connection, table: &[u8], list: &[u8], defn: &[u8]) -> Result<Forms> {
         let multiranges = match connection.server_version() >= 140_000 {
             true => " OR r.rngmultitypid = t.oid",
             false => "",
@@ -133,8 +134,8 @@ impl Forms {
             let is = |column| row.is_some_and(|row| rows.flag(row, column));
             forms.columns.push(match (is(1), is(4), is(5)) {
                 (true, _, _) => Form::Moments,
-                (_, true, _) => Form::Doubles,
-                (_, _, true) => Form::Singles,
+                (_, true, _) if defines_float(defn, name) => Form::Doubles,
+                (_, _, true) if defines_float(defn, name) => Form::Singles,
                 _ => Form::AsIs,
             });
             forms.bytes |= is(2);
@@ -177,6 +178,26 @@ impl Forms {
         }
         Cow::Owned(out)
     }
+}
+
+/// Types of floats, as definitions have them.
+const FLOATS: [&[u8]; 9] = [
+    b"double precision",
+    b"real",
+    b"point",
+    b"line",
+    b"lseg",
+    b"box",
+    b"path",
+    b"polygon",
+    b"circle",
+];
+
+/// A table's definition has a column of floats, or of arrays of them, by this name.
+fn defines_float(defn: &[u8], name: &[u8]) -> bool {
+    let line = [b"\n    ", name, b" "].concat();
+    let begin = defn.windows(line.len()).position(|part| part == line);
+    begin.is_some_and(|at| FLOATS.iter().any(|of| defn[at + line.len()..].starts_with(of)))
 }
 
 /// Text with its numbers as numbers of a type are written, each in one way.
@@ -383,6 +404,17 @@ mod tests {
         let tokyo = "1970-01-01 09:00:00+09";
         assert_eq!(row(&format!("{tokyo}\t{tokyo}\t{tokyo}\n")), format!("{tokyo}\t@0\t{tokyo}\n"));
         assert_eq!(row("a\t\\N\n"), "a\t\\N\n");
+    }
+
+    #[test]
+    fn columns_of_floats() {
+        let defn = b"CREATE TABLE s.t (\n    a double precision,\n    \"B\" real[] NOT NULL,\n    c numeric,\n    d point\n);\n";
+        for (name, is) in
+            [("a", true), ("\"B\"", true), ("B", false), ("c", false), ("d", true), ("x", false)]
+        {
+            assert_eq!(defines_float(defn, name.as_bytes()), is, "{name}");
+        }
+        assert!(!defines_float(b"", b"a"));
     }
 
     #[test]
