@@ -117,6 +117,30 @@ INSERT INTO texts VALUES ('die kleinen Häuser');
 """
 
 
+def nulls(world):
+    """NULL in arrays is null, whatever the target or the archive sets for the database."""
+    server = world.server()
+    with server.connect(server.fresh("order_nulls")) as c:
+        c.execute("CREATE TABLE t (a text[] DEFAULT '{NULL}'); INSERT INTO t VALUES (ARRAY['a', NULL, 'NULL']), (DEFAULT)")
+        c.execute("ALTER DATABASE order_nulls SET array_nulls = off")
+    paths = [server.archive("order_nulls", os.path.join(world.folder, f"order-nulls{''.join(extra)}"), "c", extra=extra) for extra in ([], ["--inserts"])]
+    with server.connect() as c:
+        c.execute("DROP DATABASE order_nulls")
+    for path in paths:
+        for flags in ([], ["-1"], ["--transaction-size=2"], ["-C"], ["-C", "--transaction-size=2"]):
+            db = "order_nulls" if "-C" in flags else server.fresh("target")
+            with server.connect() as c:
+                c.execute("ALTER DATABASE target SET array_nulls = off")
+            firn(server, "postgres" if "-C" in flags else db, path, *flags).ok()
+            with server.connect(db) as c:
+                c.execute("SET array_nulls = on")
+                c.execute("INSERT INTO t DEFAULT VALUES")
+                found = c.execute("SELECT a = ARRAY['a', NULL, 'NULL'], count(*) FROM t GROUP BY 1 ORDER BY 1").fetchall()
+                assert found == [(False, 2), (True, 1)] and c.execute("SELECT count(*) FROM t WHERE a = '{NULL}'").fetchone() == (2,), (path, flags, found)
+            with server.connect() as c:
+                c.execute("DROP DATABASE IF EXISTS order_nulls")
+
+
 def settings(world, jobs):
     """-C: what the archive sets for the database is in force when its rows are stored."""
     server = world.server()
@@ -282,6 +306,7 @@ def cases(world):
     yield "order of meanings, no rules", lambda: meanings(world, OLD, 2, ("--disable-rule=all",))
     for jobs in (1, 3):
         yield f"order of settings {jobs}", lambda j=jobs: settings(world, j)
+    yield "order of nulls in arrays", lambda: nulls(world)
     yield "order of grants", lambda: grants(world)
     yield "order, rows looked at", lambda: looked_at(world)
     yield "order, objects compared", lambda: compared(world)
