@@ -223,6 +223,30 @@ def crashed_long(world):
         assert found == (20, 7), found
 
 
+def crashed_last(world, name, sql, told):
+    """The server crashes when it has removed the journal and not said so. What it has emptied and set back is told, and nothing else."""
+    server = faults.server(world, "on")
+    path = archive(server, world, f"last-{name}", sql)
+    server.fresh("target")
+    with Proxy(os.path.join(server.root, "crashed"), server.root) as proxy:
+        def crash(m):
+            m.connection.cut_client()
+            m.connection.forward(m)
+            m.connection.settle()
+            server.stop("immediate")
+            server.start()
+            raise px.Closed
+        proxy.arm(px.matching(rb"DROP SCHEMA firn_restore", crash))
+        run = firn(server, "target", path, *proxy.where("target"), "-j", "1", "--no-analyze", where=False, patience=faults.LIMIT)
+        assert proxy.fired.is_set()
+    shutil.rmtree(os.path.join(server.root, "crashed"), ignore_errors=True)
+    if not told:
+        complete(server, run)
+        return
+    assert run.code == 3 and faults.EMPTIED in run.out and "restore complete" not in run.out, f"exit code {run.code}:\n{run.out[-3000:]}"
+    assert f"Lost are: {told}." in run.out, run.out[-3000:]
+
+
 def canceled(world):
     """Ctrl-C ends the counting of rows that takes long, and that is done by --resume."""
     server = world.server()
@@ -356,4 +380,11 @@ def cases(world):
     for who in (False, True):
         yield f"beside crash with triggers{' by a role' if who else ''}", lambda w=who: crashed(world, rb"^SELECT n, wrong FROM", True, w)
     yield "beside crash with long names", lambda: crashed_long(world)
+    untouched = "CREATE UNLOGGED SEQUENCE untouched START 5; CREATE UNLOGGED SEQUENCE downwards INCREMENT -1;"
+    for name, sql, told in (("untouched", untouched, None),
+                            ("sequences", untouched + "CREATE UNLOGGED SEQUENCE q; SELECT setval('q', 500); CREATE UNLOGGED SEQUENCE r; SELECT setval('r', 7, false);",
+                             "SEQUENCE SET public.q, SEQUENCE SET public.r"),
+                            ("serial", "CREATE UNLOGGED TABLE t (i serial); INSERT INTO t DEFAULT VALUES; INSERT INTO t DEFAULT VALUES;",
+                             "SEQUENCE SET public.t_i_seq, TABLE DATA public.t")):
+        yield f"beside crash at last {name}", lambda a=(name, sql, told): crashed_last(world, *a)
     yield "beside crash compared", lambda: crashed(world, rb"^SELECT 1$")

@@ -27,7 +27,7 @@ SERVERS = {
     "off": ("synchronous_commit=off", "wal_writer_delay=10s", "wal_writer_flush_after=1GB"),
     "on": ("synchronous_commit=on",),
 }
-EMPTIED = "the server crashed when all was restored, which emptied tables that are not logged"
+EMPTIED = "the server crashed when all was restored, which emptied tables, or set back sequences, that are not logged"
 CRASHES = ("kill serving", "kill other", "restart")
 PARTITIONS = 270
 STAGED = """

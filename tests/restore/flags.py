@@ -275,6 +275,15 @@ def create_template(world, version):
     for flags in (["-C", "-c"], ["-C", "-c", "--if-exists"], ["-C", "-c", "--transaction-size=2"]):
         firn(server, "postgres", path, *flags).ok()
         same_blocks(dump, server.dump("pattern", "--create"), " ".join(flags))
+    # Only superusers may write to pg_database, which is of no use where the database is no template.
+    server.roles("pattern_maker LOGIN CREATEDB")
+    with server.connect() as c:
+        c.execute("ALTER DATABASE pattern IS_TEMPLATE false")
+        c.execute("ALTER DATABASE pattern OWNER TO pattern_maker")
+    by = ["-C", "-c", "-O", "-U", "pattern_maker"]
+    firn(server, "postgres", path, *by).ok()
+    run = firn(server, "postgres", path, *by).fails("cannot drop a template database")
+    assert run.code == 1, run.out
     with server.connect() as c:
         c.execute("ALTER DATABASE pattern IS_TEMPLATE false")
         c.execute("DROP DATABASE pattern")

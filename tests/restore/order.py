@@ -59,6 +59,49 @@ def meanings(world, version, jobs, more):
     assert (found := seen(server, "target")) == right, (found, right)
 
 
+def late_meanings(world, version):
+    """What was made without a cast, or an operator class, that failed and comes by --resume is told, however often it took."""
+    server = world.server(version)
+
+    def make(path):
+        with server.connect(server.fresh("order_late")) as c:
+            # A check that means something else may refuse the rows, which is loud enough.
+            c.execute(MEANINGS + OPERATORS + USERS.replace(" CHECK (m::text LIKE 'is %')", ""))
+        return server.archive("order_late", path, "c")
+    path = world.archive(f"order-late-{version}", make)
+
+    def refuse(*tags):
+        with server.connect("target") as c:
+            c.execute("DROP EVENT TRIGGER IF EXISTS refuse")
+            if tags:
+                c.execute(f"CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ({', '.join(tags)}) EXECUTE FUNCTION refuse()")
+    for steps, late in (((["'CREATE CAST'"], []), ["CAST"]), ((["'CREATE OPERATOR CLASS'"], []), ["OPERATOR CLASS"]),
+                        ((["'CREATE CAST'", "'CREATE OPERATOR CLASS'"], ["'CREATE OPERATOR CLASS'"], []), ["CAST", "OPERATOR CLASS"])):
+        server.fresh("target")
+        with server.connect("target") as c:
+            c.execute("CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not now'; END$$")
+        runs = []
+        for number, tags in enumerate(steps):
+            refuse(*tags)
+            runs.append(firn(server, "target", path, "-j", "2", "--on-error=continue", *(["--resume"] if number else [])))
+        assert [run.code for run in runs] == [1] * (len(runs) - 1) + [3], [(run.code, run.out[-1500:]) for run in runs]
+        out = runs[-1].out
+        assert "objects were made without what says how they are to be understood" in out and "restore complete" not in out, out[-3000:]
+        for kind in ("CAST", "OPERATOR CLASS"):
+            assert (f"{kind} " in out.split("Of a later run, after errors, are: ")[1].split(". Made before")[0]) == (kind in late), out[-3000:]
+        assert "VIEW public.v" in out.split("Made before are: ")[1], out[-3000:]
+        with server.connect("target") as c:
+            assert c.execute("SELECT to_regnamespace('firn_restore') IS NULL").fetchone() == (True,)
+    # Not what came late with all that stands behind it, nor what others need that nothing is understood by.
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not now'; END$$")
+    refuse("'CREATE TYPE'")
+    assert firn(server, "target", path, "-j", "2", "--on-error=continue").code == 1
+    refuse()
+    firn(server, "target", path, "-j", "2", "--on-error=continue", "--resume").ok()
+
+
 # In force when rows are stored and expressions are evaluated; the last two are not to keep the restore from working.
 SETTINGS = """
 CREATE FUNCTION words(text) RETURNS tsvector IMMUTABLE LANGUAGE sql AS 'SELECT to_tsvector($1)';
@@ -72,6 +115,30 @@ ALTER DATABASE order_settings SET default_transaction_read_only = on;
 SET default_text_search_config = 'pg_catalog.german';
 INSERT INTO texts VALUES ('die kleinen Häuser');
 """
+
+
+def nulls(world):
+    """NULL in arrays is null, whatever the target or the archive sets for the database."""
+    server = world.server()
+    with server.connect(server.fresh("order_nulls")) as c:
+        c.execute("CREATE TABLE t (a text[] DEFAULT '{NULL}'); INSERT INTO t VALUES (ARRAY['a', NULL, 'NULL']), (DEFAULT)")
+        c.execute("ALTER DATABASE order_nulls SET array_nulls = off")
+    paths = [server.archive("order_nulls", os.path.join(world.folder, f"order-nulls{''.join(extra)}"), "c", extra=extra) for extra in ([], ["--inserts"])]
+    with server.connect() as c:
+        c.execute("DROP DATABASE order_nulls")
+    for path in paths:
+        for flags in ([], ["-1"], ["--transaction-size=2"], ["-C"], ["-C", "--transaction-size=2"]):
+            db = "order_nulls" if "-C" in flags else server.fresh("target")
+            with server.connect() as c:
+                c.execute("ALTER DATABASE target SET array_nulls = off")
+            firn(server, "postgres" if "-C" in flags else db, path, *flags).ok()
+            with server.connect(db) as c:
+                c.execute("SET array_nulls = on")
+                c.execute("INSERT INTO t DEFAULT VALUES")
+                found = c.execute("SELECT a = ARRAY['a', NULL, 'NULL'], count(*) FROM t GROUP BY 1 ORDER BY 1").fetchall()
+                assert found == [(False, 2), (True, 1)] and c.execute("SELECT count(*) FROM t WHERE a = '{NULL}'").fetchone() == (2,), (path, flags, found)
+            with server.connect() as c:
+                c.execute("DROP DATABASE IF EXISTS order_nulls")
 
 
 def settings(world, jobs):
@@ -234,9 +301,12 @@ def cases(world):
         for jobs in (1, 4):
             yield f"order of meanings {version} {jobs}", lambda v=version, j=jobs: meanings(world, v, j, ())
         yield f"order of checks {version}", lambda v=version: not_valid(world, v)
+    for version in (OLD, NEW):
+        yield f"order of late meanings {version}", lambda v=version: late_meanings(world, v)
     yield "order of meanings, no rules", lambda: meanings(world, OLD, 2, ("--disable-rule=all",))
     for jobs in (1, 3):
         yield f"order of settings {jobs}", lambda j=jobs: settings(world, j)
+    yield "order of nulls in arrays", lambda: nulls(world)
     yield "order of grants", lambda: grants(world)
     yield "order, rows looked at", lambda: looked_at(world)
     yield "order, objects compared", lambda: compared(world)

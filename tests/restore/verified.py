@@ -201,7 +201,7 @@ def objects(world, flags, told):
 WRITTEN = """
 CREATE TYPE pair AS (at timestamptz, b bytea, "Odd" text); CREATE DOMAIN moment AS timestamptz; CREATE TYPE moments AS RANGE (subtype = timestamptz);
 CREATE TABLE every (id serial PRIMARY KEY, a timestamptz, b bytea, m money, r tstzrange, mr tstzmultirange, arr timestamptz[], ba bytea[], c pair, ca pair[],
-    d moment, o moments, rc regclass, rp regprocedure, rt regtype[], f float8, t text DEFAULT 'a');
+    d moment, o moments, rc regclass, rp regprocedure, rt regtype[], f float8, t text DEFAULT '2024-01-01 09:00:00+09');
 CREATE FUNCTION of_text(a text, b pair, c timestamptz DEFAULT '2024-01-01 00:00+00') RETURNS text LANGUAGE sql AS $$SELECT "a" || '2024-01-01 09:00:00+09' FROM "every"$$;
 COMMENT ON FUNCTION of_text(text, pair, timestamptz) IS 'said'; COMMENT ON TABLE every IS 'said "so"'; GRANT SELECT ON every TO PUBLIC;
 INSERT INTO every (a, b, m, r, mr, arr, ba, c, ca, d, o, rc, rp, rt, f)
@@ -261,13 +261,97 @@ def written(world, version, name, side):
         change_target("DELETE FROM every WHERE id = 3", "INSERT INTO every SELECT * FROM kept", "DROP TABLE kept")
     verify(0)
     for change, told in (("ALTER TABLE parts ALTER at SET DEFAULT '2024-01-01 09:00+00'", "TABLE public.parts: it has"),
+                         ("ALTER TABLE every ALTER t SET DEFAULT '2024-01-01 00:00:00+00'", "TABLE public.every: it has"),
                          ("CREATE OR REPLACE FUNCTION of_text(a text, b pair, c timestamptz DEFAULT '2024-01-01 00:00+00') RETURNS text LANGUAGE sql AS "
                           "$$SELECT \"a\" || '2024-01-01 09:00:00+09' FROM every$$", "FUNCTION public.of_text")):
         change_target(change)
         verify(3, told)
 
 
+ACCENTED = """
+CREATE TYPE "ß" AS ENUM ('ü', 'x'); CREATE TABLE "té" ("é" text DEFAULT 'ü', k "ß"); INSERT INTO "té" VALUES ('äöü', 'ü'); COMMENT ON TABLE "té" IS 'ñ';
+CREATE VIEW "vé" AS SELECT "é" FROM "té" WHERE "é" <> 'ö';"""
+
+
+def encodings(world):
+    """Archive, source, target and environment are of different encodings: what is the same is equal, and what differs is found."""
+    server = world.server()
+    with server.connect(server.fresh("accents")) as c:
+        c.execute(ACCENTED)
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS accents_latin")
+        c.execute("CREATE DATABASE accents_latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    with server.connect("accents_latin") as c:
+        c.execute(ACCENTED)
+    paths = [server.archive(db, os.path.join(world.folder, f"accents-{db}-{e}"), "c", extra=["-E", e])
+             for db in ("accents", "accents_latin") for e in ("UTF8", "LATIN1")]
+    for env in ({}, {"PGCLIENTENCODING": "LATIN1"}, {"PGCLIENTENCODING": "UTF8"}):
+        for path in paths:
+            for source in ([], ["--verify-source", "accents_latin"], ["--verify-source", "accents"]):
+                server.fresh("target")
+                run = firn(server, "target", path, "--verify=checksums", *source, env=env)
+                assert run.code == 0 and "of the same checksums" in run.out, f"{path} {env} {source}: {run.code}\n{run.out[-3000:]}"
+    # A database with what the archive's encoding has not cannot be told in it: it differs, and does not end the comparison.
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("CREATE TABLE public.\"€\" ()")
+    run = firn(server, "target", paths[1], "--verify")
+    assert run.code == 3 and "differences to the archive" in run.out, run.out[-2000:]
+    with server.connect("target") as c:
+        c.execute("DROP TABLE \"€\"; DROP VIEW \"vé\"; CREATE VIEW \"vé\" AS SELECT \"é\" FROM \"té\" WHERE \"é\" <> 'o'")
+    for db in ("accents", "accents_latin"):
+        path = os.path.join(world.folder, f"accents-backup-{db}")
+        any_firn(server, "backup", "-d", db, path)
+        run = any_firn(server, "backup", "verify", "-d", "target", path, code=3)
+        lines = [line for line in run.stdout.splitlines() if ": it " in line]
+        assert len(lines) == 1 and lines[0].startswith("VIEW public.v"), run.stdout
+
+
+FLOATS = """
+CREATE TABLE floats (i int, d float8, r real, p point[], k circle, t text);
+INSERT INTO floats SELECT i, i / 10.0, i / 10.0, ARRAY[point(i / 10.0, 1e17), NULL], circle(point(0.1, i), 1234567.8), '0.1'
+    FROM generate_series(1, 9) i; INSERT INTO floats VALUES (NULL, 'nan', '-infinity');"""
+
+
+def floats(world):
+    """Floats with other digits than the server writes are what it has read."""
+    server = world.server()
+    with server.connect(server.fresh("floats")) as c:
+        c.execute(FLOATS)
+    path = os.path.join(world.folder, "floats")
+    for extra in ([], ["--extra-float-digits=-11"], ["--extra-float-digits=0"]):
+        server.archive("floats", path, "d", "0", extra=extra)
+        if not extra:
+            # As servers before version 12 have it.
+            (name,) = [n for n in os.listdir(path) if n != "toc.dat"]
+            with open(os.path.join(path, name), encoding="utf-8") as f:
+                rows = f.read().splitlines(True)
+            assert "\t0.1\t0.1\t" in rows[0], rows[0]
+            rows[0] = rows[0].replace("\t0.1\t0.1\t", "\t0.10000000000000001\t0.100000001\t").replace("(0.1,", "(0.10000000000000001,")
+            with open(os.path.join(path, name), "w", encoding="utf-8") as f:
+                f.writelines(rows)
+        server.fresh("target")
+        run = firn(server, "target", path, "--verify=checksums").ok()
+        assert "of the same checksums" in run.out, run.out[-2000:]
+    # What was no float has lost a digit by becoming one.
+    with server.connect(server.fresh("whole")) as c:
+        c.execute("CREATE TABLE whole (n bigint); INSERT INTO whole VALUES (9007199254740993)")
+    for extra in ([], ["-a"]):
+        whole = server.archive("whole", os.path.join(world.folder, "whole"), "c", extra=extra)
+        with server.connect(server.fresh("target")) as c:
+            c.execute("CREATE TABLE whole (n float8)")
+        run = firn(server, "target", whole, "-a", "--verify=checksums")
+        assert run.code == 3 and "TABLE public.whole: its 1 rows differ" in run.out, run.out[-2000:]
+    # The archive has fewer digits than the source.
+    server.archive("floats", path, "d", "0", extra=["--extra-float-digits=-11"])
+    server.fresh("target")
+    run = firn(server, "target", path, "--verify=checksums", "--verify-source", "floats")
+    assert run.code == 3 and "TABLE public.floats: its 10 rows differ" in run.out, run.out[-2000:]
+
+
 def cases(world):
+    yield "verified floats", lambda: floats(world)
+    yield "verified encodings", lambda: encodings(world)
     for version in (OLD, NEW):
         for name in SESSIONS:
             for side in ("source", "target"):

@@ -88,8 +88,11 @@ impl Connection {
         if !connection.is_alive() {
             return Err(Error::new(ErrorKind::Connection, connection.message()));
         }
-        // The database's owner may have set a path on which his functions and operators come before PostgreSQL's.
-        connection.run(b"SELECT pg_catalog.set_config('search_path', '', false)")?;
+        // The database's owner may have set a path on which his functions and operators come before PostgreSQL's. And archives are
+        // written for who reads NULL in arrays as null, whatever the archive or the owner sets.
+        connection.run(
+            b"SELECT pg_catalog.set_config('search_path', '', false), pg_catalog.set_config('array_nulls', 'on', false)",
+        )?;
         let set = match purpose {
             For::OwnQueries => restriction(false),
             For::Statements => format!("SHOW {RESTRICT}"),

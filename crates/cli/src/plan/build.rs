@@ -16,7 +16,7 @@ mod order;
 pub use edges::goes_down;
 pub use groups::STAGE_FROM;
 pub mod merge;
-pub use order::attaches_itself;
+pub use order::{attaches_itself, changes_meanings};
 
 /// Everything that planning looks at.
 pub struct Input<'a> {

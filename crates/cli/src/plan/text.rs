@@ -210,6 +210,46 @@ pub fn inserted_rows(statement: &[u8]) -> Option<u64> {
     (text.is_empty() || text.starts_with(b"ON CONFLICT ")).then_some(rows)
 }
 
+/// An INSERT statement, in parts as they are written.
+pub struct Inserted<'a> {
+    pub table: &'a [u8],
+    /// None if they are not named.
+    pub columns: Vec<&'a [u8]>,
+    /// Of the first row.
+    pub values: Vec<&'a [u8]>,
+}
+
+pub fn inserted(statement: &[u8]) -> Option<Inserted<'_>> {
+    let mut text = statement.trim_ascii_start();
+    take(&mut text, b"INSERT INTO ")?;
+    let table = take_name(&mut text)?;
+    text = text.trim_ascii_start();
+    let mut columns = Vec::new();
+    if let Some(list) = text.strip_prefix(b"(") {
+        let end = find_outside(list, b')')?;
+        columns = split_list(&list[..end]);
+        text = list[end + 1..].trim_ascii_start();
+    }
+    for kind in [&b"OVERRIDING SYSTEM VALUE "[..], b"OVERRIDING USER VALUE "] {
+        text = text.strip_prefix(kind).unwrap_or(text);
+    }
+    take(&mut text, b"VALUES")?;
+    let row = text.trim_ascii_start().strip_prefix(b"(")?;
+    let values = split_list(&row[..find_outside(row, b')')?]);
+    Some(Inserted { table, columns, values })
+}
+
+/// What stands between commas.
+fn split_list(mut list: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    while let Some(at) = find_outside(list, b',') {
+        parts.push(list[..at].trim_ascii());
+        list = &list[at + 1..];
+    }
+    parts.push(list.trim_ascii());
+    parts
+}
+
 pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     let mut text = defn;
     take(&mut text, b"CREATE TABLE ")?;
@@ -332,6 +372,20 @@ pub fn index_attach(defn: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_inserts() {
+        let of = |text: &str| {
+            let found = inserted(text.as_bytes())?;
+            let text = |part: &[u8]| String::from_utf8(part.to_vec()).unwrap();
+            let all = |parts: Vec<&[u8]>| parts.into_iter().map(text).collect::<Vec<_>>().join("|");
+            Some(format!("{} {} {}", text(found.table), all(found.columns), all(found.values)))
+        };
+        assert_eq!(of("INSERT INTO s.t VALUES ('a, b)', 1)").unwrap(), "s.t  'a, b)'|1");
+        let named = "INSERT INTO s.\"T\" (a, \"b,c\") OVERRIDING SYSTEM VALUE VALUES\n\t('it''s', '$1,00'),\n\t(2, 3)";
+        assert_eq!(of(named).unwrap(), "s.\"T\" a|\"b,c\" 'it''s'|'$1,00'");
+        assert_eq!(of("INSERT INTO s.t DEFAULT VALUES"), None);
+    }
 
     #[test]
     fn rows_of_inserts() {

@@ -108,16 +108,24 @@ pub fn create(
     Ok(Made { name, ownerless })
 }
 
-/// Its properties first: a template is none then, and can be dropped.
+/// Its properties first: a template is none then, and can be dropped. Only a superuser may change that; a database that is no template
+/// can be dropped all the same, and another says that it is one.
 fn drop_database(connection: &Connection, archive: &Archive, options: &Options) -> Result<()> {
     let toc = archive.toc();
     for place in (0..toc.len()).rev() {
         let entry = toc.entry(place);
-        if is_of_database(&entry) && !entry.drop_stmt.trim_ascii().is_empty() {
-            connection.run(&match options.if_exists {
-                true => if_exists(&entry),
-                false => entry.drop_stmt.to_vec(),
-            })?;
+        if !is_of_database(&entry) || entry.drop_stmt.trim_ascii().is_empty() {
+            continue;
+        }
+        let dropped = connection.run(&match options.if_exists {
+            true => if_exists(&entry),
+            false => entry.drop_stmt.to_vec(),
+        });
+        match dropped {
+            Err(failure)
+                if entry.desc == b"DATABASE PROPERTIES"
+                    && failure.error.sqlstate.as_deref() == Some("42501") => {}
+            dropped => drop(dropped?),
         }
     }
     Ok(())

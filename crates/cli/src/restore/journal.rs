@@ -125,6 +125,23 @@ pub fn done(connection: &Connection, count: usize) -> Result<Done> {
     Ok(done)
 }
 
+/// In which epochs the steps of a plan with so many were done, and the entries that were done one by one.
+pub fn epochs(
+    connection: &Connection,
+    count: usize,
+) -> Result<(HashMap<u32, i32>, HashMap<u32, i32>)> {
+    let steps = format!("SELECT pg_catalog.unnest(steps), session FROM {SCHEMA}.journal");
+    let entries = format!("SELECT entry, session FROM {SCHEMA}.entries");
+    let read = |sql: &str| -> Result<HashMap<u32, i32>> {
+        let rows = connection.query(sql.as_bytes())?;
+        let one = |row| Some((rows.number(row, 0)?, Session::epoch(rows.number(row, 1)?)));
+        Ok((0..rows.len()).filter_map(one).collect())
+    };
+    let (mut steps, entries) = (read(&steps)?, read(&entries)?);
+    steps.retain(|step, _| (*step as usize) < count);
+    Ok((steps, entries))
+}
+
 /// Event triggers are for what is restored, not for the journal: one that refuses DROP, from the archive perhaps, would keep it
 /// there for ever. Without the right to it, which superusers have, they fire.
 const UNSEEN: &str = "SELECT pg_catalog.set_config('session_replication_role', 'replica', true) \
@@ -253,13 +270,13 @@ pub fn record_entry(session: Session, entry: u32) -> Vec<u8> {
     format!("INSERT INTO {SCHEMA}.entries VALUES ({entry}, {});\n", own(session)).into_bytes()
 }
 
-/// The statement that takes steps back, for the transaction that undoes them.
+/// The statement that takes steps back, for the transaction that undoes them. The others of their row stay of the session that did them.
 pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
     let list: Vec<String> = steps.iter().map(u32::to_string).collect();
     let list = format!("'{{{}}}'::pg_catalog.int4[]", list.join(","));
     let mut sql = format!(
         "UPDATE {SCHEMA}.journal SET steps = ARRAY(SELECT s FROM pg_catalog.unnest(steps) s \
-         WHERE s OPERATOR(pg_catalog.<>) ALL ({list})), session = {} \
+         WHERE s OPERATOR(pg_catalog.<>) ALL ({list})), session = session OPERATOR(pg_catalog.+) (0 OPERATOR(pg_catalog.*) {}) \
          WHERE EXISTS (SELECT FROM pg_catalog.unnest(steps) s WHERE s OPERATOR(pg_catalog.=) ANY ({list}));\n",
         own(session)
     );

@@ -19,6 +19,7 @@
 //! - [`proof`]: comparing the result with the plan, the journal and the archive, by the catalogs: always done.
 //! - [`check`]: comparing the result with the archive or the source, by a dump of it.
 
+mod behind;
 pub mod check;
 mod cut;
 pub mod data;
@@ -470,6 +471,10 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
     let cancels = stop.cancels(&connection);
     let recorded = journal::done(&connection, job.plan.steps.len())?;
     proof::of(job, &connection, &recorded)?;
+    // Since the first connection began the archive may have set something for sessions in the database.
+    if proof::money::may_be(job) {
+        proof::money::compare(job, &job.connect()?)?;
+    }
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself, or the command with --resume.";
@@ -485,8 +490,10 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
             return Err(e.clone());
         }
     }
+    let without = behind::look(job, &connection)?;
     end(job, connection, cancels, &recorded)?;
-    compared.unwrap_or(Ok(()))
+    compared.unwrap_or(Ok(()))?;
+    without.map_or(Ok(()), Err)
 }
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may

@@ -12,7 +12,7 @@ use super::journal::fence::Session;
 use super::journal::{self, Done};
 use super::pieces::Pieces;
 use super::{reload, Job};
-use crate::archive::{read_error, Archive};
+use crate::archive::{read_error, Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::build::describe;
@@ -160,21 +160,42 @@ pub fn lost(job: &Job, connection: &Connection, recorded: &Done) -> Result<Vec<(
 /// The journal was removed, and its server has crashed right then: nothing is left that rows could come again by.
 pub fn all_there(job: &Job, connection: &Connection, recorded: &Done) -> Result<()> {
     let toc = job.archive.toc();
-    let lost = lost(job, connection, recorded)?;
-    let entries = lost.into_iter().map(|(_, place)| toc.entry(place as usize));
-    let mut emptied: Vec<String> =
-        entries.filter(|entry| entry.desc != b"SEQUENCE SET").map(|e| describe(&e)).collect();
-    emptied.sort();
-    emptied.dedup();
-    if emptied.is_empty() {
+    let mut gone = Vec::new();
+    for (_, place) in lost(job, connection, recorded)? {
+        let entry = toc.entry(place as usize);
+        if entry.desc != b"SEQUENCE SET" || is_set_back(connection, &entry)? {
+            gone.push(describe(&entry));
+        }
+    }
+    gone.sort();
+    gone.dedup();
+    if gone.is_empty() {
         return Ok(());
     }
     Err(Error::new(
         ErrorKind::Verify,
-        "the server crashed when all was restored, which emptied tables that are not logged",
+        "the server crashed when all was restored, which emptied tables, or set back sequences, that are not logged",
     )
-    .detail(format!("Lost are: {}.", emptied.join(", ")))
-    .hint("All else is there. Restore these rows: --section=data with -t, -n or -L."))
+    .detail(format!("Lost are: {}.", gone.join(", ")))
+    .hint("All else is there. Restore these: --section=data with -t, -n or -L."))
+}
+
+/// A sequence stands where it begins, and the archive has set it to something else.
+fn is_set_back(connection: &Connection, entry: &Entry) -> Result<bool> {
+    let name = [&quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
+    let sql = [
+        b"SELECT last_value, is_called, last_value OPERATOR(pg_catalog.=) seqstart FROM ",
+        &name[..],
+        b" JOIN pg_catalog.pg_sequence ON seqrelid OPERATOR(pg_catalog.=) ",
+        &quote_literal(&name),
+        b"::pg_catalog.regclass",
+    ];
+    let found = connection.ask(&sql.concat())?;
+    if found.is_empty() || found.flag(0, 1) || !found.flag(0, 2) {
+        return Ok(false);
+    }
+    let start = format!("', {}, false);", found.text(0, 0));
+    Ok(!entry.defn.trim_ascii().ends_with(start.as_bytes()))
 }
 
 /// Schema and name.

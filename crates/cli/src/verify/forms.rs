@@ -1,9 +1,10 @@
 //! Text that depends on settings of the session that wrote it, made comparable.
 //!
-//! `pg_dump` writes rows and definitions under its server's, database's and role's settings but for DateStyle,
-//! IntervalStyle and `extra_float_digits`, and an archive does not say what they were. What has few possible values is
-//! tried on the server; moments, whose text has many, are brought to one form here. Amounts of money are not: under another
-//! `lc_monetary` their text may be that of another amount.
+//! `pg_dump` writes rows and definitions under its server's, database's and role's settings but for DateStyle and
+//! IntervalStyle, and an archive does not say what they were. What has few possible values is tried on the server; moments
+//! and floats, whose text has many, are brought to one form here. (Floats have other digits by `--extra-float-digits`, and
+//! from servers before version 12.) Amounts of money are not: under another `lc_monetary` their text may be that of another
+//! amount.
 
 use crate::archive::Entry;
 use crate::backup::Login;
@@ -12,6 +13,8 @@ use crate::pg::{quote_literal, Connection};
 use crate::plan::text::{take_name, unquoted};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::LowerExp;
+use std::str::FromStr;
 
 /// Settings of a session that text depends on, besides what each of our sessions sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,18 +73,30 @@ impl Settings {
     }
 }
 
+/// What is brought to one form in a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    AsIs,
+    /// Moments are in it.
+    Moments,
+    /// Nothing is in it but float8, or float4.
+    Doubles,
+    Singles,
+}
+
 /// What the text of a table's rows depends on.
 #[derive(Debug, Default)]
 pub struct Forms {
-    /// By column: moments are in it.
-    moments: Vec<bool>,
+    /// By column.
+    columns: Vec<Form>,
     bytes: bool,
     names: bool,
 }
 
 impl Forms {
-    /// Asks for the types of a table's columns; `list` has them as COPY does, `table` is the table's quoted name.
-    pub fn of(connection: &Connection, table: &[u8], list: &[u8]) -> Result<Forms> {
+    /// Asks for the types of a table's columns; `list` has them as COPY does, `table` is the table's quoted name. `defn` is how the
+    /// archive defines it: what is no float there may have lost digits in one.
+    pub fn of(connection: &Connection, table: &[u8], list: &[u8], defn: &[u8]) -> Result<Forms> {
         let multiranges = match connection.server_version() >= 140_000 {
             true => " OR r.rngmultitypid = t.oid",
             false => "",
@@ -101,7 +116,9 @@ impl Forms {
             multiranges.as_bytes(),
             b") d(oid)) SELECT p.attname, pg_catalog.bool_or(t.oid = 1184 OR t.typtype = 'b' AND t.typelem = 0 \
               AND t.typcategory = 'U' AND t.oid >= 16384), pg_catalog.bool_or(t.oid = 17), \
-              pg_catalog.bool_or(t.typtype = 'b' AND t.oid < 16384 AND t.typname LIKE 'reg%') \
+              pg_catalog.bool_or(t.typtype = 'b' AND t.oid < 16384 AND t.typname LIKE 'reg%'), \
+              pg_catalog.bool_and(t.typelem <> 0 OR t.typtype IN ('d', 'c', 'r', 'm') OR t.oid IN (701, 602, 604, 718)), \
+              pg_catalog.bool_and(t.typelem <> 0 OR t.typtype IN ('d', 'c', 'r', 'm') OR t.oid = 700) \
               FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.oid GROUP BY p.attname",
         ]
         .concat();
@@ -115,7 +132,12 @@ impl Forms {
         while let Some(name) = take_name(&mut rest) {
             let row = known.get(&unquoted(name)).copied();
             let is = |column| row.is_some_and(|row| rows.flag(row, column));
-            forms.moments.push(is(1));
+            forms.columns.push(match (is(1), is(4), is(5)) {
+                (true, _, _) => Form::Moments,
+                (_, true, _) if defines_float(defn, name) => Form::Doubles,
+                (_, _, true) if defines_float(defn, name) => Form::Singles,
+                _ => Form::AsIs,
+            });
             forms.bytes |= is(2);
             forms.names |= is(3);
             rest = rest.strip_prefix(b",").unwrap_or(rest).trim_ascii_start();
@@ -125,7 +147,11 @@ impl Forms {
 
     /// The rows' text is the same under all settings.
     pub fn none(&self) -> bool {
-        !self.bytes && !self.names && !self.moments.contains(&true)
+        !self.bytes && !self.names && self.as_is()
+    }
+
+    fn as_is(&self) -> bool {
+        self.columns.iter().all(|form| *form == Form::AsIs)
     }
 
     /// Under which the rows may have been written.
@@ -135,7 +161,7 @@ impl Forms {
 
     /// A row of COPY with its line end, as all sessions would write it.
     pub fn row<'a>(&self, row: &'a [u8]) -> Cow<'a, [u8]> {
-        if !self.moments.contains(&true) {
+        if self.as_is() {
             return Cow::Borrowed(row);
         }
         let mut out = Vec::with_capacity(row.len());
@@ -143,12 +169,51 @@ impl Forms {
             if at > 0 {
                 out.push(b'\t');
             }
-            match self.moments.get(at) {
-                Some(true) => out.extend_from_slice(&moments(value)),
+            match self.columns.get(at) {
+                Some(Form::Moments) => out.extend_from_slice(&moments(value)),
+                Some(Form::Doubles) => floats::<f64>(value, &mut out),
+                Some(Form::Singles) => floats::<f32>(value, &mut out),
                 _ => out.extend_from_slice(value),
             }
         }
         Cow::Owned(out)
+    }
+}
+
+/// Types of floats, as definitions have them.
+const FLOATS: [&[u8]; 9] = [
+    b"double precision",
+    b"real",
+    b"point",
+    b"line",
+    b"lseg",
+    b"box",
+    b"path",
+    b"polygon",
+    b"circle",
+];
+
+/// A table's definition has a column of floats, or of arrays of them, by this name.
+fn defines_float(defn: &[u8], name: &[u8]) -> bool {
+    let line = [b"\n    ", name, b" "].concat();
+    let begin = defn.windows(line.len()).position(|part| part == line);
+    begin.is_some_and(|at| FLOATS.iter().any(|of| defn[at + line.len()..].starts_with(of)))
+}
+
+/// Text with its numbers as numbers of a type are written, each in one way.
+fn floats<F: FromStr + LowerExp>(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    while let Some(first) = rest.first() {
+        let of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E');
+        let length = rest.iter().take_while(of_number).count();
+        // A word, as of infinity, is none.
+        let digits = first.is_ascii_digit() || rest.get(1).is_some_and(u8::is_ascii_digit);
+        let number = std::str::from_utf8(&rest[..length]).ok().filter(|_| digits);
+        match number.and_then(|number| number.parse::<F>().ok()) {
+            Some(number) => out.extend(format!("{number:e}").into_bytes()),
+            None => out.extend_from_slice(&rest[..length.max(1)]),
+        }
+        rest = &rest[length.max(1)..];
     }
 }
 
@@ -245,7 +310,58 @@ pub fn same_definition(a: &Entry, b: &Entry) -> bool {
     let parts = |text: &'_ [u8]| text.windows(BODY.len()).position(|part| part == BODY);
     let (a, a_body) = a.defn.split_at(parts(a.defn).unwrap_or(a.defn.len()));
     let (b, b_body) = b.defn.split_at(parts(b.defn).unwrap_or(b.defn.len()));
-    a_body == b_body && moments(a) == moments(b)
+    a_body == b_body && definition(a) == definition(b)
+}
+
+/// Types whose values are text: what looks like a moment in them is what somebody wrote.
+const TEXTS: [&[u8]; 8] =
+    [b"text", b"character", b"bpchar", b"char", b"name", b"json", b"jsonb", b"xml"];
+
+/// What stands before the only literals of other types whose type is not told: bounds of partitions.
+const BOUNDS: &[u8] = b" FOR VALUES ";
+
+/// A definition in which moments stand as seconds of UTC: in literals, but for those of text.
+fn definition(text: &[u8]) -> Cow<'_, [u8]> {
+    if matches!(moments(text), Cow::Borrowed(_)) {
+        return Cow::Borrowed(text);
+    }
+    let bounds = text.windows(BOUNDS.len()).position(|part| part == BOUNDS);
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(begin) = rest.iter().position(|byte| matches!(byte, b'\'' | b'"')) {
+        let Some(length) = quoted(&rest[begin..]) else { break };
+        let (before, literal) = (&rest[..begin], &rest[begin..begin + length]);
+        let from = text.len() - rest.len() + begin;
+        out.extend_from_slice(before);
+        rest = &rest[begin + length..];
+        let of_other_type = match rest.strip_prefix(b"::") {
+            Some(name) => {
+                let name = name.strip_prefix(b"\"").unwrap_or(name);
+                let word = name.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+                !TEXTS.contains(&&name[..word])
+            }
+            None => bounds.is_some_and(|bounds| from > bounds),
+        };
+        match literal[0] == b'\'' && of_other_type {
+            true => out.extend_from_slice(&moments(literal)),
+            false => out.extend_from_slice(literal),
+        }
+    }
+    out.extend_from_slice(rest);
+    Cow::Owned(out)
+}
+
+/// How long the quoted text at the front is; a quote within is doubled.
+fn quoted(text: &[u8]) -> Option<usize> {
+    let quote = *text.first()?;
+    let mut at = 1;
+    loop {
+        at += text.get(at..)?.iter().position(|byte| *byte == quote)? + 1;
+        match text.get(at) {
+            Some(next) if *next == quote => at += 1,
+            _ => return Some(at),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -283,11 +399,54 @@ mod tests {
 
     #[test]
     fn rows() {
-        let forms = Forms { moments: vec![false, true], ..Forms::default() };
+        let forms = Forms { columns: vec![Form::AsIs, Form::Moments], ..Forms::default() };
         let row = |text: &str| shown(&forms.row(text.as_bytes()));
         let tokyo = "1970-01-01 09:00:00+09";
         assert_eq!(row(&format!("{tokyo}\t{tokyo}\t{tokyo}\n")), format!("{tokyo}\t@0\t{tokyo}\n"));
         assert_eq!(row("a\t\\N\n"), "a\t\\N\n");
+    }
+
+    #[test]
+    fn columns_of_floats() {
+        let defn = b"CREATE TABLE s.t (\n    a double precision,\n    \"B\" real[] NOT NULL,\n    c numeric,\n    d point\n);\n";
+        for (name, is) in
+            [("a", true), ("\"B\"", true), ("B", false), ("c", false), ("d", true), ("x", false)]
+        {
+            assert_eq!(defines_float(defn, name.as_bytes()), is, "{name}");
+        }
+        assert!(!defines_float(b"", b"a"));
+    }
+
+    #[test]
+    fn floats_are_numbers() {
+        let of = |form| {
+            let forms = Forms { columns: vec![form], ..Forms::default() };
+            move |text: &str| shown(&forms.row(text.as_bytes()))
+        };
+        let (double, single) = (of(Form::Doubles), of(Form::Singles));
+        for (a, b) in [
+            ("0.1", "0.10000000000000001"),
+            ("{1e+08,NULL,-2.5}\n", "{100000000,NULL,-2.50}\n"),
+            ("<(0.1,-0),Infinity>", "<(0.10000000000000001,-0),Infinity>"),
+        ] {
+            assert_eq!(double(a), double(b));
+        }
+        assert_eq!(single("0.1\n"), single("0.100000001\n"));
+        for (a, b) in [
+            ("0.1", "0.10000000000000002"),
+            ("0.1", "-0.1"),
+            ("0", "-0"),
+            ("(1,2)", "(1,3)"),
+            ("{1,2}", "{12}"),
+            ("1", "\\N"),
+            ("Infinity", "-Infinity"),
+        ] {
+            assert_ne!(double(a), double(b));
+        }
+        assert_ne!(double("0.1"), double("0.100000001"));
+        for same in ["\\N\n", "NaN\n", "-Infinity\n", "{NULL,NaN}\n"] {
+            assert_eq!(double(same), same);
+        }
     }
 
     #[test]
@@ -296,12 +455,35 @@ mod tests {
             let entry = |defn| Entry { desc: desc.as_bytes(), defn, ..Entry::default() };
             same_definition(&entry(a.as_bytes()), &entry(b.as_bytes()))
         };
-        let (utc, tokyo) = ("('1970-01-01 00:00:00+00')", "('1970-01-01 09:00:00+09')");
-        assert!(same("TABLE", utc, tokyo) && !same("COMMENT", utc, tokyo));
-        assert!(!same("TABLE", utc, "('1970-01-01 00:00:00+09')"));
+        let of = "timestamp with time zone";
+        let utc = |of: &str| format!("DEFAULT '1970-01-01 00:00:00+00'{of},");
+        let tokyo = |of: &str| format!("DEFAULT '1970-01-01 09:00:00+09'{of},");
+        let (a, b) = (utc(&format!("::{of}")), tokyo(&format!("::{of}")));
+        assert!(same("TABLE", &a, &b) && !same("COMMENT", &a, &b));
+        assert!(!same("TABLE", &a, &a.replace("+00", "+09")));
+        for text in ["::text", "::character varying(30)", "::\"char\"", "::jsonb", ""] {
+            assert!(!same("TABLE", &utc(text), &tokyo(text)), "{text}");
+        }
+        // The text before and after is compared as it is.
+        assert!(!same("TABLE", &(utc("::text") + &a), &(tokyo("::text") + &b)));
+        assert!(same(
+            "TABLE",
+            &format!("'it''s'::text {a} \"'\""),
+            &format!("'it''s'::text {b} \"'\"")
+        ));
+        for other in ["tstzrange", "public.pair", "\"Odd\""] {
+            assert!(same("VIEW", &utc(&format!("::{other}")), &tokyo(&format!("::{other}"))));
+        }
+        let bound =
+            |at: &str| format!("ATTACH PARTITION s.p FOR VALUES FROM ('{at}') TO (MAXVALUE);");
+        let [a, b] = ["1970-01-01 00:00:00+00", "1970-01-01 09:00:00+09"].map(bound);
+        assert!(same("TABLE ATTACH", &a, &b));
+        let (utc, tokyo) = (utc("::timestamptz"), tokyo("::timestamptz"));
         let function = |default, body| format!("f(a text {default})\n    AS $${body}$$;");
-        assert!(same("FUNCTION", &function(utc, utc), &function(tokyo, utc)));
-        assert!(!same("FUNCTION", &function(utc, utc), &function(utc, tokyo)));
+        assert!(same("FUNCTION", &function(&utc, &utc), &function(&tokyo, &utc)));
+        assert!(!same("FUNCTION", &function(&utc, &utc), &function(&utc, &tokyo)));
+        // What has no end is what it is.
+        assert!(!same("TABLE", "'1970-01-01 00:00:00+00", "'1970-01-01 09:00:00+09"));
     }
 
     #[test]

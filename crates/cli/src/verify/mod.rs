@@ -128,7 +128,6 @@ fn compare_all(
     let mut outcome = Outcome::default();
     progress.phase("comparing the schema");
     let program = Program::find(terms.pg_dump.as_deref(), newest_server(target, expected)?)?;
-    let (found, encoding) = dump(target, &program, &[], halt)?;
     let source;
     let all = |_: usize| true;
     let (archive, manifest, selected): (_, _, &(dyn Fn(usize) -> bool + Sync)) = match expected {
@@ -137,6 +136,17 @@ fn compare_all(
             source = dump(login, &program, &[], halt)?.0;
             (&source, None, &all)
         }
+    };
+    // What is compared are bytes, which are those of an encoding, whatever the database's and the environment's are.
+    let flag = archive_encoding(archive).map(|encoding| format!("--encoding={encoding}"));
+    let mut flags: Vec<String> = flag.into_iter().collect();
+    let (found, encoding) = match dump(target, &program, &flags, halt) {
+        // That it has characters which are not of that encoding is a difference, not the end.
+        Err(e) if e.kind == ErrorKind::Statement => {
+            flags.clear();
+            dump(target, &program, &flags, halt)?
+        }
+        found => found?,
     };
     let made_by = archive.header().dump_version.split(['.', ' ']).next().unwrap_or("").to_string();
     let mut ignore = terms.ignore;
@@ -160,7 +170,7 @@ fn compare_all(
             }
             differences.is_empty()
         };
-        under_others(target, expected, &program, otherwise, &mut compare, halt)?;
+        under_others(target, expected, &program, (otherwise, &flags), &mut compare, halt)?;
     }
     outcome.objects = objects;
     outcome.differences = differences;
@@ -230,26 +240,27 @@ fn compare_all(
     Ok(outcome)
 }
 
-/// Has schemas that differ compared again, as dumps under other settings write them, until they are the same.
+/// Has schemas that differ compared again, as dumps under other settings write them, until they are the same. `flags` are for all
+/// dumps.
 fn under_others(
     target: &Login,
     expected: &Expected,
     program: &Program,
-    [names, bytes]: [bool; 2],
+    ([names, bytes], flags): ([bool; 2], &[String]),
     same: &mut dyn FnMut(&Toc, &Toc) -> bool,
     halt: &Arc<Halt>,
 ) -> Result<()> {
-    let all_quoted = ["--quote-all-identifiers".to_string()];
+    let all_quoted = [flags, &["--quote-all-identifiers".to_string()]].concat();
     let mut ways: Vec<(Settings, &[String])> = Vec::new();
     match expected {
-        Expected::Database(_) => ways.push((Settings::same(), &[])),
+        Expected::Database(_) => ways.push((Settings::same(), flags)),
         Expected::Archive { .. } => {
             for settings in Settings::tried(bytes, names) {
                 // pg_dump's flag quotes more than the setting does.
                 if settings.quotes_all() {
                     ways.push((settings.clone(), &all_quoted));
                 }
-                ways.push((settings, &[]));
+                ways.push((settings, flags));
             }
         }
     }

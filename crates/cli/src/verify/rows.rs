@@ -281,8 +281,14 @@ pub fn under_others(
     work.progress.phase("comparing rows again that differ, by their values");
     work.progress.total(places.len() as u64, places.len() as u64);
     let again: Vec<Rows> = places.iter().map(|&at| tables[at].clone()).collect();
+    let made = archive.toc().entries().filter(|entry| entry.desc == b"TABLE");
+    let made: HashMap<_, _> =
+        made.map(|table| ([table.namespace, table.tag], table.defn)).collect();
     let same = |connection: &Connection, table: &Rows| -> Result<bool> {
-        let forms = Forms::of(connection, &table.quoted(), &table.columns)?;
+        let name: Vec<&[u8]> = table.name.iter().map(|part| &part[..]).collect();
+        let name: Option<[&[u8]; 2]> = name.try_into().ok();
+        let defn = name.and_then(|name| made.get(&name)).copied().unwrap_or_default();
+        let forms = Forms::of(connection, &table.quoted(), &table.columns, defn)?;
         if forms.none() {
             return Ok(false);
         }

@@ -7,7 +7,7 @@ use super::*;
 /// What changes how later statements are understood, though nothing depends on it in the catalogs: with a cast an explicit
 /// conversion calls its function, without one it goes through text; a default operator class says how ORDER BY sorts.
 /// Extensions may bring any of these, and languages and transforms functions that are called as later ones are made.
-fn changes_meanings(desc: &[u8]) -> bool {
+pub fn changes_meanings(desc: &[u8]) -> bool {
     matches!(
         desc,
         b"CAST"

@@ -45,6 +45,11 @@ impl Session {
         }
     }
 
+    /// The epoch of a session's number.
+    pub fn epoch(number: i32) -> i32 {
+        number / SESSIONS
+    }
+
     pub fn number(self) -> i32 {
         self.0
     }

@@ -1,7 +1,7 @@
 //! The same for what was restored on one connection, in the archive's order: with neither a plan nor a journal, by what this program
 //! remembers.
 
-use super::of;
+use super::{money, of};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, Connection, Rows};
@@ -80,7 +80,11 @@ pub fn compare(restored: &InOrder, connection: &Connection) -> Result<()> {
     };
     let ask = || {
         set(&job, connection, &settings(connection, options, open))?;
-        of(&job, connection, &recorded)
+        of(&job, connection, &recorded)?;
+        match money::may_be(&job) {
+            true => money::compare(&job, connection),
+            false => Ok(()),
+        }
     };
     let compared = match open {
         true => apart(connection, ask),

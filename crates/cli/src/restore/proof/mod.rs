@@ -9,11 +9,13 @@
 //! - [`in_order`]: of what was restored on one connection.
 //! - [`schemas`]: what went into other schemas.
 //! - [`rows`]: as many rows as were copied.
+//! - [`money`]: amounts, whose text sessions read differently.
 //! - [`large_objects`]: as many bytes of large objects as were written.
 
 mod catalogs;
 pub mod in_order;
 mod large_objects;
+pub mod money;
 mod objects;
 mod questions;
 mod rows;
