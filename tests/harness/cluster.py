@@ -136,7 +136,8 @@ class Cluster:
         kw.setdefault("autocommit", True)
         return psycopg.connect(host=self.root, port=self.port, user="postgres", dbname=dbname, **kw)
 
-    def wait_ready(self, seconds=60):
+    def wait_ready(self, seconds=300):
+        """Wait until it takes connections: recovery takes as long as the disk does, so what is told after `seconds` is that it hangs."""
         end = time.time() + seconds
         while True:
             try:
@@ -159,8 +160,8 @@ class Cluster:
                         for name, value in pairs if name.lower() in self.settable)
 
     def wait_recovered(self, seconds=60):
-        """Wait until the server has noticed that one of its processes crashed, and has recovered. It still takes connections
-        for a moment after the crash; those it ends."""
+        """Wait until the server has noticed that one of its processes crashed, for so many seconds, and has recovered. It still
+        takes connections for a moment after the crash; those it ends."""
         end = time.time() + seconds
         while True:
             with open(self.log, errors="replace") as f:
@@ -170,7 +171,7 @@ class Cluster:
             assert time.time() < end, "the server has not noticed the crash"
             time.sleep(0.02)
         self.crashes = crashes
-        self.wait_ready(seconds)
+        self.wait_ready()
 
     def psql(self, sql, dbname="postgres", settings=""):
         if foreign_settings():

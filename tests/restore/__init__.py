@@ -1,6 +1,6 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way."""
-from restore import alone, applications, asowner, beside, catalogs, common, compared, crowded, damage, dumpsuite, errors, existing, faults, flags, hooks, hostile, \
-    inorder, kills, late, likeness, memory, misnamed, money, old, order, parts, probing, redirect, regression, renamed, roundtrip, secrets, shapes, stopping, \
+from restore import alone, applications, asowner, beside, catalogs, common, compared, counted, crowded, damage, dumpsuite, errors, existing, faults, flags, hooks, \
+    hostile, inorder, kills, late, likeness, memory, misnamed, money, old, order, parts, probing, redirect, regression, renamed, roundtrip, secrets, shapes, stopping, \
     tables, unwritten, verified, versions
 
 PARTS = (roundtrip, catalogs, dumpsuite, applications, shapes, flags, likeness, inorder, compared, asowner, secrets, unwritten, verified, money, versions, old, order, probing,
@@ -18,6 +18,7 @@ def run(tally, pattern):
         for server in world.servers.values():
             tally.case(f"restore server log {server.version}", lambda: quiet(server))
     finally:
+        counted.tell()
         world.close()
 
 

@@ -1,8 +1,8 @@
 """Schemas of real applications, from the Debian packages that ship them, with rows: restored by firn and by pg_restore into
 twins, all catalogs and rows compared.
 
-The packages are downloaded when the test runs and kept below FIRN_TOOLS; nothing is installed. Two of the small ones; all
-with FIRN_CATALOGS=all. Where a package brings no rows, or for tables that have none, they are made, as types and keys want.
+The packages are downloaded when the test runs and kept below FIRN_TOOLS; nothing is installed. Two of the small ones, or so
+many of all as FIRN_CATALOGS says (a number, or all). Where a package brings no rows, or for tables that have none, they are made, as types and keys want.
 """
 import glob
 import gzip
@@ -13,7 +13,7 @@ import subprocess
 
 import psycopg
 from restore import twins
-from restore.common import NEW, OLD, Missing, firn, same
+from restore.common import NEW, OLD, Missing, firn, same, some
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Name to packages and files in them, in their order.
@@ -175,7 +175,7 @@ def compare(world, version, name, runs):
         server.fresh("target")
         run = firn(server, "target", paths[form], "--jobs", str(jobs), "--no-analyze", *flags).ok()
         assert "a rewrite failed" not in run.out, f"{what}: {run.out[-3000:]}"
-        twins.compare(expected, twins.catalogs(server, "target"), what)
+        twins.compare(expected, twins.catalogs(server, "target"), what, run)
         same(dump, server.dump("target"), what)
     size = twins.size(expected)
     print(f"     {name} {version}: {tables} tables, {without} of them without rows; {len(runs)} runs; {size[0]} catalogs, {size[1]} columns, {size[2]} rows",
@@ -185,8 +185,8 @@ def compare(world, version, name, runs):
 def cases(world):
     seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
     few = random.Random(seed)
-    whole = os.environ.get("FIRN_CATALOGS") == "all"
-    for name in APPLICATIONS if whole else few.sample(SMALL, 2):
+    asked = os.environ.get("FIRN_CATALOGS")
+    for name in some(2, list(APPLICATIONS) if asked else SMALL, few):
         for version in (OLD, NEW):
-            runs = [("c", 1, ()), ("d", 4, ()), ("c", 8, ()), ("d", 3, (OFF,))] if whole else [("cd"[few.randrange(2)], few.randrange(1, 9), few.choice(((), (OFF,))))]
+            runs = [("c", 1, ()), ("d", 4, ()), ("c", 8, ()), ("d", 3, (OFF,))] if asked else [("cd"[few.randrange(2)], few.randrange(1, 9), few.choice(((), (OFF,))))]
             yield f"application {name} {version}", lambda v=version, n=name, r=runs: compare(world, v, n, r)

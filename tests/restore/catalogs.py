@@ -1,12 +1,12 @@
 """Partitions made by firn's rewrites and by pg_restore: all catalogs are the same, all rows and columns, but for oids.
 
-With one to eight connections, and with each rule off in its turn: some of them, all with FIRN_CATALOGS=all.
+With one to eight connections, and with each rule off in its turn: five of them, or so many as FIRN_CATALOGS says (a number, or all).
 """
 import os
 import random
 
 from restore import twins
-from restore.common import NEW, OLD, firn, same
+from restore.common import NEW, OLD, firn, same, some
 from restore.shapes import space
 
 PARTITIONS = 300
@@ -128,7 +128,7 @@ def compare(world, version, jobs, flags):
     server.fresh("target")
     run = firn(server, "target", path, "--jobs", str(jobs), *flags).ok()
     assert "a rewrite failed" not in run.out, run.out[-3000:]
-    twins.compare(expected, twins.catalogs(server, "target"), f"{flags}, {jobs} jobs")
+    twins.compare(expected, twins.catalogs(server, "target"), f"{flags}, {jobs} jobs", run)
     same(dump, server.dump("target"), f"{flags}, {jobs} jobs")
     with server.connect("target") as c:
         # The descriptor of the parent, with all bounds in order, serves new rows and refuses new overlaps.
@@ -146,7 +146,5 @@ def cases(world):
     seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
     few = random.Random(seed)
     for version in (OLD, NEW):
-        # Each takes seconds; FIRN_CATALOGS=all runs all of them.
-        runs = RUNS if os.environ.get("FIRN_CATALOGS") == "all" else few.sample(RUNS, 5)
-        for jobs, flags in runs:
+        for jobs, flags in some(5, RUNS, few):
             yield f"catalogs {version} {jobs} jobs {' '.join(flags)}", lambda v=version, j=jobs, f=flags: compare(world, v, j, f)

@@ -35,8 +35,8 @@ def pg18():
 class Run:
     """How a program ended."""
 
-    def __init__(self, code, out, seconds, peak):
-        self.code, self.out, self.seconds, self.peak = code, out, seconds, peak
+    def __init__(self, code, out, seconds, peak, args=()):
+        self.code, self.out, self.seconds, self.peak, self.args = code, out, seconds, peak, args
 
     def ok(self):
         assert self.code == 0, f"exit code {self.code}:\n{self.out[-3000:]}"
@@ -56,7 +56,7 @@ class Child:
 
     def __init__(self, args, env=None):
         self.output = tempfile.TemporaryFile()
-        self.begin = time.time()
+        self.args, self.begin = args, time.time()
         self.process = subprocess.Popen(args, env=env, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT)
         self.peak = 0
 
@@ -81,7 +81,7 @@ class Child:
                 self.process.wait()
                 raise AssertionError(f"still running after {seconds} s:\n{self.read()[-3000:]}")
             time.sleep(0.005)
-        return Run(self.process.returncode, self.read(), time.time() - self.begin, self.peak)
+        return Run(self.process.returncode, self.read(), time.time() - self.begin, self.peak, self.args)
 
     def until(self, c, sql):
         """Waits until a query finds something, which it does while the program runs."""
@@ -162,6 +162,14 @@ class Server(Cluster):
 
     def pg_restore(self, db, archive, *args, by=None, check=True):
         return (by or self).program("pg_restore", *self.where(db), *args, archive, check=check)
+
+
+def some(few, all_of_them, draw):
+    """So many of them, drawn: those that FIRN_CATALOGS says, a number or `all`."""
+    asked = os.environ.get("FIRN_CATALOGS")
+    if asked == "all":
+        return all_of_them
+    return draw.sample(all_of_them, min(len(all_of_them), int(asked or few)))
 
 
 def program():

@@ -1,8 +1,8 @@
 """The objects of PostgreSQL's own test of pg_dump (src/bin/pg_dump/t/002_pg_dump.pl), one of each kind and form there is:
 restored by firn and by pg_restore into twins, all catalogs and rows compared; and the runs of that file.
 
-The statements are read from the server's sources when the test runs. Some of the runs, drawn by FIRN_SEED; all with
-FIRN_CATALOGS=all.
+The statements are read from the server's sources when the test runs. Some of the runs, drawn by FIRN_SEED; as many as
+FIRN_CATALOGS says (a number, or all).
 """
 import json
 import os
@@ -14,7 +14,7 @@ import subprocess
 import regress
 from restore import likeness, twins
 from restore.catalogs import RULES
-from restore.common import NEW, OLD, Missing, Server, firn, same_blocks
+from restore.common import NEW, OLD, Missing, Server, firn, same_blocks, some
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILE = "src/bin/pg_dump/t/002_pg_dump.pl"
@@ -182,7 +182,7 @@ class Suite:
             c.execute("SET client_min_messages = error; DROP SCHEMA IF EXISTS firn_restore CASCADE")
         got, found = twins.catalogs(self.server, "target"), self.server.dump("target")
         expected, dump = twins.but_for_put_off(run, expected, dump, got, found)
-        twins.compare(expected, got, what)
+        twins.compare(expected, got, what, run)
         same_blocks(dump, found, what)
         return got
 
@@ -283,22 +283,20 @@ def flagged(world, version, chosen):
     assert not wrong, "\n\n".join(wrong)
 
 
-def drawn(runs, whole, draw):
-    if whole:
-        return sorted(runs)
-    return sorted(draw.sample(sorted(name for name, run in runs.items() if not elsewhere(run)), DRAWN))
+def drawn(runs, draw):
+    whole = os.environ.get("FIRN_CATALOGS") == "all"
+    return sorted(some(DRAWN, sorted(name for name, run in runs.items() if whole or not elsewhere(run)), draw))
 
 
 def cases(world):
     seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
     few = random.Random(seed)
-    whole = os.environ.get("FIRN_CATALOGS") == "all"
     for version in (OLD, NEW):
         for form in ("c", "d"):
-            runs = RUNS if whole else few.sample(RUNS, 2)
+            runs = some(2, RUNS, few)
             yield f"pg_dump's objects {version} {form}", lambda v=version, f=form, r=runs: all_kinds(world, v, f, r)
         flags = FLAGS + (NEWER if version == NEW else [])
         draw = random.Random(f"{seed} {version}")
-        chosen = flags if whole else draw.sample(flags, DRAWN)
-        yield f"pg_dump's runs {version}", lambda v=version, d=draw: dumped(world, v, drawn(suite(world, v).runs, whole, d))
+        chosen = some(DRAWN, flags, draw)
+        yield f"pg_dump's runs {version}", lambda v=version, d=draw: dumped(world, v, drawn(suite(world, v).runs, d))
         yield f"pg_dump's objects and flags {version}", lambda v=version, f=chosen: flagged(world, v, f)

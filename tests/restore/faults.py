@@ -11,6 +11,7 @@ import shutil
 import time
 
 from harness import proxy as px
+from harness.cluster import alive
 from harness.proxy import Proxy
 from restore import brief
 from restore.common import OLD, PANIC, Missing, Server, firn, same_blocks
@@ -359,6 +360,20 @@ def come_back(where):
     where.wait_ready()
 
 
+def checkpointer(where):
+    """The process that each of the server's lives has another one of."""
+    with where.connect() as c:
+        return c.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").fetchone()[0]
+
+
+def noticed(before):
+    """Wait until the server has noticed that a process was killed: until then it takes connections, which it then ends. A process
+    that was ending anyway is no crash."""
+    end = time.time() + 10
+    while alive(before) and time.time() < end:
+        time.sleep(0.01)
+
+
 def one(world, scenario, kind, sync, proxy, disk, number, statement, seed):
     """One restore with one fault. Returns (whether it came, how it went wrong or None)."""
     where, path = server(world, sync), scenario.archive(world)
@@ -368,6 +383,7 @@ def one(world, scenario, kind, sync, proxy, disk, number, statement, seed):
     scenario.prepare(world, where, "small" if small else None)
     case = Case(where, small, dice, statement)
     proxy.arm(px.at(number, KINDS[kind].act(case)))
+    life = checkpointer(where) if kind.startswith("kill ") else None
     args = ["-j", str(scenario.jobs), *scenario.flags]
     runs = []
     fired, checked = False, True
@@ -378,6 +394,8 @@ def one(world, scenario, kind, sync, proxy, disk, number, statement, seed):
             small.free()
         if proxy.trouble:
             return fired, f"the proxy failed: {proxy.trouble}"
+        if fired and life:
+            noticed(life)
         come_back(where)
         # The journal was gone already, and it said so.
         emptied = kind in CRASHES and EMPTIED in runs[0].out and runs[0].code == 3

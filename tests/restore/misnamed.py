@@ -113,7 +113,7 @@ def equal(world, version, what, name, sql):
     renamed()
     server.fresh("target")
     run = firn(server, "target", path, *flag(name, new), "-j", "2", *flags).ok()
-    twins.compare(twins.catalogs(server, "oracle"), twins.catalogs(server, "target"), run.out[-1500:])
+    twins.compare(twins.catalogs(server, "oracle"), twins.catalogs(server, "target"), run.out[-1500:], run)
     if what == "through the root":
         # Which partition has a row is up to the oids of its type's labels.
         with server.connect("target") as c:
@@ -161,7 +161,7 @@ def all_kinds(world, version):
         s.before("target", path, before)
         flags = [part for pair in pairs for part in flag(*pair)]
         run = firn(s.server, "target", path, *flags, "-j", "3", "--no-analyze").ok()
-        twins.compare(twins.catalogs(s.server, "oracle"), twins.catalogs(s.server, "target"), f"{pairs}\n{run.out[-1500:]}")
+        twins.compare(twins.catalogs(s.server, "oracle"), twins.catalogs(s.server, "target"), f"{pairs}\n{run.out[-1500:]}", run)
         same_blocks(s.server.dump("oracle"), s.server.dump("target"), str(pairs))
 
 

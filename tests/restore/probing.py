@@ -42,7 +42,7 @@ def used(world, version):
     assert staged(server, path) == 300
     run = firn(server, "target", path, "--jobs", "2").ok()
     assert OFF not in run.out, run.out[-2000:]
-    twins.compare(expected, twins.catalogs(server, "target"))
+    twins.compare(expected, twins.catalogs(server, "target"), run=run)
 
 
 def off(world, version, before, reason):

@@ -108,7 +108,7 @@ def as_renamed(world, version, old, new, flags):
     expected, dump = oracle(world, version, path, [(old, new)])
     server.fresh("target")
     run = firn(server, "target", path, *flag(old, new), *flags, env=server.env).ok()
-    twins.compare(expected, twins.catalogs(server, "target"), f"{old} as {new}\n{run.out[-1000:]}")
+    twins.compare(expected, twins.catalogs(server, "target"), f"{old} as {new}\n{run.out[-1000:]}", run)
     same_blocks(dump, server.dump("target"), f"{old} as {new}")
 
 

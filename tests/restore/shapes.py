@@ -137,7 +137,7 @@ def shape(world, version, name, sql, jobs=(1, 2, 8), flags=(), args=(), oracle=(
         server.fresh("target")
         run = firn(server, "target", path, "--jobs", str(count), *flags).ok()
         assert setbacks or SETBACK not in run.out, run.out[-3000:]
-        twins.compare(expected, twins.catalogs(server, "target"), f"{name} {version}, {count} jobs {flags}")
+        twins.compare(expected, twins.catalogs(server, "target"), f"{name} {version}, {count} jobs {flags}", run)
         same(dump, server.dump("target"), f"{name} {version}, {count} jobs {flags}")
 
 

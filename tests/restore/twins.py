@@ -6,6 +6,7 @@ nobody here knows is left out. Oids are replaced by what they stand for.
 import re
 from collections import Counter
 
+from restore import counted
 from restore.common import BLOCK
 
 # Storage and bookkeeping: where files are, how full they were when somebody counted, ages of rows.
@@ -103,10 +104,12 @@ def catalogs(server, db):
     """Catalog to (its columns, its rows with how often each is there), all as text."""
     with server.connect(db) as c:
         c.execute("SET search_path = ''; SET extra_float_digits = 3")
-        found = {}
-        for catalog, columns in queries(c).items():
-            where = f"WHERE t.{SHARED[catalog]} = (SELECT oid FROM pg_database WHERE datname = current_database())" \
-                if catalog in SHARED else ""
+        read = queries(c)
+        made = " UNION ALL ".join(f"SELECT count(*) AS n FROM pg_catalog.{catalog} t {of_database(catalog, 'AND')} t.oid >= 16384"
+                                  for catalog, columns in read.items() if any(name == "oid" for name, _ in columns))
+        found = counted.Catalogs(server.version, int(c.execute(f"SELECT sum(n) FROM ({made}) o").fetchone()[0]))
+        for catalog, columns in read.items():
+            where = of_database(catalog)
             values = ", ".join(f"({value})::text" for _, value in columns)
             rows = c.execute(f"SELECT {values} FROM pg_catalog.{catalog} t {where}").fetchall()
             found[catalog] = [name for name, _ in columns], Counter(rows)
@@ -118,8 +121,15 @@ def catalogs(server, db):
         return found
 
 
-def compare(expected, got, what=""):
-    """Fail with the first differences, told by column."""
+def of_database(catalog, more=""):
+    """The condition that chooses this database's rows, with room for another one."""
+    if catalog in SHARED:
+        return f"WHERE t.{SHARED[catalog]} = (SELECT oid FROM pg_database WHERE datname = current_database()) {more}"
+    return "WHERE" if more else ""
+
+
+def compare(expected, got, what="", run=None):
+    """Fail with the first differences, told by column. `run` is the restore that has made the second."""
     wrong = []
     for catalog, (columns, rows) in expected.items():
         missing, more = sorted((rows - got[catalog][1]).elements(), key=str), sorted((got[catalog][1] - rows).elements(), key=str)
@@ -136,6 +146,7 @@ def compare(expected, got, what=""):
                 wrong.append(f"    {shown(columns, row)[:160]}\n        " + "\n        ".join(names)[:900])
         if not missing:
             wrong += [f"    + {shown(columns, row)}" for row in more[:4]]
+    counted.add(got, run, bool(wrong))
     assert not wrong, f"not twins {what}\n" + "\n".join(wrong)[:6000]
 
 
