@@ -12,7 +12,7 @@ use super::super::slot::Slot;
 use super::super::snapshot::Snap;
 use super::super::{error, memory, xact, Kind, Rel};
 use super::conditions::condition_of;
-use super::{backward, columns_of, explain, list_items, table_columns, Shared};
+use super::{backward, columns_of, explain, list_items, substitute, table_columns, Shared};
 use crate::pg::datum::Datum;
 use crate::plan::{Bound, Condition, Counters, FirnScan};
 use pgrx::pg_sys;
@@ -203,7 +203,14 @@ unsafe extern "C-unwind" fn exec(
 ) -> *mut pg_sys::TupleTableSlot {
     let Some(run) = &mut *(*(node as *mut State)).run else { return std::ptr::null_mut() };
     let run: *mut Run = run;
-    let direction = (*(*node).ss.ps.state).es_direction;
+    let state = (*node).ss.ps.state;
+    if !(*state).es_epq_active.is_null() {
+        let slot = substitute::step(node, run, (*state).es_epq_active);
+        if !slot.is_null() {
+            return slot;
+        }
+    }
+    let direction = (*state).es_direction;
     if direction == pg_sys::ScanDirection::BackwardScanDirection || !(*run).both_ways.is_null() {
         return backward::step(node, run, direction);
     }
@@ -364,15 +371,15 @@ unsafe fn next_in_row_store(
     if hidden((*scan).rs_rd, (*scan).rs_snapshot, from) {
         return std::ptr::null_mut();
     }
-    shown(node, run)
+    shown(node, run, from)
 }
 
-/// The row in the slot of the row store as a result: null when it does not pass.
+/// The row in a slot of the table's as a result: null when it does not pass.
 pub(super) unsafe fn shown(
     node: *mut pg_sys::CustomScanState,
     run: *mut Run,
+    from: *mut pg_sys::TupleTableSlot,
 ) -> *mut pg_sys::TupleTableSlot {
-    let from = (*run).heap_slot;
     let deform = (*run).deform;
     if deform > i32::from((*from).tts_nvalid) {
         direct::slot_getsomeattrs_int(from, deform);

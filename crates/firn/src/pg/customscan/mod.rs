@@ -1,6 +1,6 @@
 //! Custom nodes inside PostgreSQL: paths for the planner, plan nodes, the executor's callbacks.
 //! `path` offers the scan, `price` says what reading stripes costs, `conditions` translates quals for it, `exec` runs it, `backward` for cursors that go back, `explain` shows what
-//! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks. What a scan does with stripes is
+//! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks, `substitute` gives the row that they check. What a scan does with stripes is
 //! [`crate::plan::FirnScan`].
 
 mod backward;
@@ -11,6 +11,7 @@ mod explain;
 mod path;
 mod price;
 pub(super) mod recheck;
+mod substitute;
 
 use pgrx::pg_sys;
 

@@ -52,7 +52,7 @@ unsafe extern "C-unwind" fn pathlist(
             only_what_is_needed(rel);
             price::reprice(root, rel, &prices);
         }
-        if applies(root, rel) {
+        if applies(rel) {
             // Of the system columns a row made of columns has its TID and table only.
             if !uses_transaction_columns(rel) {
                 offer(rel, &totals, &prices);
@@ -78,18 +78,15 @@ unsafe fn only_what_is_needed(rel: *mut pg_sys::RelOptInfo) {
 
 const TABLE_OID: i32 = pg_sys::TableOidAttributeNumber;
 
-unsafe fn applies(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo) -> bool {
-    use pg_sys::CmdType as C;
-    if !super::super::guc::enable_scan()
-        || !(*rel).lateral_relids.is_null()
-        || (*rel).pathlist.is_null()
-    {
-        return false;
-    }
-    // Rows of UPDATE, DELETE and FOR UPDATE are re-checked in heap slots: PostgreSQL's own scan
-    // gives those.
-    let parse = (*root).parse;
-    (*root).rowMarks.is_null() && matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
+unsafe fn applies(rel: *mut pg_sys::RelOptInfo) -> bool {
+    // WHERE CURRENT OF asks for the row by its TID.
+    let is_current_of = |info: &*mut pg_sys::RestrictInfo| {
+        (*(*(*info)).clause).type_ == pg_sys::NodeTag::T_CurrentOfExpr
+    };
+    super::super::guc::enable_scan()
+        && (*rel).lateral_relids.is_null()
+        && !(*rel).pathlist.is_null()
+        && !list_items::<pg_sys::RestrictInfo>((*rel).baserestrictinfo).iter().any(is_current_of)
 }
 
 unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
