@@ -80,8 +80,26 @@ pub enum Filter {
     True,
     And(Vec<Filter>),
     Or(Vec<Filter>),
-    Compare { column: usize, op: CompareOp, value: Constant },
-    In { column: usize, values: Arc<Set> },
+    Compare {
+        column: usize,
+        op: CompareOp,
+        value: Constant,
+    },
+    In {
+        column: usize,
+        values: Arc<Set>,
+    },
+    /// Equal to none of them, and not NULL.
+    NotIn {
+        column: usize,
+        values: Arc<Set>,
+    },
+    /// The bytes begin with these; negated: they do not, and are not NULL.
+    StartsWith {
+        column: usize,
+        prefix: Vec<u8>,
+        negated: bool,
+    },
     IsNull(usize),
     IsNotNull(usize),
 }
@@ -102,7 +120,10 @@ impl Filter {
             Filter::And(parts) | Filter::Or(parts) => {
                 parts.iter().for_each(|p| p.collect_columns(found));
             }
-            Filter::Compare { column, .. } | Filter::In { column, .. } => found.push(*column),
+            Filter::Compare { column, .. }
+            | Filter::In { column, .. }
+            | Filter::NotIn { column, .. }
+            | Filter::StartsWith { column, .. } => found.push(*column),
             Filter::IsNull(column) | Filter::IsNotNull(column) => found.push(*column),
         }
     }

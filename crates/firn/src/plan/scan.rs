@@ -1,7 +1,7 @@
 //! One custom scan: the row store's rows, then batches of stripe rows that pass the zone maps and
 //! the filter, with only the wanted columns decoded.
 
-use super::conditions::{filter_of, Bound};
+use super::conditions::{filter_of, Qual};
 use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
@@ -68,7 +68,7 @@ struct Current {
     found: Found,
     deleted: Option<DeleteVector>,
     filter: Filter,
-    /// The filter states all conditions: rows that pass need no further look.
+    /// The filter states all quals that are not checked again anyway: rows that pass need no further look for these.
     exact: bool,
     batch: u32,
     end: u32,
@@ -81,7 +81,7 @@ pub struct Ready {
     /// Numbers of the rows in their stripe.
     pub rows: Vec<u32>,
     pub slot: firn_format::Slot,
-    /// All conditions of the scan hold for these rows.
+    /// All quals of the scan that are not checked again anyway hold for these rows.
     pub exact: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct FirnScan {
     table: Rel,
     layout: Rc<Layout>,
     wanted: Vec<usize>,
-    conditions: Vec<Bound>,
+    quals: Vec<Qual>,
     directory: Option<Directory>,
     list: Vec<Found>,
     /// First claimable part of each stripe, and their total at the end.
@@ -125,7 +125,7 @@ impl FirnScan {
         table: Rel,
         snap: Snap,
         wanted: Vec<usize>,
-        conditions: Vec<Bound>,
+        quals: Vec<Qual>,
         claim: Option<Box<dyn FnMut() -> u32>>,
     ) -> FirnScan {
         if snap.is_serializable() {
@@ -147,7 +147,7 @@ impl FirnScan {
             table,
             layout: layout(table),
             wanted,
-            conditions,
+            quals,
             directory,
             list,
             parts,
@@ -242,15 +242,14 @@ impl FirnScan {
     }
 
     fn entry_may_match(&self, entry: &DirectoryEntry) -> bool {
-        self.conditions.iter().all(|bound| {
-            let column = bound.condition.column;
-            let Some(kind) = self.kind(column) else { return true };
-            let Some(filter) = filter_of(bound, column, kind) else { return true };
-            filter.may_match(&|i| {
-                let column = self.layout.columns.get(i)?.as_ref()?;
-                let zone = entry.zone(i32::from(column.attribute.number))?;
-                Some(zone_of(zone, column.kind))
-            })
+        let place = |column| self.kind(column).map(|kind| (column, kind));
+        let zone = |i: usize| {
+            let column = self.layout.columns.get(i)?.as_ref()?;
+            let zone = entry.zone(i32::from(column.attribute.number))?;
+            Some(zone_of(zone, column.kind))
+        };
+        self.quals.iter().all(|qual| {
+            filter_of(&qual.formula, &place).is_none_or(|told| told.filter.may_match(&zone))
         })
     }
 
@@ -261,14 +260,17 @@ impl FirnScan {
         let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
         // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
         // the executor.
-        let filter_part = |bound: &Bound| {
-            let column = self.layout.columns.get(bound.condition.column)?.as_ref()?;
+        let place = |column: usize| {
+            let column = self.layout.columns.get(column)?.as_ref()?;
             let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
-            let kind = terms(column.kind, meta.columns().get(stored)?.kind);
-            filter_of(bound, stored, kind)
+            Some((stored, terms(column.kind, meta.columns().get(stored)?.kind)))
         };
-        let parts: Vec<Filter> = self.conditions.iter().filter_map(filter_part).collect();
-        let exact = parts.len() == self.conditions.len();
+        let (mut parts, mut exact) = (Vec::new(), true);
+        for qual in &self.quals {
+            let told = filter_of(&qual.formula, &place);
+            exact &= qual.is_checked_again || told.as_ref().is_some_and(|told| told.is_exact);
+            parts.extend(told.map(|told| told.filter));
+        }
         let filter = Filter::And(parts);
         let reader = BatchReader::new(handle);
         self.current = Some(Current { reader, found, deleted, filter, exact, batch, end });

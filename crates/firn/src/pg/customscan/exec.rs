@@ -7,16 +7,16 @@
 
 use super::super::ext::{callback, direct, guarded};
 use super::super::heap::hidden;
-use super::super::scandesc::{alloc, claim, slot_for_state, ParallelDesc};
+use super::super::scandesc::{alloc, claim, slot_for_state};
 use super::super::slot::Slot;
 use super::super::snapshot::Snap;
 use super::super::{error, memory, xact, Kind, Rel};
-use super::conditions::condition_of;
+use super::conditions;
+use super::parallel::{self, Parallel};
 use super::{backward, columns_of, explain, list_items, substitute, table_columns, Shared};
 use crate::pg::datum::Datum;
-use crate::plan::{Bound, Condition, Counters, FirnScan};
+use crate::plan::{Bound, Condition, Counters, FirnScan, Formula, Qual};
 use pgrx::pg_sys;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) static SCAN_METHODS: Shared<pg_sys::CustomScanMethods> =
     Shared(pg_sys::CustomScanMethods {
@@ -31,19 +31,19 @@ static EXEC_METHODS: Shared<pg_sys::CustomExecMethods> = Shared(pg_sys::CustomEx
     ReScanCustomScan: Some(rescan),
     MarkPosCustomScan: None,
     RestrPosCustomScan: None,
-    EstimateDSMCustomScan: Some(estimate_dsm),
-    InitializeDSMCustomScan: Some(initialize_dsm),
-    ReInitializeDSMCustomScan: Some(reinitialize_dsm),
-    InitializeWorkerCustomScan: Some(initialize_worker),
-    ShutdownCustomScan: Some(shutdown),
+    EstimateDSMCustomScan: Some(parallel::estimate_dsm),
+    InitializeDSMCustomScan: Some(parallel::initialize_dsm),
+    ReInitializeDSMCustomScan: Some(parallel::reinitialize_dsm),
+    InitializeWorkerCustomScan: Some(parallel::initialize_worker),
+    ShutdownCustomScan: Some(parallel::shutdown),
     ExplainCustomScan: Some(explain::explain),
 });
 
 /// The executor's node: PostgreSQL's state, then ours.
 #[repr(C)]
-struct State {
+pub(super) struct State {
     css: pg_sys::CustomScanState,
-    run: *mut Option<Run>,
+    pub run: *mut Option<Run>,
 }
 
 /// Values of a column in the batch at hand and the column of a slot they go to.
@@ -52,6 +52,12 @@ struct Feed {
     /// Null when no value is NULL.
     nulls: *const bool,
     to: usize,
+}
+
+/// A qual that stripes evaluate, or a part of it: its conditions, with the numbers of their right-hand sides.
+struct Stated {
+    formula: Formula<(Condition, usize)>,
+    is_all: bool,
 }
 
 /// A scan that is set up.
@@ -68,8 +74,10 @@ pub(super) struct Run {
     /// Highest column (count) used, for deforming.
     deform: i32,
     pub wanted: Vec<usize>,
-    conditions: Vec<(Condition, *mut pg_sys::ExprState)>,
-    /// The quals that no stripe evaluates; null when there is none.
+    stated: Vec<Stated>,
+    /// The right-hand sides of their conditions.
+    values: Vec<*mut pg_sys::ExprState>,
+    /// The quals that no stripe evaluates, or not wholly; null when there is none.
     residual: *mut pg_sys::ExprState,
     /// Where rows of columns alone go without being projected: column of the table, of the result.
     outputs: Option<Vec<(usize, usize)>>,
@@ -84,21 +92,8 @@ pub(super) struct Run {
     row: usize,
     rows: usize,
     stripes_done: bool,
-    parallel: *mut Parallel,
+    pub parallel: *mut Parallel,
     pub total: Counters,
-}
-
-/// Shared memory of a parallel scan: what its processes counted, then the table scan's part.
-#[repr(C)]
-struct Parallel {
-    counters: [AtomicU64; 6],
-    scan: ParallelDesc,
-}
-
-impl Parallel {
-    unsafe fn scan(this: *mut Parallel) -> pg_sys::ParallelTableScanDesc {
-        (&raw mut (*this).scan).cast()
-    }
 }
 
 unsafe extern "C-unwind" fn create_state(scan: *mut pg_sys::CustomScan) -> *mut pg_sys::Node {
@@ -123,19 +118,13 @@ unsafe extern "C-unwind" fn begin(
         let nodes = [(*plan).scan.plan.targetlist.cast(), (*plan).scan.plan.qual.cast()];
         let numbers = columns_of(&nodes, std::ptr::null_mut(), (*plan).scan.scanrelid);
         let wanted = table_columns(&numbers, columns);
-        let private = (*plan).custom_private;
-        let mut conditions = Vec::new();
-        let mut stated = Vec::new();
-        for (i, expr) in list_items::<pg_sys::Expr>((*plan).custom_exprs).into_iter().enumerate() {
-            let number = |k: usize| (*(*private).elements.add(4 * i + k)).int_value;
-            if let Some(condition) = condition_of(number(0), number(1), number(2)) {
-                conditions.push((condition, pg_sys::ExecInitExpr(expr, &mut (*node).ss.ps)));
-                stated.push(number(3) as usize);
-            }
-        }
+        let (stated, whole) = stated((*plan).custom_private);
+        let values = list_items::<pg_sys::Expr>((*plan).custom_exprs);
+        let values =
+            values.into_iter().map(|e| pg_sys::ExecInitExpr(e, &mut (*node).ss.ps)).collect();
         let mut others = std::ptr::null_mut();
         let quals = list_items::<pg_sys::Node>((*plan).scan.plan.qual);
-        for (_, qual) in quals.into_iter().enumerate().filter(|(i, _)| !stated.contains(i)) {
+        for (_, qual) in quals.into_iter().enumerate().filter(|(i, _)| !whole.contains(i)) {
             others = pg_sys::lappend(others, qual.cast());
         }
         // Columns that are not decoded are NULL for ever.
@@ -156,7 +145,8 @@ unsafe extern "C-unwind" fn begin(
             needs_tid: numbers.iter().any(|n| *n < 0)
                 || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
             wanted,
-            conditions,
+            stated,
+            values,
             residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
             outputs: plain_outputs(node, (*plan).scan.scanrelid),
             stripes: None,
@@ -170,6 +160,20 @@ unsafe extern "C-unwind" fn begin(
             total: Default::default(),
         });
     })
+}
+
+/// What the plan says that stripes evaluate, and the numbers of the quals that are evaluated so as a whole.
+unsafe fn stated(private: *mut pg_sys::List) -> (Vec<Stated>, Vec<usize>) {
+    let length = if private.is_null() { 0 } else { (*private).length as usize };
+    let mut numbers = (0..length).map(|i| (*(*private).elements.add(i)).int_value);
+    let (mut stated, mut whole, mut value) = (Vec::new(), Vec::new(), 0);
+    while let (Some(qual), Some(is_all)) = (numbers.next(), numbers.next()) {
+        let Some(formula) = conditions::read(&mut numbers, &mut value) else { break };
+        let is_all = is_all != 0;
+        stated.push(Stated { formula, is_all });
+        whole.extend(is_all.then_some(qual as usize));
+    }
+    (stated, whole)
 }
 
 /// When every result column is a column of the table: which. None too when nothing is projected.
@@ -468,27 +472,36 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
     let econtext = (*node).ss.ps.ps_ExprContext;
     let per_tuple = (*econtext).ecxt_per_tuple_memory;
     let rel = Rel::of((*node).ss.ss_currentRelation);
-    let mut conditions = Vec::new();
     // What a condition compares with is a sub-select or a function perhaps, which costs, or raises, and is not asked for nothing.
-    let needed = !run.conditions.is_empty() && crate::plan::sees_stripes(rel, snap);
-    for (condition, state) in run.conditions.iter().filter(|_| needed) {
-        let mut null = false;
+    let needed = !run.stated.is_empty() && crate::plan::sees_stripes(rel, snap);
+    let values = &run.values;
+    let mut bind = |(condition, value): &(Condition, usize)| {
+        let mut null = true;
         let is_null = &raw mut null;
-        let Some(f) = (**state).evalfunc else { continue };
         // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
         // again and again would fill.
-        memory::within(per_tuple, || {
-            let value = guarded(|| f(*state, econtext, is_null));
-            conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+        let bound = memory::within(per_tuple, || {
+            let state: *mut pg_sys::ExprState = values[*value];
+            let value = match (*state).evalfunc {
+                Some(f) => guarded(|| f(state, econtext, is_null)).value(),
+                None => 0,
+            };
+            Bound::new(*condition, (!null).then_some(value))
         });
         pg_sys::MemoryContextReset(per_tuple);
-    }
+        bound
+    };
+    let quals = run.stated.iter().filter(|_| needed).map(|stated| Qual {
+        formula: stated.formula.map(&mut bind),
+        is_checked_again: !stated.is_all,
+    });
+    let quals = quals.collect();
     let shared = run.parallel;
     let claims: Option<Box<dyn FnMut() -> u32>> = (!shared.is_null()).then(|| {
         let scan = Parallel::scan(shared) as usize;
         Box::new(move || claim(scan)) as _
     });
-    run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), conditions, claims));
+    run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), quals, claims));
 }
 
 /// Back to the state before the first row; counters are kept.
@@ -524,76 +537,5 @@ unsafe extern "C-unwind" fn rescan(node: *mut pg_sys::CustomScanState) {
     callback(|| {
         stop(run(node));
         pg_sys::ExecScanReScan(&mut (*node).ss);
-    })
-}
-
-unsafe extern "C-unwind" fn estimate_dsm(
-    node: *mut pg_sys::CustomScanState,
-    _context: *mut pg_sys::ParallelContext,
-) -> usize {
-    callback(|| {
-        let snapshot = (*(*node).ss.ps.state).es_snapshot;
-        let scan = pg_sys::table_parallelscan_estimate((*node).ss.ss_currentRelation, snapshot);
-        std::mem::size_of::<Parallel>() + scan
-    })
-}
-
-unsafe extern "C-unwind" fn initialize_dsm(
-    node: *mut pg_sys::CustomScanState,
-    _context: *mut pg_sys::ParallelContext,
-    place: *mut core::ffi::c_void,
-) {
-    callback(|| {
-        let snapshot = (*(*node).ss.ps.state).es_snapshot;
-        let rel = (*node).ss.ss_currentRelation;
-        let parallel = place as *mut Parallel;
-        for counter in &(*parallel).counters {
-            counter.store(0, Ordering::Relaxed);
-        }
-        pg_sys::table_parallelscan_initialize(rel, Parallel::scan(parallel), snapshot);
-        run(node).parallel = parallel;
-    })
-}
-
-unsafe extern "C-unwind" fn reinitialize_dsm(
-    node: *mut pg_sys::CustomScanState,
-    _context: *mut pg_sys::ParallelContext,
-    place: *mut core::ffi::c_void,
-) {
-    callback(|| {
-        let rel = (*node).ss.ss_currentRelation;
-        let scan = Parallel::scan(place as *mut Parallel);
-        guarded(|| super::super::tableam_scan::parallel_reinitialize(rel, scan));
-    })
-}
-
-unsafe extern "C-unwind" fn initialize_worker(
-    node: *mut pg_sys::CustomScanState,
-    _toc: *mut pg_sys::shm_toc,
-    place: *mut core::ffi::c_void,
-) {
-    callback(|| run(node).parallel = place.cast())
-}
-
-/// No more rows are needed now, though a cursor without SCROLL may come back for more. What is done at the end of a statement (checks of
-/// keys) comes before the scan's end. The shared memory is about to go: workers leave what they counted, the leader collects it.
-unsafe extern "C-unwind" fn shutdown(node: *mut pg_sys::CustomScanState) {
-    callback(|| {
-        let Some(run) = &mut *(*(node as *mut State)).run else { return };
-        run.stripes.iter_mut().for_each(FirnScan::let_go);
-        let Some(parallel) = run.parallel.as_ref() else { return };
-        if xact::is_parallel_worker() {
-            let mut mine = run.total;
-            if let Some(stripes) = &run.stripes {
-                mine.add(&stripes.counters);
-            }
-            for (shared, n) in parallel.counters.iter().zip(mine.numbers()) {
-                shared.fetch_add(n, Ordering::Relaxed);
-            }
-        } else {
-            let numbers: Vec<u64> =
-                parallel.counters.iter().map(|c| c.swap(0, Ordering::Relaxed)).collect();
-            run.total.add(&Counters::of(&numbers));
-        }
     })
 }

@@ -161,9 +161,9 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
     }
 }
 
-/// Conditions go to `custom_private` as four integers each (column, test, operand, number of the
-/// qual) and their right-hand sides to `custom_exprs`. The quals stay complete: rows of the row store
-/// are checked by them, and EXPLAIN shows them.
+/// What stripes evaluate goes to `custom_private`: of each qual its number, whether all of it is said, and the conditions; their
+/// right-hand sides go to `custom_exprs`. The quals stay complete: rows of the row store are checked by them, and EXPLAIN
+/// shows them.
 unsafe extern "C-unwind" fn plan_path(
     _root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
@@ -182,11 +182,11 @@ unsafe extern "C-unwind" fn plan_path(
         (*scan).flags = (*best).flags;
         (*scan).methods = &exec::SCAN_METHODS.0;
         for (number, clause) in list_items::<pg_sys::Node>(s.plan.qual).into_iter().enumerate() {
-            let Some(known) = conditions::translate(clause, (*rel).relid) else { continue };
-            for part in [known.column, known.test, known.operand, number as i32] {
+            let Some(stated) = conditions::translate(clause, (*rel).relid) else { continue };
+            for part in [number as i32, i32::from(stated.is_all)] {
                 (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, part);
             }
-            (*scan).custom_exprs = pg_sys::lappend((*scan).custom_exprs, known.value.cast());
+            conditions::write(&stated.formula, scan);
         }
         scan as *mut pg_sys::Plan
     })
