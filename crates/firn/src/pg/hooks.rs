@@ -1,6 +1,6 @@
 //! Hooks into PostgreSQL, each calling the one before it.
 
-use super::customscan::recheck;
+use super::customscan::{joins, recheck};
 use super::ext::{callback, direct};
 use super::{memory, wanted};
 use pgrx::pg_sys;
@@ -57,6 +57,7 @@ unsafe extern "C-unwind" fn prepare(
     }
     *(bitmaps as *mut bool) |= no_prefetch(state);
     wanted::note(state);
+    joins::note(state);
     direct::planstate_tree_walker(state, Some(prepare), bitmaps)
 }
 

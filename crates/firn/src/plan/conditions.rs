@@ -159,6 +159,13 @@ impl Bound {
         Bound { condition, values, some_are_null, sets: RefCell::default() }
     }
 
+    /// The column equals one of these values, none of which is NULL; they are not referred to afterwards.
+    pub fn among(column: usize, operand: Operand, values: impl Iterator<Item = Datum>) -> Bound {
+        let condition = Condition { column, test: Test::AnyOf(operand) };
+        let values = Some(values.map(|value| Value::of(operand, value)).collect());
+        Bound { condition, values, some_are_null: false, sets: RefCell::default() }
+    }
+
     fn set(&self, kind: ColumnKind) -> Option<Arc<Set>> {
         let mut sets = self.sets.borrow_mut();
         if let Some((_, set)) = sets.iter().find(|(k, _)| *k == kind) {

@@ -1,7 +1,7 @@
 //! One custom scan: the row store's rows, then batches of stripe rows that pass the zone maps and
 //! the filter, with only the wanted columns decoded.
 
-use super::conditions::{filter_of, Qual};
+use super::conditions::{filter_of, Bound, Formula, Qual};
 use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
@@ -12,7 +12,8 @@ use crate::stripe::{
 };
 use crate::write::PendingRef;
 use firn_format::{
-    Column, ColumnKind, DeleteVector, DirectoryEntry, Filter, Selection, Tid, ZoneMap, VIRTUAL_BASE,
+    Column, ColumnKind, DeleteVector, DirectoryEntry, Filter, Selection, StripeMeta, Tid, ZoneMap,
+    VIRTUAL_BASE,
 };
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -70,8 +71,28 @@ struct Current {
     filter: Filter,
     /// The filter states all quals that are not checked again anyway: rows that pass need no further look for these.
     exact: bool,
+    /// The filters of keys that can be expressed, with their numbers.
+    keys: Vec<(usize, Filter)>,
     batch: u32,
     end: u32,
+}
+
+/// Keys of a join above the scan, known since it has read its other side: what has none of them is not asked for.
+struct Keys {
+    formula: Formula<Bound>,
+    /// Rows that were looked at, and that had one.
+    tested: u64,
+    passed: u64,
+}
+
+/// Rows that tell whether it pays to look each row's key up.
+const TELLING_ROWS: u64 = 8_192;
+
+impl Keys {
+    /// It pays.
+    fn select_rows(&self) -> bool {
+        self.tested < TELLING_ROWS || self.passed < self.tested / 10 * 9
+    }
 }
 
 /// Rows of a batch that passed the filter.
@@ -91,6 +112,7 @@ pub struct FirnScan {
     layout: Rc<Layout>,
     wanted: Vec<usize>,
     quals: Vec<Qual>,
+    keys: Vec<Keys>,
     directory: Option<Directory>,
     list: Vec<Found>,
     /// First claimable part of each stripe, and their total at the end.
@@ -148,6 +170,7 @@ impl FirnScan {
             layout: layout(table),
             wanted,
             quals,
+            keys: Vec::new(),
             directory,
             list,
             parts,
@@ -161,6 +184,22 @@ impl FirnScan {
             pending_deleted: None,
             counters: Counters::default(),
             is_let_go: false,
+        }
+    }
+
+    /// Rows of the stripes that were listed.
+    pub fn stripe_rows(&self) -> u64 {
+        self.list.iter().map(|found| u64::from(found.entry.rows)).sum()
+    }
+
+    /// From here on, rows without one of these keys are not asked for, though they may come.
+    pub fn narrow(&mut self, keys: Bound) {
+        self.keys.push(Keys { formula: Formula::One(keys), tested: 0, passed: 0 });
+        if let Some(mut current) = self.current.take() {
+            if let Some(directory) = &self.directory {
+                current.keys = self.key_filters(current.reader.handle().meta(&directory.toast));
+            }
+            self.current = Some(current);
         }
     }
 
@@ -248,9 +287,25 @@ impl FirnScan {
             let zone = entry.zone(i32::from(column.attribute.number))?;
             Some(zone_of(zone, column.kind))
         };
-        self.quals.iter().all(|qual| {
-            filter_of(&qual.formula, &place).is_none_or(|told| told.filter.may_match(&zone))
+        let quals = self.quals.iter().map(|qual| &qual.formula);
+        quals.chain(self.keys.iter().map(|keys| &keys.formula)).all(|formula| {
+            filter_of(formula, &place).is_none_or(|told| told.filter.may_match(&zone))
         })
+    }
+
+    /// Where a stripe has a column of the table, and in terms of what kind.
+    fn place(&self, meta: &StripeMeta, column: usize) -> Option<(usize, ColumnKind)> {
+        let column = self.layout.columns.get(column)?.as_ref()?;
+        let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
+        Some((stored, terms(column.kind, meta.columns().get(stored)?.kind)))
+    }
+
+    fn key_filters(&self, meta: &StripeMeta) -> Vec<(usize, Filter)> {
+        let filter = |(number, keys): (usize, &Keys)| {
+            let told = filter_of(&keys.formula, &|column| self.place(meta, column))?;
+            Some((number, told.filter))
+        };
+        self.keys.iter().enumerate().filter_map(filter).collect()
     }
 
     fn open(&mut self, found: Found, batch: u32, end: u32, snap: Snap) {
@@ -260,11 +315,7 @@ impl FirnScan {
         let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
         // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
         // the executor.
-        let place = |column: usize| {
-            let column = self.layout.columns.get(column)?.as_ref()?;
-            let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
-            Some((stored, terms(column.kind, meta.columns().get(stored)?.kind)))
-        };
+        let place = |column| self.place(meta, column);
         let (mut parts, mut exact) = (Vec::new(), true);
         for qual in &self.quals {
             let told = filter_of(&qual.formula, &place);
@@ -272,8 +323,9 @@ impl FirnScan {
             parts.extend(told.map(|told| told.filter));
         }
         let filter = Filter::And(parts);
+        let keys = self.key_filters(meta);
         let reader = BatchReader::new(handle);
-        self.current = Some(Current { reader, found, deleted, filter, exact, batch, end });
+        self.current = Some(Current { reader, found, deleted, filter, exact, keys, batch, end });
     }
 
     /// Decode the next batch of the current stripe that has rows to return.
@@ -288,7 +340,8 @@ impl FirnScan {
             let batch = Batch::number(current.batch, current.found.entry.rows);
             current.batch += 1;
             let zone = |i: usize| page_zone(meta, i, &batch);
-            if !filter_columns.is_empty() && !current.filter.may_match(&zone) {
+            let none = !filter_columns.is_empty() && !current.filter.may_match(&zone);
+            if none || !current.keys.iter().all(|(_, filter)| filter.may_match(&zone)) {
                 self.counters.batches_skipped += 1;
                 continue;
             }
@@ -299,13 +352,27 @@ impl FirnScan {
             for stored in &filter_columns {
                 decoded.push((*stored, current.reader.column(&directory.toast, *stored, &batch)));
             }
-            let find = |i: usize| decoded.iter().find(|(s, _)| *s == i).map(|(_, c)| c.as_ref());
             let unsigned =
                 |i: usize| meta.columns().get(i).is_some_and(|c| c.kind == ColumnKind::UInt32);
-            current.filter.evaluate(&find, &unsigned, &mut selection);
+            current.filter.evaluate(&|i| find(&decoded, i), &unsigned, &mut selection);
             if let Some(deleted) = &current.deleted {
                 let base = batch.rows.start;
                 selection.retain(|r| !deleted.contains(base + r));
+            }
+            for (number, filter) in &current.keys {
+                let Some(keys) = self.keys.get_mut(*number) else { continue };
+                if selection.is_empty() || !keys.select_rows() {
+                    continue;
+                }
+                for stored in filter.columns() {
+                    if find(&decoded, stored).is_none() {
+                        let column = current.reader.column(&directory.toast, stored, &batch);
+                        decoded.push((stored, column));
+                    }
+                }
+                keys.tested += selection.len() as u64;
+                filter.evaluate(&|i| find(&decoded, i), &unsigned, &mut selection);
+                keys.passed += selection.len() as u64;
             }
             self.counters.rows_filtered += (rows - selection.len()) as u64;
             if selection.is_empty() {
@@ -385,6 +452,10 @@ impl FirnScan {
             return true;
         }
     }
+}
+
+fn find(decoded: &[(usize, Rc<Column>)], stored: usize) -> Option<&Column> {
+    decoded.iter().find(|(s, _)| *s == stored).map(|(_, column)| column.as_ref())
 }
 
 /// What the page index says of a batch's rows in one column; unknown when several pages cover it.

@@ -1,6 +1,6 @@
 //! Selecting rows of decoded columns.
 
-use super::{exact_float, float_key, CompareOp, Constant, Filter, Selection};
+use super::{exact_float, float_key, CompareOp, Constant, Filter, Selection, Set};
 use crate::column::{Column, Dictionary, Values};
 
 /// What is asked of values: a comparison with the first of some constants, or whether they are among these.
@@ -51,7 +51,7 @@ impl Filter {
                 None => selection.clear(),
             },
             Filter::In { column, values } => match columns(*column) {
-                Some(c) => select(c, Asked::In, values.values(), unsigned(*column), selection),
+                Some(c) => among(c, values, unsigned(*column), selection),
                 None => selection.clear(),
             },
             Filter::NotIn { column, values } => match columns(*column) {
@@ -106,6 +106,32 @@ fn any<'a>(
 fn drop_nulls(column: &Column, selection: &mut Selection) {
     if let Some(nulls) = &column.nulls {
         selection.retain(|r| !nulls.get(r as usize).copied().unwrap_or(true));
+    }
+}
+
+/// Values that are among those of the set. Integers are looked up in it as it is, which may be large.
+fn among(column: &Column, set: &Set, unsigned: bool, selection: &mut Selection) {
+    let Some(integers) = &set.integers else {
+        return select(column, Asked::In, set.values(), unsigned, selection);
+    };
+    let narrow = |x: &i32| if unsigned { i64::from(*x as u32) } else { i64::from(*x) };
+    let has_narrow =
+        |v: &[i32], r: u32| v.get(r as usize).is_some_and(|x| integers.contains(narrow(x)));
+    let has = |v: &[i64], r: u32| v.get(r as usize).is_some_and(|x| integers.contains(*x));
+    drop_nulls(column, selection);
+    match &column.values {
+        Values::I32(v) => selection.retain(|r| has_narrow(v, r)),
+        Values::I64(v) => selection.retain(|r| has(v, r)),
+        Values::Dict { keys, dict } => {
+            let mut passing = Selection::all(dict.len());
+            match dict.as_ref() {
+                Dictionary::I32(v) => passing.retain(|r| has_narrow(v, r)),
+                Dictionary::I64(v) => passing.retain(|r| has(v, r)),
+                _ => return select(column, Asked::In, set.values(), unsigned, selection),
+            }
+            look_up(keys, dict.len(), &passing, selection);
+        }
+        _ => select(column, Asked::In, set.values(), unsigned, selection),
     }
 }
 

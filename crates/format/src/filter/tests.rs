@@ -350,6 +350,21 @@ fn prefixes_prune() {
 }
 
 #[test]
+fn sets_of_integers() {
+    let spread: Vec<i64> = (0..500).map(|i| i * 1_000_000_007).collect();
+    let ends = vec![i64::MIN, -1, 0, i64::MAX];
+    for values in [(-300..300).step_by(3).collect(), spread, ends, vec![7], vec![i64::MIN]] {
+        let set = Set::new(values.iter().rev().map(|v| Constant::I64(*v)).collect());
+        let integers = set.integers.as_ref().unwrap();
+        for v in values.iter().flat_map(|v| [*v, v.wrapping_add(1), v.wrapping_sub(1)]) {
+            assert_eq!(integers.contains(v), values.contains(&v), "{v} among {}", values.len());
+        }
+    }
+    assert!(Set::new(vec![Constant::I64(1), Constant::I128(2)]).integers.is_none());
+    assert!(Set::new(Vec::new()).integers.is_none());
+}
+
+#[test]
 fn missing_columns_are_null() {
     let mut s = Selection::all(3);
     Filter::IsNull(9).evaluate(&|_| None, &|_| false, &mut s);

@@ -263,15 +263,32 @@ unsafe fn cannot_fail(value: *mut pg_sys::Node) -> bool {
     }
 }
 
-/// The B-tree strategy of `column opno value`, or that it is "unequal", when the value can be known
-/// at the start of the scan.
+/// How a column is compared with a value that can be known at the start of the scan.
 unsafe fn comparison(
     var: *mut pg_sys::Var,
     opno: pg_sys::Oid,
     value: *mut pg_sys::Node,
     within: Within,
 ) -> Option<i32> {
-    if opno == pg_sys::InvalidOid || !is_known_at_start(value, within) {
+    is_known_at_start(value, within).then(|| strategy(var, opno)).flatten()
+}
+
+/// A column is compared by this operator, for equality, with a value of type `kind`: how stripes know that.
+pub(super) unsafe fn equality(
+    var: *mut pg_sys::Var,
+    opno: pg_sys::Oid,
+    kind: pg_sys::Oid,
+    collation: pg_sys::Oid,
+) -> Option<Operand> {
+    let operand = operand_code(kind)?;
+    let fits = strategy(var, opno) == Some(EQUAL)
+        && (operand != Operand::Text as i32 || collation_allows(collation, EQUAL));
+    OPERANDS.get(operand as usize).copied().filter(|_| fits)
+}
+
+/// The B-tree strategy of `column opno value`, or that it is "unequal".
+unsafe fn strategy(var: *mut pg_sys::Var, opno: pg_sys::Oid) -> Option<i32> {
+    if opno == pg_sys::InvalidOid {
         return None;
     }
     let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);

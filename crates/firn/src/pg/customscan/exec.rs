@@ -13,7 +13,7 @@ use super::super::snapshot::Snap;
 use super::super::{error, memory, xact, Kind, Rel};
 use super::conditions;
 use super::parallel::{self, Parallel};
-use super::{backward, columns_of, explain, list_items, substitute, table_columns, Shared};
+use super::{backward, columns_of, explain, joins, list_items, substitute, table_columns, Shared};
 use crate::pg::datum::Datum;
 use crate::plan::{Bound, Condition, Counters, FirnScan, Formula, Qual};
 use pgrx::pg_sys;
@@ -79,6 +79,8 @@ pub(super) struct Run {
     values: Vec<*mut pg_sys::ExprState>,
     /// The quals that no stripe evaluates, or not wholly; null when there is none.
     residual: *mut pg_sys::ExprState,
+    /// Joins by hash whose other side this scan is.
+    pub joins: Vec<joins::Join>,
     /// Where rows of columns alone go without being projected: column of the table, of the result.
     outputs: Option<Vec<(usize, usize)>>,
     /// Somebody looks at ctid or tableoid: the query itself, or WHERE CURRENT OF at the scan slot of
@@ -147,6 +149,7 @@ unsafe extern "C-unwind" fn begin(
             wanted,
             stated,
             values,
+            joins: Vec::new(),
             residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
             outputs: plain_outputs(node, (*plan).scan.scanrelid),
             stripes: None,
@@ -193,6 +196,11 @@ unsafe fn plain_outputs(
         plain.then(|| ((*var).varattno as usize - 1, to))
     };
     list.into_iter().enumerate().map(column).collect()
+}
+
+/// The node is one of these.
+pub(super) unsafe fn is_scan(state: *mut pg_sys::PlanState) -> bool {
+    std::ptr::eq((*(state as *mut pg_sys::CustomScanState)).methods, &EXEC_METHODS.0)
 }
 
 pub(super) unsafe fn run<'a>(node: *mut pg_sys::CustomScanState) -> &'a mut Run {
@@ -432,6 +440,7 @@ unsafe fn refill(node: *mut pg_sys::CustomScanState, run: &mut Run) {
         run.feeds.clear();
         (run.row, run.rows) = (0, 0);
         let Some(stripes) = &mut run.stripes else { return };
+        joins::take(&mut run.joins, stripes);
         let Some(ready) = stripes.advance(snap) else {
             run.stripes_done = true;
             return;
@@ -519,6 +528,7 @@ unsafe fn stop(run: &mut Run) {
         run.heap = std::ptr::null_mut();
     }
     backward::stop(run);
+    joins::forget(&mut run.joins);
     run.feeds.clear();
     (run.row, run.rows) = (0, 0);
     (run.heap_done, run.stripes_done) = (false, false);
