@@ -59,3 +59,23 @@ SELECT count(*), sum(p.id) FROM p JOIN dim ON dim.d = p.d; SELECT count(*), sum(
 ALTER TABLE f ADD COLUMN late int DEFAULT 14; INSERT INTO f (id, late) SELECT i, i % 30 FROM generate_series(5001, 5100) i; SELECT settle('f');
 SELECT q('f JOIN dim ON dim.d = f.late'), q('f LEFT JOIN dim ON dim.d = f.late'), q('f WHERE late IN (SELECT d FROM dim WHERE d > 20)');
 ALTER TABLE f ALTER d TYPE bigint; SELECT q('f JOIN dim ON dim.d = f.d'); ALTER TABLE f ALTER v TYPE text; SELECT q('f JOIN dim ON dim.v = f.v');
+-- Joins that only a nested loop can make: the scan starts again with each outer row, and skips what that excludes.
+SET enable_nestloop = on; SET enable_material = off;
+CREATE TABLE e (at int, k int, s text COLLATE "C"); INSERT INTO e SELECT i, i % 10, 's' || lpad(i::text, 5, '0') FROM generate_series(1, 3000) i; SELECT settle('e');
+INSERT INTO e VALUES (50, 99, 's00050'), (5000, 99, 's05000'), (NULL, 99, NULL); DELETE FROM e WHERE at BETWEEN 500 AND 505; UPDATE e SET at = 42 WHERE at = 2000;
+CREATE TABLE span (id int, low int, high int, s text COLLATE "C"); INSERT INTO span VALUES (1, 40, 60, 's0004'), (2, 495, 510, 's0050'), (3, 2999, 9999, 's03'), (4, NULL, 5, NULL), (5, 60, 40, ''), (6, 1, 1, 's0000%'), (7, 1990, 2010, 's02');
+ANALYZE e; ANALYZE span;
+SELECT span.id, count(e.at), sum(e.at), sum(k) FROM span JOIN e ON e.at >= span.low AND e.at < span.high GROUP BY span.id ORDER BY span.id;
+SELECT span.id, count(e.at), sum(e.at), sum(k) FROM span LEFT JOIN e ON e.at BETWEEN span.low AND span.high AND e.k <> 3 GROUP BY span.id ORDER BY span.id;
+SELECT id FROM span WHERE EXISTS (SELECT 1 FROM e WHERE e.at > span.low AND e.at < span.high AND e.k = 9) ORDER BY id;
+SELECT id FROM span WHERE NOT EXISTS (SELECT 1 FROM e WHERE e.at > span.low AND e.at < span.high) ORDER BY id;
+SELECT span.id, count(*), min(e.at), max(e.at) FROM span JOIN e ON e.at < span.low OR e.at > span.high GROUP BY span.id ORDER BY span.id;
+SELECT span.id, count(*), min(e.at), max(e.at) FROM span JOIN e ON e.s ^@ span.s GROUP BY span.id ORDER BY span.id; SELECT span.id, count(*) FROM span JOIN e ON e.s LIKE span.s || '%' GROUP BY span.id ORDER BY span.id;
+SELECT a.id, b.id, count(*) FROM span a JOIN span b ON a.id < b.id JOIN e ON e.at > a.low AND e.at <= b.high GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT a.id, count(*) FROM span a LEFT JOIN span b ON b.id = a.id + 1 LEFT JOIN e ON e.at > coalesce(b.low, a.low) AND e.at < a.high GROUP BY 1 ORDER BY 1;
+SELECT id, (SELECT count(*) FROM span x JOIN e ON e.at >= x.low AND e.at <= x.high WHERE x.id >= span.id) FROM span ORDER BY id;
+BEGIN; UPDATE e SET k = span.id FROM span WHERE e.at >= span.low AND e.at < span.high AND span.id <> 4; SELECT k, count(*) FROM e GROUP BY k ORDER BY k; DELETE FROM e USING span WHERE e.at > span.low AND e.at < span.high; SELECT count(*) FROM e; ROLLBACK;
+SELECT count(*) FROM (SELECT e.at FROM span JOIN e ON e.at >= span.low AND e.at < span.high FOR UPDATE OF e) x;
+CREATE TABLE ep (at int, k int) PARTITION BY RANGE (at); CREATE TABLE ep1 PARTITION OF ep FOR VALUES FROM (MINVALUE) TO (1500); CREATE TABLE ep2 (k int, at int); ALTER TABLE ep ATTACH PARTITION ep2 FOR VALUES FROM (1500) TO (MAXVALUE);
+INSERT INTO ep SELECT i, i % 10 FROM generate_series(1, 3000) i; SELECT settle('ep1'), settle('ep2'); ANALYZE ep;
+SELECT span.id, count(ep.at), sum(ep.at) FROM span LEFT JOIN ep ON ep.at >= span.low AND ep.at < span.high GROUP BY span.id ORDER BY span.id;

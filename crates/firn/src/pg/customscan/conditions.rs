@@ -369,6 +369,14 @@ fn operand_code(oid: pg_sys::Oid) -> Option<i32> {
     Some(operand as i32)
 }
 
+/// The columns (0 = first) that a formula is about.
+pub(super) fn columns(formula: &Formula<Known>) -> Vec<i32> {
+    match formula {
+        Formula::One(known) => vec![known.column],
+        Formula::All(parts) | Formula::Any(parts) => parts.iter().flat_map(columns).collect(),
+    }
+}
+
 const ONE: i32 = 0;
 const ALL: i32 = 1;
 const ANY: i32 = 2;

@@ -4,18 +4,19 @@ use super::super::ext::callback;
 use super::super::scandesc::alloc;
 use super::super::{LockMode, OpenRel};
 use super::price::{self, Prices};
-use super::{columns_of, conditions, exec, list_items, table_columns, Shared};
+use super::{columns_of, conditions, exec, inner, list_items, table_columns, Shared};
 use crate::am::counts::{stripe_totals, StripeTotals};
 use crate::write::pending_of;
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::set_rel_pathlist_hook_type = None;
 
-static PATH_METHODS: Shared<pg_sys::CustomPathMethods> = Shared(pg_sys::CustomPathMethods {
-    CustomName: c"FirnScan".as_ptr(),
-    PlanCustomPath: Some(plan_path),
-    ReparameterizeCustomPathByChild: None,
-});
+pub(super) static PATH_METHODS: Shared<pg_sys::CustomPathMethods> =
+    Shared(pg_sys::CustomPathMethods {
+        CustomName: c"FirnScan".as_ptr(),
+        PlanCustomPath: Some(plan_path),
+        ReparameterizeCustomPathByChild: None,
+    });
 
 pub(super) unsafe fn install() {
     PREVIOUS = pg_sys::set_rel_pathlist_hook;
@@ -56,6 +57,7 @@ unsafe extern "C-unwind" fn pathlist(
             // Of the system columns a row made of columns has its TID and table only.
             if !uses_transaction_columns(rel) {
                 offer(rel, &totals, &prices);
+                inner::offer(root, rel, (*rte).relid, &totals, &prices);
             }
         }
     });
