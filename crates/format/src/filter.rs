@@ -110,6 +110,25 @@ impl Set {
         Set { values, is_sorted, integers }
     }
 
+    /// They are byte strings in order.
+    fn is_of_bytes(&self) -> bool {
+        self.is_sorted && matches!(self.values.first(), Some(Constant::Bytes(_)))
+    }
+
+    #[inline]
+    fn has_integer(&self, value: i64) -> bool {
+        self.integers.as_ref().is_some_and(|integers| integers.contains(value))
+    }
+
+    /// These bytes are among its constants, which are byte strings in order.
+    fn has(&self, bytes: &[u8]) -> bool {
+        let order = |value: &Constant| match value {
+            Constant::Bytes(value) => value.as_slice().cmp(bytes),
+            _ => Ordering::Less,
+        };
+        self.values.binary_search_by(order).is_ok()
+    }
+
     /// Its constants; each of them once if they are of one kind.
     pub fn values(&self) -> &[Constant] {
         &self.values

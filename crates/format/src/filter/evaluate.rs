@@ -1,7 +1,7 @@
 //! Selecting rows of decoded columns.
 
 use super::{exact_float, float_key, CompareOp, Constant, Filter, Selection, Set};
-use crate::column::{Column, Dictionary, Values};
+use crate::column::{ByteColumn, Column, Dictionary, Values};
 
 /// What is asked of values: a comparison with the first of some constants, or whether they are among these.
 #[derive(Clone, Copy)]
@@ -109,24 +109,25 @@ fn drop_nulls(column: &Column, selection: &mut Selection) {
     }
 }
 
-/// Values that are among those of the set. Integers are looked up in it as it is, which may be large.
+/// Values that are among those of the set. It may be large, so integers and bytes are looked up in it as it is.
 fn among(column: &Column, set: &Set, unsigned: bool, selection: &mut Selection) {
-    let Some(integers) = &set.integers else {
-        return select(column, Asked::In, set.values(), unsigned, selection);
-    };
     let narrow = |x: &i32| if unsigned { i64::from(*x as u32) } else { i64::from(*x) };
     let has_narrow =
-        |v: &[i32], r: u32| v.get(r as usize).is_some_and(|x| integers.contains(narrow(x)));
-    let has = |v: &[i64], r: u32| v.get(r as usize).is_some_and(|x| integers.contains(*x));
+        |v: &[i32], r: u32| v.get(r as usize).is_some_and(|x| set.has_integer(narrow(x)));
+    let has = |v: &[i64], r: u32| v.get(r as usize).is_some_and(|x| set.has_integer(*x));
+    let has_bytes = |v: &ByteColumn, r: u32| (r as usize) < v.len() && set.has(v.get(r as usize));
+    let (integers, bytes) = (set.integers.is_some(), set.is_of_bytes());
     drop_nulls(column, selection);
     match &column.values {
-        Values::I32(v) => selection.retain(|r| has_narrow(v, r)),
-        Values::I64(v) => selection.retain(|r| has(v, r)),
+        Values::I32(v) if integers => selection.retain(|r| has_narrow(v, r)),
+        Values::I64(v) if integers => selection.retain(|r| has(v, r)),
+        Values::Bytes(v) if bytes => selection.retain(|r| has_bytes(v, r)),
         Values::Dict { keys, dict } => {
             let mut passing = Selection::all(dict.len());
             match dict.as_ref() {
-                Dictionary::I32(v) => passing.retain(|r| has_narrow(v, r)),
-                Dictionary::I64(v) => passing.retain(|r| has(v, r)),
+                Dictionary::I32(v) if integers => passing.retain(|r| has_narrow(v, r)),
+                Dictionary::I64(v) if integers => passing.retain(|r| has(v, r)),
+                Dictionary::Bytes(v) if bytes => passing.retain(|r| has_bytes(v, r)),
                 _ => return select(column, Asked::In, set.values(), unsigned, selection),
             }
             look_up(keys, dict.len(), &passing, selection);

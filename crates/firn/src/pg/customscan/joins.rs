@@ -16,6 +16,8 @@ use pgrx::pg_sys;
 
 /// Keys that are taken out of a table at most; so many rows of stripes there must be for each.
 const MOST_KEYS: f64 = 65_536.0;
+/// Of those that a filter converts for each batch.
+const MOST_CONVERTED_KEYS: f64 = 1_000.0;
 const ROWS_PER_KEY: f64 = 4.0;
 
 /// A join above a scan.
@@ -171,7 +173,13 @@ pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
         }
         join.looked_at = true;
         let is_whole = (*table).batches == 1 && !(*table).skew_enabled;
-        let most = MOST_KEYS.min(scan.stripe_rows() as f64 / ROWS_PER_KEY);
+        let most = match join.operand {
+            Operand::Float4 | Operand::Float8 | Operand::Numeric | Operand::Bool => {
+                MOST_CONVERTED_KEYS
+            }
+            _ => MOST_KEYS,
+        };
+        let most = most.min(scan.stripe_rows() as f64 / ROWS_PER_KEY);
         if is_whole && (*table).rows <= most {
             let keys = keys((*join.join).hj_HashTupleSlot, &*table, join.number);
             scan.narrow(Bound::among(join.column, join.operand, keys.into_iter()));
