@@ -166,6 +166,13 @@ impl Bound {
         Bound { condition, values, some_are_null: false, sets: RefCell::default() }
     }
 
+    /// What it compares with is kept as integers.
+    pub fn is_of_integers(&self) -> bool {
+        use Operand as O;
+        let Test::AnyOf(operand) = self.condition.test else { return false };
+        !matches!(operand, O::Float4 | O::Float8 | O::Numeric | O::Text | O::Uuid)
+    }
+
     fn set(&self, kind: ColumnKind) -> Option<Arc<Set>> {
         let mut sets = self.sets.borrow_mut();
         if let Some((_, set)) = sets.iter().find(|(k, _)| *k == kind) {

@@ -83,6 +83,8 @@ struct Keys {
     /// Rows that were looked at, and that had one.
     tested: u64,
     passed: u64,
+    /// Of ten rows that are looked at, so many may have one before it does not pay.
+    most_of_ten: u64,
 }
 
 /// Rows that tell whether it pays to look each row's key up.
@@ -91,7 +93,7 @@ const TELLING_ROWS: u64 = 8_192;
 impl Keys {
     /// It pays.
     fn select_rows(&self) -> bool {
-        self.tested < TELLING_ROWS || self.passed < self.tested / 10 * 9
+        self.tested < TELLING_ROWS || self.passed < self.tested / 10 * self.most_of_ten
     }
 }
 
@@ -194,7 +196,9 @@ impl FirnScan {
 
     /// From here on, rows without one of these keys are not asked for, though they may come.
     pub fn narrow(&mut self, keys: Bound) {
-        self.keys.push(Keys { formula: Formula::One(keys), tested: 0, passed: 0 });
+        // What is no integer is searched for among the keys, which is as much work as the join has with a row.
+        let most_of_ten = if keys.is_of_integers() { 9 } else { 4 };
+        self.keys.push(Keys { formula: Formula::One(keys), tested: 0, passed: 0, most_of_ten });
         if let Some(mut current) = self.current.take() {
             if let Some(directory) = &self.directory {
                 current.keys = self.key_filters(current.reader.handle().meta(&directory.toast));

@@ -122,6 +122,22 @@ fn among(column: &Column, set: &Set, unsigned: bool, selection: &mut Selection) 
         Values::I32(v) if integers => selection.retain(|r| has_narrow(v, r)),
         Values::I64(v) if integers => selection.retain(|r| has(v, r)),
         Values::Bytes(v) if bytes => selection.retain(|r| has_bytes(v, r)),
+        // One that has more values than rows are asked for, as it belongs to many batches: row by row.
+        Values::Dict { keys, dict } if dict.len() > selection.len() && (integers || bytes) => {
+            let key = |r: u32| keys.get(r as usize).copied();
+            match dict.as_ref() {
+                Dictionary::I32(v) => {
+                    selection.retain(|r| key(r).is_some_and(|k| integers && has_narrow(v, k)))
+                }
+                Dictionary::I64(v) => {
+                    selection.retain(|r| key(r).is_some_and(|k| integers && has(v, k)))
+                }
+                Dictionary::Bytes(v) => {
+                    selection.retain(|r| key(r).is_some_and(|k| bytes && has_bytes(v, k)))
+                }
+                _ => select(column, Asked::In, set.values(), unsigned, selection),
+            }
+        }
         Values::Dict { keys, dict } => {
             let mut passing = Selection::all(dict.len());
             match dict.as_ref() {
