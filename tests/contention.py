@@ -74,6 +74,9 @@ def work(cluster, seed, going, codes):
     with cluster.connect() as conn:
         conn.execute(f"SET firn.bulk_threshold = {rng.choice([0, 5, 10000])}")
         conn.execute("SET lock_timeout = '5s'")
+        if rng.random() < 0.3:
+            # Who has no index, as far as he knows.
+            conn.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
         while going():
             try:
                 repeatable = rng.random() < 0.2

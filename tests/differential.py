@@ -55,7 +55,9 @@ class Stepper:
         return r.choice([
             f"id = {a}", f"id BETWEEN {a} AND {a + r.randint(0, 40)}", f"k = {r.randint(0, 60)}",
             f"id % {r.randint(5, 60)} = 0", "k IS NULL AND id % 11 = 3", f"d < '2020-02-01' AND id > {a}",
-            f"n > {r.randint(0, 120)} AND id % 9 = 1", f"v = 'x{r.randint(0, 12)}' AND k IS NOT NULL"])
+            f"n > {r.randint(0, 120)} AND id % 9 = 1", f"v = 'x{r.randint(0, 12)}' AND k IS NOT NULL",
+            f"(id < {a} AND k = {r.randint(0, 60)}) OR v = 'x{r.randint(0, 12)}'", "v LIKE 'x1%' AND (n < 3 OR d > '2020-11-01')",
+            f"v NOT LIKE 'x%' AND id NOT IN ({a}, {a + 1}, {a + 7}) AND k < 20", f"n IS NOT DISTINCT FROM {r.randint(0, 120)} OR id = {a}"])
 
     def step(self):
         r = self.rng

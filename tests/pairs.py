@@ -182,6 +182,15 @@ class Pair:
         return r.choice([f"id = {a}", f"id = {a}", f"id = {a}", f"id BETWEEN {a} AND {a + r.randint(1, 6)}",
                          f"id IN ({a}, {self.key()}, {self.key()})", f"id = {a} AND k > 2"])
 
+    def scanned(self):
+        """A statement about one row, which is found without an index."""
+        r, a = self.rng, self.key()
+        where = r.choice([f"id = {a}", f"id = {a} AND (k > 2 OR v LIKE 'v%')", f"id = {a} AND NOT (k = 3 OR v = 'new')"])
+        sql = r.choice([f"UPDATE t SET k = k + 1 WHERE {where} RETURNING id, k, v", f"UPDATE t SET v = v || ':' WHERE {where}", f"DELETE FROM t WHERE {where} RETURNING id, k, v",
+                        f"UPDATE t SET k = t.k + s.k FROM t s WHERE s.id = t.id AND t.{where.replace('(k', '(t.k').replace(' v', ' t.v')} RETURNING t.id, t.k",
+                        f"SELECT id, k, v FROM t WHERE {where} FOR {r.choice(['UPDATE', 'NO KEY UPDATE', 'SHARE', 'KEY SHARE'])}"])
+        return f"SET enable_seqscan = on; SET enable_indexscan = off; {sql}; SET enable_seqscan = off; SET enable_indexscan = on"
+
     def new_ids(self, n):
         low = self.next_id
         self.next_id += n
@@ -189,6 +198,8 @@ class Pair:
 
     def statement(self, s):
         r = self.rng
+        if r.random() < 0.2:
+            return self.scanned()
         x = r.random()
         if x < 0.24:
             change = r.choice(["k = k + 1", "v = v || '.'", "k = k + 1, v = 'u' || k", "id = id", "k = (SELECT max(k) FROM t WHERE id < 5)"])

@@ -249,6 +249,25 @@ class Doing:
                 WHEN NOT MATCHED THEN INSERT VALUES (s.i, s.i % 9, 'm' || s.i, 0)""")
             both(c, f"SELECT id, k, v FROM @ WHERE id BETWEEN {a} AND {a + n}")
 
+    def by_scan(self, c):
+        """Rows found without an index, by conditions that stripes evaluate; of common rows, some are locked by others meanwhile."""
+        with c.transaction():
+            c.execute("SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off")
+            own = f"id >= {self.low} AND id < {self.low + 1000}"
+            for _ in range(self.rng.randint(1, 3)):
+                a, k = self.own(), self.rng.randint(0, 8)
+                both(c, self.rng.choice((
+                    f"UPDATE @ SET k = k + 1, v = v || 's' WHERE id {self.span()} AND (k < {k} OR v LIKE 'n1%') RETURNING id, k, v",
+                    f"UPDATE @ SET n = n + 1 WHERE (id = {self.rng.randint(1, 20)} OR id = {self.rng.randint(1, 20)}) AND n >= 0",
+                    f"DELETE FROM @ WHERE {own} AND (k = {k} AND v NOT LIKE 'v%' OR id = {a}) RETURNING id",
+                    f"SELECT id, k, v FROM @ WHERE {own} AND (k = {k} OR id = {a}) FOR NO KEY UPDATE",
+                    f"SELECT id, v FROM @ WHERE id = {self.rng.randint(1, 20)} AND v IS NOT NULL FOR SHARE",
+                    f"UPDATE @ SET k = s.k FROM @ s WHERE s.id = @.id + 1 AND @.id {self.span()} RETURNING @.id, @.k",
+                    f"MERGE INTO @ USING (SELECT id, k FROM @ WHERE id {self.span()}) s ON @.id = s.id + 400 "
+                    "WHEN MATCHED AND @.k = s.k THEN DELETE WHEN MATCHED THEN UPDATE SET k = s.k "
+                    "WHEN NOT MATCHED THEN INSERT VALUES (s.id + 400, s.k, 'scanned', 0)",
+                    f"SELECT count(*), sum(k) FROM @ WHERE {own} AND (v LIKE 'c%' OR v LIKE 'm%' OR k NOT IN (1, 2, {k}))")))
+
     def keys(self, c):
         """The key itself changes, there and back; other rows may be in the way."""
         with c.transaction():

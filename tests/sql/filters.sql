@@ -103,6 +103,30 @@ SELECT q(c) FROM (VALUES ('id IN (1, 2, 899, 5000)'), ('id = ANY (''{1,NULL,7}''
     ('g IN (''00000000-0000-0000-0000-000000000007'')'), ('b IN (true)'), ('b = false'), ('b <> true'), ('id IN (SELECT 5 UNION SELECT 6)'),
     ('big IN (9223372036854775807, 0)'), ('r IN (0.3, 30)'), ('s <> ''A9'''), ('u <> ''apfel'''), ('d <> ''infinity'''), ('m <> 33.333'), ('m <> 33.33'),
     ('id <> 7 AND s IS NOT NULL'), ('7 <> id'), ('NULL::int <> id')) v(c);
+-- Conditions joined by OR and NOT, prefixes and patterns.
+SELECT q(c) FROM unnest(ARRAY['id = 5 OR id = 7', 'id < 10 OR id > 890 OR s IS NULL AND id < 100', '(id < 50 AND f > 3) OR (id > 850 AND (n < 1 OR m > 290))', 'NOT (id < 850 OR s IS NULL)',
+    'NOT (id BETWEEN 20 AND 880)', 'NOT (f > 3 AND id < 890)', 'id = 5 OR length(s) = 2', 'id = 5 OR (id < 30 AND length(s) = 2)', '(id < 30 AND length(s) = 2) OR (id > 880 AND length(s) = 3)', 'id = 5 OR f = ''NaN''', 'id = 5 OR NULL', 'id = 5 OR b', 'b OR NOT b', 'id < 20 AND (b OR s > ''a'')',
+    'b IS NOT TRUE AND id < 20', 'b IS NOT FALSE AND id < 20', 'b IS NOT UNKNOWN AND id < 20', 'b IS UNKNOWN OR id = 1', 'id NOT IN (5, 6) AND id < 10', 'NOT (id IN (5, 6)) AND id < 10', 'id <> ALL (''{}'') AND id < 3', 'f <> ALL (''{}'')', 'f NOT IN (''NaN'', 0)', 'f NOT IN (''NaN'', 0, NULL)',
+    'f <> ALL (NULL::float8[])', 's NOT IN ('''', ''a11'')', 'small NOT IN (SELECT generate_series(3, 99)::smallint)', 'm NOT IN (1.00, 2.333)', 'big NOT IN (9223372036854775807)', 'u NOT IN (''apfel'')', 'c NOT IN (''ab'')', 'id IN (1, 2) OR id IN (898, 899)', 'id <> ANY (''{1,2}'')', 'id = ALL (''{1,1}'')',
+    'f IS DISTINCT FROM ''NaN''', 'f IS DISTINCT FROM NULL', 'f IS NOT DISTINCT FROM NULL', 's IS DISTINCT FROM ''''', 's IS NOT DISTINCT FROM ''a11''', 'id IS NOT DISTINCT FROM 7', 'NOT (id IS DISTINCT FROM 7)', 'b IS DISTINCT FROM true', 'm IS DISTINCT FROM 33.333', 'm IS NOT DISTINCT FROM ''NaN''', '7 IS DISTINCT FROM id', 'd IS DISTINCT FROM ''infinity''', 'u IS DISTINCT FROM ''apfel''',
+    's LIKE ''a1%''', 's LIKE ''a1%%''', 's LIKE ''a11''', 's LIKE ''''', 's LIKE ''%''', 's LIKE ''a_''', 's LIKE ''a%1''', 's LIKE ''_1''', 's LIKE ''A%'' AND s LIKE ''%9''', 's LIKE ''a\%''', 's LIKE ''a\1%''', 's LIKE ''a\\%''', 's LIKE ''%\''', 's LIKE ''zz\''', 's LIKE ''a1\''', 's LIKE NULL', 's LIKE ''a%1'' ESCAPE ''%''', 's LIKE ''a#%'' ESCAPE ''#''', 's LIKE ''longlong%''',
+    's LIKE repeat(''long'', 20) || ''%''', 's NOT LIKE ''a%''', 's NOT LIKE ''a11''', 's NOT LIKE ''a_''', 's NOT LIKE ''%''', 's NOT LIKE NULL', 'NOT s LIKE ''a%''', 'NOT (s LIKE ''a%'' OR s IS NULL)', 's ILIKE ''a1%''', 's SIMILAR TO ''a1%''', 's ~ ''^a1''', 's ^@ ''a1''', 's ^@ ''''', 's ^@ ''long''', 'NOT s ^@ ''a''', 'NOT (s ^@ ''a'' OR id > 100)', 's ^@ NULL', 'starts_with(s, ''a1'')', 'NOT starts_with(s, ''a1'')',
+    'u LIKE ''Ä%''', 'u LIKE ''a%''', 'u LIKE ''Äpfel''', 'u NOT LIKE ''z%''', 'u ^@ ''Z''', 'v LIKE ''ab%''', 'v LIKE ''ab''', 'v NOT LIKE ''v1%''', 'v ^@ ''v2''', 'c LIKE ''ab%''', 'c LIKE ''x%''', 'c::text LIKE ''ab%''', 'c ^@ ''ab''', 'nm LIKE ''n1%''', 'y LIKE ''\001%''', 's LIKE ''a1%'' OR id = 5', 's LIKE ''a%1'' OR id = 5', 's LIKE u', 's ^@ u OR id = 5', 'lower(s) LIKE ''a1%''', 's || ''x'' LIKE ''a1%''',
+    'd > current_date OR id = 5', 'ts > now() OR id = 5', 'id = 5 OR id = 10 / (id - id + 2)', 'id = 5 OR tz > ''2020-02-01''', 'ts < ''2020-01-02'' OR d > ''2022-05-01''', '(id = 1 OR id = 2) AND (s IS NULL OR f IS NULL)', 'id = (SELECT 7) OR id = (SELECT 8)', 'id > 5 OR 1 / (id - id) > 0']) WITH ORDINALITY u(c, k) ORDER BY k;
+-- Where an arm makes it superfluous, the other is not evaluated, nor does it fail (but by who gives it to parallel workers).
+SET max_parallel_workers_per_gather = 0;
+SELECT count(*) FROM t WHERE id > 0 OR id = (SELECT 1 / count(*) FROM t WHERE id < 0);
+SELECT count(*) FROM t WHERE id > 0 OR small > (SELECT id FROM t);
+RESET max_parallel_workers_per_gather;
+SET plan_cache_mode = force_generic_plan;
+PREPARE o1(int, text) AS SELECT count(*), sum(id) FROM t WHERE id = $1 OR s LIKE $2;
+EXECUTE o1(5, 'a1%'); EXECUTE o1(5, 'a_'); EXECUTE o1(NULL, 'long%'); EXECUTE o1(5, NULL); EXECUTE o1(NULL, NULL); EXECUTE o1(5, 'a1\');
+PREPARE o2(text, int[]) AS SELECT count(*), sum(id) FROM t WHERE s NOT LIKE $1 AND id <> ALL ($2);
+EXECUTE o2('a%', '{1,2,3}'); EXECUTE o2('%', '{}'); EXECUTE o2('zz', '{1,NULL}'); EXECUTE o2('a1', NULL);
+PREPARE o3(float8) AS SELECT count(*), sum(id) FROM t WHERE f IS NOT DISTINCT FROM $1 OR f IS DISTINCT FROM $1 AND id < 9;
+EXECUTE o3('NaN'); EXECUTE o3(NULL); EXECUTE o3(0);
+RESET plan_cache_mode;
+SELECT k, x.* FROM generate_series(0, 950, 190) k, LATERAL (SELECT count(*), min(f), max(s) FROM t WHERE id = k OR s LIKE 'a' || k / 10 || '%' AND NOT id < k) x ORDER BY k;
 -- Classes of somebody's own are not what stripes compare by.
 CREATE SCHEMA own; SET search_path = own, public, pg_catalog;
 CREATE FUNCTION cmp(varchar, varchar) RETURNS int IMMUTABLE LANGUAGE sql AS $$ SELECT bttextcmp(lower($1::text), lower($2::text)) $$;

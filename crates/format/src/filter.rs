@@ -53,6 +53,47 @@ pub struct Set {
     values: Vec<Constant>,
     /// All are of one kind, ascending and distinct.
     is_sorted: bool,
+    /// Where all are [`Constant::I64`].
+    integers: Option<Integers>,
+}
+
+/// Distinct integers, ascending.
+#[derive(Clone, PartialEq, Debug)]
+struct Integers {
+    values: Vec<i64>,
+    /// A bit for each number from the first value on, where they are close together.
+    bits: Vec<u64>,
+}
+
+impl Integers {
+    fn of(values: &[Constant]) -> Option<Integers> {
+        let integer = |v: &Constant| match v {
+            Constant::I64(x) => Some(*x),
+            _ => None,
+        };
+        let values: Vec<i64> = values.iter().map(integer).collect::<Option<_>>()?;
+        let (first, last) = (*values.first()?, *values.last()?);
+        let range = last.abs_diff(first);
+        let mut bits = Vec::new();
+        if range < 64 * values.len() as u64 + 65_536 {
+            bits.resize(range as usize / 64 + 1, 0_u64);
+            for place in values.iter().map(|v| v.abs_diff(first) as usize) {
+                if let Some(word) = bits.get_mut(place / 64) {
+                    *word |= 1 << (place % 64);
+                }
+            }
+        }
+        Some(Integers { values, bits })
+    }
+
+    #[inline]
+    fn contains(&self, value: i64) -> bool {
+        if self.bits.is_empty() {
+            return self.values.binary_search(&value).is_ok();
+        }
+        let place = value.wrapping_sub(self.values.first().copied().unwrap_or(0)) as u64;
+        self.bits.get((place / 64) as usize).is_some_and(|word| word >> (place % 64) & 1 != 0)
+    }
 }
 
 impl Set {
@@ -65,7 +106,27 @@ impl Set {
             values.sort_unstable_by(|a, b| a.order(b).unwrap_or(Ordering::Equal));
             values.dedup_by(|a, b| a.order(b) == Some(Ordering::Equal));
         }
-        Set { values, is_sorted }
+        let integers = if is_sorted { Integers::of(&values) } else { None };
+        Set { values, is_sorted, integers }
+    }
+
+    /// They are byte strings in order.
+    fn is_of_bytes(&self) -> bool {
+        self.is_sorted && matches!(self.values.first(), Some(Constant::Bytes(_)))
+    }
+
+    #[inline]
+    fn has_integer(&self, value: i64) -> bool {
+        self.integers.as_ref().is_some_and(|integers| integers.contains(value))
+    }
+
+    /// These bytes are among its constants, which are byte strings in order.
+    fn has(&self, bytes: &[u8]) -> bool {
+        let order = |value: &Constant| match value {
+            Constant::Bytes(value) => value.as_slice().cmp(bytes),
+            _ => Ordering::Less,
+        };
+        self.values.binary_search_by(order).is_ok()
     }
 
     /// Its constants; each of them once if they are of one kind.
@@ -80,8 +141,26 @@ pub enum Filter {
     True,
     And(Vec<Filter>),
     Or(Vec<Filter>),
-    Compare { column: usize, op: CompareOp, value: Constant },
-    In { column: usize, values: Arc<Set> },
+    Compare {
+        column: usize,
+        op: CompareOp,
+        value: Constant,
+    },
+    In {
+        column: usize,
+        values: Arc<Set>,
+    },
+    /// Equal to none of them, and not NULL.
+    NotIn {
+        column: usize,
+        values: Arc<Set>,
+    },
+    /// The bytes begin with these; negated: they do not, and are not NULL.
+    StartsWith {
+        column: usize,
+        prefix: Vec<u8>,
+        negated: bool,
+    },
     IsNull(usize),
     IsNotNull(usize),
 }
@@ -102,7 +181,10 @@ impl Filter {
             Filter::And(parts) | Filter::Or(parts) => {
                 parts.iter().for_each(|p| p.collect_columns(found));
             }
-            Filter::Compare { column, .. } | Filter::In { column, .. } => found.push(*column),
+            Filter::Compare { column, .. }
+            | Filter::In { column, .. }
+            | Filter::NotIn { column, .. }
+            | Filter::StartsWith { column, .. } => found.push(*column),
             Filter::IsNull(column) | Filter::IsNotNull(column) => found.push(*column),
         }
     }

@@ -34,10 +34,13 @@ impl Gather {
         }
     }
 
-    /// Put these rows together, beginning with what is at hand.
-    pub fn begin(&mut self, meta: &StripeMeta, rows: Range<u32>) {
+    /// Put these rows together, beginning with what is at hand. Nothing new where that has begun.
+    pub fn begin(&mut self, meta: &StripeMeta, rows: &Range<u32>) {
+        if self.rows == *rows {
+            return;
+        }
         self.next = meta.page_of(self.column, rows.start);
-        self.rows = rows;
+        self.rows = rows.clone();
         (self.part, self.whole) = (None, None);
         let last = self.at_hand.as_ref().map(|(number, _)| *number);
         self.in_order = last.is_some_and(|number| number + 1 == self.next || number == self.next);

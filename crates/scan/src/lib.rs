@@ -11,5 +11,5 @@ mod stripe;
 
 pub use batch::{Batch, DecodedBatch, BATCH_ROWS};
 pub use piece::{pages_of, Part, Piece};
-pub use scan::{Counters, Need, Step, StripeScan};
+pub use scan::{Counters, Narrowing, Need, Step, StripeScan};
 pub use stripe::FrozenStripe;

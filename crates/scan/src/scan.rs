@@ -40,10 +40,32 @@ pub enum Step {
     Done,
 }
 
+/// A filter that need not be applied, and is where that pays: rows that do not pass may come all the same.
+#[derive(Clone, Debug)]
+pub struct Narrowing {
+    pub filter: Filter,
+    /// Rows that were looked at, and that passed.
+    pub tested: u64,
+    pub passed: u64,
+    /// Of ten rows that are looked at, so many may pass before it does not pay.
+    pub most_of_ten: u64,
+}
+
+/// Rows that tell whether it pays to look at each.
+const TELLING_ROWS: u64 = 8_192;
+
+impl Narrowing {
+    fn pays(&self) -> bool {
+        self.tested < TELLING_ROWS || self.passed < self.tested / 10 * self.most_of_ten
+    }
+}
+
 enum State {
     Between,
     /// The filter's columns of this batch are being read.
     Filtering(Batch),
+    /// Rows are left: the columns of the narrowing of this number are being read.
+    Narrowing(Batch, Selection, usize),
     /// Rows are left: the other columns are being read.
     Fetching(Batch, Selection),
 }
@@ -52,12 +74,14 @@ enum State {
 pub struct StripeScan {
     stripe: FrozenStripe,
     filter: Filter,
-    /// The filter's columns, then those that are only wanted.
+    narrowings: Vec<Narrowing>,
+    /// The columns that are read: the filter's, then those that are only wanted, then those of narrowings.
     gathers: Vec<Gather>,
-    /// How many of them are the filter's.
-    filters: usize,
-    /// Of each wanted column, which of them it is.
+    /// Which of them are the filter's.
+    filters: Vec<usize>,
+    /// Of each wanted column, which of them it is; and all of these, each once.
     wanted: Vec<usize>,
+    fetched: Vec<usize>,
     left: Range<u32>,
     state: State,
     /// Pieces asked for and not supplied yet, each with whose it is.
@@ -73,26 +97,46 @@ impl StripeScan {
         filter: Filter,
         batches: Range<u32>,
     ) -> StripeScan {
-        let mut all = filter.columns();
-        let filters = all.len();
-        let mut place = |column: &usize| {
-            all.iter().position(|c| c == column).unwrap_or_else(|| {
-                all.push(*column);
-                all.len() - 1
-            })
-        };
-        let wanted = columns.iter().map(&mut place).collect();
-        StripeScan {
+        let mut scan = StripeScan {
             stripe,
             filter,
-            gathers: all.into_iter().map(Gather::new).collect(),
-            filters,
-            wanted,
+            narrowings: Vec::new(),
+            gathers: Vec::new(),
+            filters: Vec::new(),
+            wanted: Vec::new(),
+            fetched: Vec::new(),
             left: batches,
             state: State::Between,
             asked: VecDeque::new(),
             counters: Counters::default(),
-        }
+        };
+        scan.filters = scan.places(&scan.filter.columns());
+        scan.wanted = scan.places(columns);
+        scan.fetched = scan.wanted.clone();
+        scan.fetched.sort_unstable();
+        scan.fetched.dedup();
+        scan
+    }
+
+    /// Which of the columns that are read these are; new ones are added.
+    fn places(&mut self, columns: &[usize]) -> Vec<usize> {
+        let place = |column: &usize| {
+            self.gathers.iter().position(|g| g.column == *column).unwrap_or_else(|| {
+                self.gathers.push(Gather::new(*column));
+                self.gathers.len() - 1
+            })
+        };
+        columns.iter().map(place).collect()
+    }
+
+    /// From the next batch on, narrow by these.
+    pub fn narrow(&mut self, narrowings: Vec<Narrowing>) {
+        self.narrowings = narrowings;
+    }
+
+    /// How the narrowings fare.
+    pub fn narrowings(&self) -> &[Narrowing] {
+        &self.narrowings
     }
 
     /// Go on with other batches; what is decoded is kept, what was under way is dropped.
@@ -120,31 +164,41 @@ impl StripeScan {
                     if batch.rows.is_empty() {
                         continue;
                     }
-                    let zone = |column| self.stripe.zone(column, &batch.rows);
-                    if self.filters > 0 && !self.filter.may_match(&zone) {
+                    if !self.may_match(&batch) {
                         self.counters.batches_skipped += 1;
                         continue;
                     }
                     self.counters.batches_read += 1;
-                    self.begin(0..self.filters, &batch);
                     self.state = State::Filtering(batch);
                 }
                 State::Filtering(batch) => {
-                    if let Some(need) = self.need(0..self.filters)? {
+                    if let Some(need) = self.need(&self.filters.clone(), &batch)? {
                         self.state = State::Filtering(batch);
                         return Ok(Step::Need(need));
                     }
                     let selection = self.select(&batch);
-                    let rows = batch.rows.len();
-                    self.counters.rows_filtered += (rows - selection.len()) as u64;
-                    if selection.is_empty() {
+                    self.counters.rows_filtered += (batch.rows.len() - selection.len()) as u64;
+                    self.state = State::Narrowing(batch, selection, 0);
+                }
+                State::Narrowing(_, selection, _) if selection.is_empty() => (),
+                State::Narrowing(batch, mut selection, number) => {
+                    let Some(narrowing) = self.narrowings.get(number) else {
+                        self.state = State::Fetching(batch, selection);
                         continue;
+                    };
+                    if narrowing.pays() {
+                        let columns = narrowing.filter.columns();
+                        let places = self.places(&columns);
+                        if let Some(need) = self.need(&places, &batch)? {
+                            self.state = State::Narrowing(batch, selection, number);
+                            return Ok(Step::Need(need));
+                        }
+                        self.narrow_by(number, &mut selection);
                     }
-                    self.begin(self.filters..self.gathers.len(), &batch);
-                    self.state = State::Fetching(batch, selection);
+                    self.state = State::Narrowing(batch, selection, number + 1);
                 }
                 State::Fetching(batch, selection) => {
-                    if let Some(need) = self.need(self.filters..self.gathers.len())? {
+                    if let Some(need) = self.need(&self.fetched.clone(), &batch)? {
                         self.state = State::Fetching(batch, selection);
                         return Ok(Step::Need(need));
                     }
@@ -188,20 +242,23 @@ impl StripeScan {
         }
     }
 
-    fn begin(&mut self, which: Range<usize>, batch: &Batch) {
-        let meta = &self.stripe.meta;
-        let gathers = self.gathers.get_mut(which).unwrap_or_default();
-        gathers.iter_mut().for_each(|g| g.begin(meta, batch.rows.clone()));
+    /// The page index leaves it open whether some row of a batch is wanted.
+    fn may_match(&self, batch: &Batch) -> bool {
+        let zone = |column| self.stripe.zone(column, &batch.rows);
+        let narrowings = self.narrowings.iter().map(|n| &n.filter);
+        std::iter::once(&self.filter).chain(narrowings).all(|filter| filter.may_match(&zone))
     }
 
-    /// What these columns wait for; None when they are whole.
-    fn need(&mut self, which: Range<usize>) -> Result<Option<Need>> {
+    /// What these columns of a batch wait for; None when they are whole.
+    fn need(&mut self, which: &[usize], batch: &Batch) -> Result<Option<Need>> {
         let (mut pieces, mut soon) = (Vec::new(), Vec::new());
         self.asked.clear();
-        for (at, gather) in self.gathers.iter().enumerate().take(which.end).skip(which.start) {
+        for at in which {
+            let Some(gather) = self.gathers.get_mut(*at) else { continue };
+            gather.begin(&self.stripe.meta, &batch.rows);
             let before = pieces.len();
             gather.needs(&self.stripe.meta, &mut pieces)?;
-            self.asked.extend(pieces.iter().skip(before).map(|piece| (at, *piece)));
+            self.asked.extend(pieces.iter().skip(before).map(|piece| (*at, *piece)));
             if pieces.len() > before {
                 soon.extend(gather.soon(&self.stripe.meta));
             }
@@ -211,16 +268,31 @@ impl StripeScan {
 
     fn select(&self, batch: &Batch) -> Selection {
         let mut selection = Selection::all(batch.rows.len());
-        let filters = self.gathers.get(..self.filters).unwrap_or_default();
-        let find = |column: usize| {
-            let gather = filters.iter().find(|g| g.column == column)?;
-            gather.whole().map(Arc::as_ref)
-        };
-        let unsigned = |column| self.stripe.is_unsigned(column);
-        self.filter.evaluate(&find, &unsigned, &mut selection);
+        self.evaluate(&self.filter, &mut selection);
         if let Some(deleted) = &self.stripe.deleted {
             selection.retain(|row| !deleted.contains(batch.rows.start + row));
         }
         selection
+    }
+
+    fn narrow_by(&mut self, number: usize, selection: &mut Selection) {
+        let before = selection.len();
+        if let Some(narrowing) = self.narrowings.get(number) {
+            self.evaluate(&narrowing.filter, selection);
+        }
+        if let Some(narrowing) = self.narrowings.get_mut(number) {
+            narrowing.tested += before as u64;
+            narrowing.passed += selection.len() as u64;
+        }
+        self.counters.rows_filtered += (before - selection.len()) as u64;
+    }
+
+    /// Keep the rows that pass, by columns that are whole.
+    fn evaluate(&self, filter: &Filter, selection: &mut Selection) {
+        let find = |column: usize| {
+            let gather = self.gathers.iter().find(|g| g.column == column)?;
+            gather.whole().map(Arc::as_ref)
+        };
+        filter.evaluate(&find, &|column| self.stripe.is_unsigned(column), selection);
     }
 }

@@ -4,7 +4,9 @@ use firn_format::{
     ColumnKind, ColumnSpec, CompareOp, Constant, Decoder, DeleteVector, Filter, Stripe, StripeMeta,
     StripeWriter, Value, WriteOptions,
 };
-use firn_scan::{pages_of, Batch, DecodedBatch, FrozenStripe, Need, Part, Step, StripeScan};
+use firn_scan::{
+    pages_of, Batch, DecodedBatch, FrozenStripe, Narrowing, Need, Part, Step, StripeScan,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -258,6 +260,33 @@ fn only_what_is_wanted_is_asked_for() {
     assert!(matches!(scan.step(), Ok(Step::Batch(_))));
     let Step::Need(need) = scan.step().expect("a step") else { panic!("no need") };
     assert_eq!(need.soon.iter().map(|p| p.part).collect::<Vec<_>>(), [Part::Page(2)]);
+}
+
+#[test]
+fn narrowings_narrow_where_that_pays() {
+    let made = made(30_000, options(2_048));
+    let narrowing = |filter| Narrowing { filter, tested: 0, passed: 0, most_of_ten: 4 };
+    let none = compare(3, CompareOp::Lt, 0);
+    // Its column is read, and tells that no row is left; the other column never is.
+    let mut scan = StripeScan::new(made.frozen(None), &[2], compare(0, CompareOp::Ge, 0), 0..2);
+    scan.narrow(vec![narrowing(Filter::Or(vec![none, Filter::IsNull(1)]))]);
+    let few = rows_of(&made.drive(&mut scan), &[2]);
+    let wanted = (0..4_096).filter(|r| written(*r)[1] == Cell::Null);
+    assert_eq!(few.iter().map(|(r, _)| *r).collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+    assert_eq!(scan.narrowings()[0].tested, 4_096);
+    assert_eq!(scan.narrowings()[0].passed, few.len() as u64);
+    assert_eq!(scan.counters().rows_filtered, 4_096 - few.len() as u64);
+    // The page index drops batches by it.
+    let mut scan = StripeScan::new(made.frozen(None), &[2], Filter::True, 0..2);
+    scan.narrow(vec![narrowing(compare(0, CompareOp::Lt, 3_000))]);
+    assert_eq!(rows_of(&made.drive(&mut scan), &[2]).len(), 1_000);
+    assert_eq!(scan.counters().batches_skipped, 1);
+    // One that nearly all rows pass is given up; all rows come.
+    let mut scan = StripeScan::new(made.frozen(None), &[2], Filter::True, 0..15);
+    scan.narrow(vec![narrowing(compare(1, CompareOp::Ge, 2))]);
+    let rows = rows_of(&made.drive(&mut scan), &[2]).len();
+    let (tested, passed) = (scan.narrowings()[0].tested, scan.narrowings()[0].passed);
+    assert_eq!((tested, rows as u64), (8_192, 30_000 - (tested - passed)));
 }
 
 #[test]

@@ -278,8 +278,8 @@ pub fn text_of(type_oid: u32, value: Datum) -> String {
     }
 }
 
-/// Call `f` with the elements of an array that are not NULL.
-pub fn each_element(array: Datum, mut f: impl FnMut(Datum)) {
+/// Call `f` with the elements of an array that are not NULL; whether others are.
+pub fn each_element(array: Datum, mut f: impl FnMut(Datum)) -> bool {
     memory::scratch(|| {
         // SAFETY: a live array datum; deconstruct_array fills both arrays with `count` elements.
         unsafe {
@@ -300,9 +300,14 @@ pub fn each_element(array: Datum, mut f: impl FnMut(Datum)) {
                 &mut nulls,
                 &mut count,
             );
-            for i in (0..count as usize).filter(|i| !*nulls.add(*i)) {
-                f((*values.add(i)).value());
+            let mut some_are_null = false;
+            for i in 0..count as usize {
+                match *nulls.add(i) {
+                    true => some_are_null = true,
+                    false => f((*values.add(i)).value()),
+                }
             }
+            some_are_null
         }
     })
 }

@@ -301,6 +301,11 @@ pub mod direct {
             context: *mut core::ffi::c_void,
         ) -> bool;
         pub fn ExecReScan(node: *mut pg_sys::PlanState);
+        pub fn EvalPlanQualFetchRowMark(
+            check: *mut pg_sys::EPQState,
+            relation: pg_sys::Index,
+            slot: *mut pg_sys::TupleTableSlot,
+        ) -> bool;
     }
 
     /// Empty a slot, as PostgreSQL's inline function of this name.

@@ -35,6 +35,17 @@ pub enum Test {
     Compare(CompareOp, Operand),
     /// Equal to an element of an array.
     AnyOf(Operand),
+    /// Unequal to all elements of an array.
+    NoneOf(Operand),
+    /// IS DISTINCT FROM.
+    Distinct(Operand),
+    /// IS NOT DISTINCT FROM.
+    Same(Operand),
+    /// LIKE a pattern in which the backslash escapes.
+    Like,
+    NotLike,
+    StartsWith,
+    DoesNotStartWith,
     IsNull,
     IsNotNull,
 }
@@ -45,6 +56,32 @@ pub enum Test {
 pub struct Condition {
     pub column: usize,
     pub test: Test,
+}
+
+/// Conditions joined by AND and OR.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Formula<T> {
+    One(T),
+    All(Vec<Formula<T>>),
+    Any(Vec<Formula<T>>),
+}
+
+impl<T> Formula<T> {
+    /// The same of what `f` makes of each condition.
+    pub fn map<U>(&self, f: &mut dyn FnMut(&T) -> U) -> Formula<U> {
+        match self {
+            Formula::One(condition) => Formula::One(f(condition)),
+            Formula::All(parts) => Formula::All(parts.iter().map(|p| p.map(f)).collect()),
+            Formula::Any(parts) => Formula::Any(parts.iter().map(|p| p.map(f)).collect()),
+        }
+    }
+}
+
+/// A qual of the scan, as far as stripes evaluate it.
+pub struct Qual {
+    pub formula: Formula<Bound>,
+    /// PostgreSQL evaluates it, too: the formula may hold for more rows.
+    pub is_checked_again: bool,
 }
 
 /// A value of a comparison's right-hand side, free of PostgreSQL's memory.
@@ -91,6 +128,8 @@ pub struct Bound {
     pub condition: Condition,
     /// The value, or the elements of the array that are not NULL; None for NULL.
     values: Option<Vec<Value>>,
+    /// Elements of the array are NULL.
+    some_are_null: bool,
     /// The array in terms of the kinds of columns met so far; None when it cannot be expressed in one.
     sets: RefCell<Vec<(ColumnKind, Option<Arc<Set>>)>>,
 }
@@ -101,16 +140,37 @@ const KINDS: usize = 4;
 impl Bound {
     /// `value` is the right-hand side, None for NULL; it is not referred to afterwards.
     pub fn new(condition: Condition, value: Option<Datum>) -> Bound {
+        let mut some_are_null = false;
         let values = value.map(|value| match condition.test {
-            Test::Compare(_, operand) => vec![Value::of(operand, value)],
-            Test::AnyOf(operand) => {
+            Test::Compare(_, operand) | Test::Distinct(operand) | Test::Same(operand) => {
+                vec![Value::of(operand, value)]
+            }
+            Test::Like | Test::NotLike | Test::StartsWith | Test::DoesNotStartWith => {
+                vec![Value::of(Operand::Text, value)]
+            }
+            Test::AnyOf(operand) | Test::NoneOf(operand) => {
                 let mut list = Vec::new();
-                each_element(value, |element| list.push(Value::of(operand, element)));
+                some_are_null =
+                    each_element(value, |element| list.push(Value::of(operand, element)));
                 list
             }
             Test::IsNull | Test::IsNotNull => Vec::new(),
         });
-        Bound { condition, values, sets: RefCell::default() }
+        Bound { condition, values, some_are_null, sets: RefCell::default() }
+    }
+
+    /// The column equals one of these values, none of which is NULL; they are not referred to afterwards.
+    pub fn among(column: usize, operand: Operand, values: impl Iterator<Item = Datum>) -> Bound {
+        let condition = Condition { column, test: Test::AnyOf(operand) };
+        let values = Some(values.map(|value| Value::of(operand, value)).collect());
+        Bound { condition, values, some_are_null: false, sets: RefCell::default() }
+    }
+
+    /// What it compares with is kept as integers.
+    pub fn is_of_integers(&self) -> bool {
+        use Operand as O;
+        let Test::AnyOf(operand) = self.condition.test else { return false };
+        !matches!(operand, O::Float4 | O::Float8 | O::Numeric | O::Text | O::Uuid)
     }
 
     fn set(&self, kind: ColumnKind) -> Option<Arc<Set>> {
@@ -126,24 +186,126 @@ impl Bound {
         sets.push((kind, set.clone()));
         set
     }
+
+    /// The filter of this condition on column `column` of a stripe, stored as `kind`; None when it cannot be
+    /// expressed.
+    fn filter(&self, column: usize, kind: ColumnKind) -> Option<Told> {
+        // A comparison with NULL is true for no row.
+        let never = || Some(Told::exactly(Filter::Or(Vec::new())));
+        let is_null = Filter::IsNull(column);
+        let compare = |op, value: &Value| {
+            constant(value, kind).map(|value| Filter::Compare { column, op, value })
+        };
+        let value = self.values.as_ref().map(|list| list.first());
+        let filter = match (self.condition.test, value) {
+            (Test::IsNull, _) => is_null,
+            (Test::IsNotNull, _) => Filter::IsNotNull(column),
+            (Test::Distinct(_), None) => Filter::IsNotNull(column),
+            (Test::Same(_), None) => is_null,
+            (_, None) => return never(),
+            (Test::AnyOf(_), _) => Filter::In { column, values: self.set(kind)? },
+            // Whatever is in the column.
+            (Test::NoneOf(_), Some(None)) if !self.some_are_null => Filter::True,
+            (Test::NoneOf(_), _) if self.some_are_null => return never(),
+            (Test::NoneOf(_), _) => Filter::NotIn { column, values: self.set(kind)? },
+            (_, Some(None)) => return None,
+            (Test::Compare(op, _), Some(Some(value))) => compare(op, value)?,
+            (Test::Same(_), Some(Some(value))) => compare(CompareOp::Eq, value)?,
+            (Test::Distinct(_), Some(Some(value))) => {
+                Filter::Or(vec![compare(CompareOp::Ne, value)?, is_null])
+            }
+            (test, Some(Some(value))) => return like(test, value, column, kind),
+        };
+        Some(Told::exactly(filter))
+    }
 }
 
-/// The filter of one condition on column `column` of a stripe, stored as `kind`; None when it cannot be
-/// expressed. The filter passes exactly the rows for which the condition is true.
-pub fn filter_of(bound: &Bound, column: usize, kind: ColumnKind) -> Option<Filter> {
-    // A comparison with NULL is true for no row.
-    let never = || Some(Filter::Or(Vec::new()));
-    match bound.condition.test {
-        Test::IsNull => Some(Filter::IsNull(column)),
-        Test::IsNotNull => Some(Filter::IsNotNull(column)),
-        Test::Compare(op, _) => {
-            let Some(value) = bound.values.as_ref().and_then(|list| list.first()) else {
-                return never();
-            };
-            Some(Filter::Compare { column, op, value: constant(value, kind)? })
+/// The condition of a pattern or prefix.
+fn like(test: Test, value: &Value, column: usize, kind: ColumnKind) -> Option<Told> {
+    let (Value::Text(bytes), ColumnKind::Text) = (value, kind) else { return None };
+    let negated = matches!(test, Test::NotLike | Test::DoesNotStartWith);
+    let prefix = |prefix| Filter::StartsWith { column, prefix, negated };
+    if matches!(test, Test::StartsWith | Test::DoesNotStartWith) {
+        return Some(Told::exactly(prefix(bytes.to_vec())));
+    }
+    let told = match pattern(bytes)? {
+        Pattern::Whole(text) => {
+            let op = if negated { CompareOp::Ne } else { CompareOp::Eq };
+            Told::exactly(Filter::Compare { column, op, value: Constant::Bytes(text) })
         }
-        Test::AnyOf(_) if bound.values.is_none() => never(),
-        Test::AnyOf(_) => Some(Filter::In { column, values: bound.set(kind)? }),
+        Pattern::Prefix(text) => Told::exactly(prefix(text)),
+        Pattern::Begins(text) if negated || text.is_empty() => return None,
+        Pattern::Begins(text) => Told { filter: prefix(text), is_exact: false },
+    };
+    Some(told)
+}
+
+/// What a pattern of LIKE asks for.
+#[derive(PartialEq, Eq, Debug)]
+enum Pattern {
+    /// This text.
+    Whole(Vec<u8>),
+    /// What begins with it.
+    Prefix(Vec<u8>),
+    /// What begins with it and goes on as is not looked at.
+    Begins(Vec<u8>),
+}
+
+/// None for a pattern that is an error where a text is compared with its end. The wildcards and the backslash are bytes of no
+/// other character in any encoding of a server.
+fn pattern(bytes: &[u8]) -> Option<Pattern> {
+    let mut text = Vec::with_capacity(bytes.len());
+    let mut rest = bytes.iter();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'\\' => text.push(*rest.next()?),
+            b'%' if rest.as_slice().iter().all(|b| *b == b'%') => {
+                return Some(Pattern::Prefix(text))
+            }
+            b'%' | b'_' => return Some(Pattern::Begins(text)),
+            _ => text.push(*byte),
+        }
+    }
+    Some(Pattern::Whole(text))
+}
+
+/// A filter, and whether it passes exactly the rows for which the conditions are true, or perhaps more.
+pub struct Told {
+    pub filter: Filter,
+    pub is_exact: bool,
+}
+
+impl Told {
+    fn exactly(filter: Filter) -> Told {
+        Told { filter, is_exact: true }
+    }
+}
+
+/// The filter of conditions on columns of a stripe. `place` gives the number there of a column of the table, and how it is stored. None
+/// when nothing of them can be expressed.
+pub fn filter_of(
+    formula: &Formula<Bound>,
+    place: &dyn Fn(usize) -> Option<(usize, ColumnKind)>,
+) -> Option<Told> {
+    match formula {
+        Formula::One(bound) => {
+            let (column, kind) = place(bound.condition.column)?;
+            bound.filter(column, kind)
+        }
+        Formula::All(parts) => {
+            let told: Vec<Told> = parts.iter().filter_map(|p| filter_of(p, place)).collect();
+            let is_exact = told.len() == parts.len() && told.iter().all(|t| t.is_exact);
+            let some = !told.is_empty() || parts.is_empty();
+            let filter = Filter::And(told.into_iter().map(|t| t.filter).collect());
+            some.then_some(Told { filter, is_exact })
+        }
+        Formula::Any(parts) => {
+            let told: Vec<Told> =
+                parts.iter().map(|p| filter_of(p, place)).collect::<Option<_>>()?;
+            let is_exact = told.iter().all(|t| t.is_exact);
+            let filter = Filter::Or(told.into_iter().map(|t| t.filter).collect());
+            Some(Told { filter, is_exact })
+        }
     }
 }
 
@@ -191,4 +353,36 @@ fn point_in_time(value: i64) -> Option<Constant> {
         // The microsecond that infinity's number is of: no stripe has it as a number.
         t => t.checked_add(EPOCH_MICROS).filter(|t| *t != i64::MAX)?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let whole = |text: &str| Some(Pattern::Whole(text.into()));
+        let prefix = |text: &str| Some(Pattern::Prefix(text.into()));
+        let begins = |text: &str| Some(Pattern::Begins(text.into()));
+        for (given, expected) in [
+            ("", whole("")),
+            ("abc", whole("abc")),
+            ("abc%", prefix("abc")),
+            ("abc%%", prefix("abc")),
+            ("%", prefix("")),
+            ("%c", begins("")),
+            ("a_c", begins("a")),
+            ("a_", begins("a")),
+            ("a%c", begins("a")),
+            ("a%_", begins("a")),
+            (r"a\%c", whole("a%c")),
+            (r"a\_c%", prefix("a_c")),
+            (r"a\\%", prefix(r"a\")),
+            (r"\a%", prefix("a")),
+            (r"a\", None),
+            (r"a\\\", None),
+        ] {
+            assert_eq!(pattern(given.as_bytes()), expected, "{given}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! One custom scan: the row store's rows, then batches of stripe rows that pass the zone maps and
 //! the filter, with only the wanted columns decoded.
 
-use super::conditions::{filter_of, Bound};
+use super::conditions::{filter_of, Bound, Formula, Qual};
 use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
@@ -10,8 +10,10 @@ use crate::stripe::{
     handle_for, layout, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer, Rows,
 };
 use crate::write::PendingRef;
-use firn_format::{ColumnKind, DeleteVector, DirectoryEntry, Filter, Tid, VIRTUAL_BASE};
-use firn_scan::Batch;
+use firn_format::{
+    ColumnKind, DeleteVector, DirectoryEntry, Filter, StripeMeta, Tid, VIRTUAL_BASE,
+};
+use firn_scan::{Batch, Narrowing};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -65,10 +67,22 @@ struct Current {
     reader: BatchReader,
     projection: Projection,
     found: Found,
-    /// The filter states all conditions: rows that pass need no further look.
+    /// The filter states all quals that are not checked again anyway: rows that pass need no further look for these.
     exact: bool,
+    /// Which keys the reader narrows by: those that can be expressed.
+    keys: Vec<usize>,
     /// Behind the last batch claimed.
     end: u32,
+}
+
+/// Keys of a join above the scan, known since it has read its other side: what has none of them is not asked for.
+struct Keys {
+    formula: Formula<Bound>,
+    /// Rows that were looked at, and that had one.
+    tested: u64,
+    passed: u64,
+    /// Of ten rows that are looked at, so many may have one before it does not pay.
+    most_of_ten: u64,
 }
 
 /// Rows of a batch that passed the filter.
@@ -78,7 +92,7 @@ pub struct Ready {
     /// Numbers of the rows in their stripe.
     pub rows: Vec<u32>,
     pub slot: firn_format::Slot,
-    /// All conditions of the scan hold for these rows.
+    /// All quals of the scan that are not checked again anyway hold for these rows.
     pub exact: bool,
 }
 
@@ -87,7 +101,8 @@ pub struct FirnScan {
     table: Rel,
     layout: Rc<Layout>,
     wanted: Vec<usize>,
-    conditions: Vec<Bound>,
+    quals: Vec<Qual>,
+    keys: Vec<Keys>,
     directory: Option<Directory>,
     list: Vec<Found>,
     /// First claimable part of each stripe, and their total at the end.
@@ -122,7 +137,7 @@ impl FirnScan {
         table: Rel,
         snap: Snap,
         wanted: Vec<usize>,
-        conditions: Vec<Bound>,
+        quals: Vec<Qual>,
         claim: Option<Box<dyn FnMut() -> u32>>,
     ) -> FirnScan {
         if snap.is_serializable() {
@@ -144,7 +159,8 @@ impl FirnScan {
             table,
             layout: layout(table),
             wanted,
-            conditions,
+            quals,
+            keys: Vec::new(),
             directory,
             list,
             parts,
@@ -158,6 +174,27 @@ impl FirnScan {
             pending_deleted: None,
             counters: Counters::default(),
             is_let_go: false,
+        }
+    }
+
+    /// Rows of the stripes that were listed.
+    pub fn stripe_rows(&self) -> u64 {
+        self.list.iter().map(|found| u64::from(found.entry.rows)).sum()
+    }
+
+    /// From here on, rows without one of these keys are not asked for, though they may come.
+    pub fn narrow(&mut self, keys: Bound) {
+        // What is no integer is searched for among the keys, which is as much work as the join has with a row.
+        let most_of_ten = if keys.is_of_integers() { 9 } else { 4 };
+        self.keys.push(Keys { formula: Formula::One(keys), tested: 0, passed: 0, most_of_ten });
+        if let Some(mut current) = self.current.take() {
+            if let Some(directory) = &self.directory {
+                let meta = current.reader.handle().meta(&directory.toast).clone();
+                let (keys, narrowings) = self.narrowings(&meta).into_iter().unzip();
+                current.keys = keys;
+                current.reader.narrow(narrowings);
+            }
+            self.current = Some(current);
         }
     }
 
@@ -240,16 +277,34 @@ impl FirnScan {
     }
 
     fn entry_may_match(&self, entry: &DirectoryEntry) -> bool {
-        self.conditions.iter().all(|bound| {
-            let column = bound.condition.column;
-            let Some(kind) = self.kind(column) else { return true };
-            let Some(filter) = filter_of(bound, column, kind) else { return true };
-            filter.may_match(&|i| {
-                let column = self.layout.columns.get(i)?.as_ref()?;
-                let zone = entry.zone(i32::from(column.attribute.number))?;
-                Some(zone_of(zone, column.kind))
-            })
+        let place = |column| self.kind(column).map(|kind| (column, kind));
+        let zone = |i: usize| {
+            let column = self.layout.columns.get(i)?.as_ref()?;
+            let zone = entry.zone(i32::from(column.attribute.number))?;
+            Some(zone_of(zone, column.kind))
+        };
+        let quals = self.quals.iter().map(|qual| &qual.formula);
+        quals.chain(self.keys.iter().map(|keys| &keys.formula)).all(|formula| {
+            filter_of(formula, &place).is_none_or(|told| told.filter.may_match(&zone))
         })
+    }
+
+    /// Where a stripe has a column of the table, and in terms of what kind.
+    fn place(&self, meta: &StripeMeta, column: usize) -> Option<(usize, ColumnKind)> {
+        let column = self.layout.columns.get(column)?.as_ref()?;
+        let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
+        Some((stored, terms(column.kind, meta.columns().get(stored)?.kind)))
+    }
+
+    /// Keys in terms of a stripe's columns, with their numbers.
+    fn narrowings(&self, meta: &StripeMeta) -> Vec<(usize, Narrowing)> {
+        let narrowing = |(number, keys): (usize, &Keys)| {
+            let Keys { formula, tested, passed, most_of_ten } = keys;
+            let filter = filter_of(formula, &|column| self.place(meta, column))?.filter;
+            let (tested, passed, most_of_ten) = (*tested, *passed, *most_of_ten);
+            Some((number, Narrowing { filter, tested, passed, most_of_ten }))
+        };
+        self.keys.iter().enumerate().filter_map(narrowing).collect()
     }
 
     fn open(&mut self, found: Found, batch: u32, end: u32, snap: Snap) {
@@ -259,19 +314,20 @@ impl FirnScan {
         let deleted = tombstones::deleted(&directory.toast, found.slot, found.entry.rows, snap);
         // The filter in terms of this stripe's columns; conditions on columns it lacks are left to
         // the executor.
-        let filter_part = |bound: &Bound| {
-            let column = self.layout.columns.get(bound.condition.column)?.as_ref()?;
-            let stored = meta.column_by_field_id(i32::from(column.attribute.number))?;
-            let kind = terms(column.kind, meta.columns().get(stored)?.kind);
-            filter_of(bound, stored, kind)
-        };
-        let parts: Vec<Filter> = self.conditions.iter().filter_map(filter_part).collect();
-        let exact = parts.len() == self.conditions.len();
+        let place = |column| self.place(meta, column);
+        let (mut parts, mut exact) = (Vec::new(), true);
+        for qual in &self.quals {
+            let told = filter_of(&qual.formula, &place);
+            exact &= qual.is_checked_again || told.as_ref().is_some_and(|told| told.is_exact);
+            parts.extend(told.map(|told| told.filter));
+        }
         let projection = Projection::new(&self.layout, meta, self.wanted.iter().copied());
         let (toast, columns) = (&directory.toast, projection.stored());
+        let (keys, narrowings) = self.narrowings(meta).into_iter().unzip();
         let filter = Filter::And(parts);
-        let reader = BatchReader::new(handle, toast, &columns, filter, deleted, batch..end);
-        self.current = Some(Current { reader, projection, found, exact, end });
+        let mut reader = BatchReader::new(handle, toast, &columns, filter, deleted, batch..end);
+        reader.narrow(narrowings);
+        self.current = Some(Current { reader, projection, found, exact, keys, end });
     }
 
     /// Decode the next batch of the current stripe that has rows to return.
@@ -280,6 +336,10 @@ impl FirnScan {
             return false;
         };
         let decoded = current.reader.next(&directory.toast);
+        for (number, narrowing) in current.keys.iter().zip(current.reader.narrowings()) {
+            let keys = self.keys.get_mut(*number).into_iter();
+            keys.for_each(|k| (k.tested, k.passed) = (narrowing.tested, narrowing.passed));
+        }
         let done = current.reader.take_counters();
         self.counters.batches_read += done.batches_read;
         self.counters.batches_skipped += done.batches_skipped;

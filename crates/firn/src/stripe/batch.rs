@@ -4,7 +4,9 @@
 use super::handle::{with_decoder, StripeHandle};
 use crate::pg::Toast;
 use firn_format::{Column, DeleteVector, Filter};
-use firn_scan::{pages_of, Counters, DecodedBatch, FrozenStripe, Need, Part, Step, StripeScan};
+use firn_scan::{
+    pages_of, Counters, DecodedBatch, FrozenStripe, Narrowing, Need, Part, Step, StripeScan,
+};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +42,16 @@ impl BatchReader {
     /// Go on with other batches.
     pub fn go_on(&mut self, batches: Range<u32>) {
         self.scan.go_on(batches);
+    }
+
+    /// From the next batch on, narrow by these.
+    pub fn narrow(&mut self, narrowings: Vec<Narrowing>) {
+        self.scan.narrow(narrowings);
+    }
+
+    /// How the narrowings fare.
+    pub fn narrowings(&self) -> &[Narrowing] {
+        self.scan.narrowings()
     }
 
     /// The next batch of which rows are wanted; None when none is left.

@@ -1,13 +1,23 @@
 //! Selecting rows of decoded columns.
 
-use super::{exact_float, float_key, CompareOp, Constant, Filter, Selection};
-use crate::column::{Column, Dictionary, Values};
+use super::{exact_float, float_key, CompareOp, Constant, Filter, Selection, Set};
+use crate::column::{ByteColumn, Column, Dictionary, Values};
+
+/// What is asked of values: a comparison with the first of some constants, or whether they are among these.
+#[derive(Clone, Copy)]
+enum Asked {
+    Compare(CompareOp),
+    In,
+    NotIn,
+}
 
 /// A test of one value against constants of its own type.
 enum Test<T> {
     Compare(CompareOp, T),
     /// Sorted.
     In(Vec<T>),
+    /// Sorted.
+    NotIn(Vec<T>),
     /// The constant lies beyond all values of the type, so all give the same answer.
     Always(bool),
 }
@@ -36,12 +46,20 @@ impl Filter {
             Filter::Compare { column, op, value } => match columns(*column) {
                 Some(c) => {
                     let values = std::slice::from_ref(value);
-                    select(c, Some(*op), values, unsigned(*column), selection);
+                    select(c, Asked::Compare(*op), values, unsigned(*column), selection);
                 }
                 None => selection.clear(),
             },
             Filter::In { column, values } => match columns(*column) {
-                Some(c) => select(c, None, values.values(), unsigned(*column), selection),
+                Some(c) => among(c, values, unsigned(*column), selection),
+                None => selection.clear(),
+            },
+            Filter::NotIn { column, values } => match columns(*column) {
+                Some(c) => select(c, Asked::NotIn, values.values(), unsigned(*column), selection),
+                None => selection.clear(),
+            },
+            Filter::StartsWith { column, prefix, negated } => match columns(*column) {
+                Some(c) => start_with(c, prefix, *negated, selection),
                 None => selection.clear(),
             },
             Filter::IsNull(column) => match columns(*column) {
@@ -91,10 +109,93 @@ fn drop_nulls(column: &Column, selection: &mut Selection) {
     }
 }
 
-/// `op` with the first of `values`, or membership in them when there is no `op`.
+/// Values that are among those of the set. It may be large, so integers and bytes are looked up in it as it is.
+fn among(column: &Column, set: &Set, unsigned: bool, selection: &mut Selection) {
+    let narrow = |x: &i32| if unsigned { i64::from(*x as u32) } else { i64::from(*x) };
+    let has_narrow =
+        |v: &[i32], r: u32| v.get(r as usize).is_some_and(|x| set.has_integer(narrow(x)));
+    let has = |v: &[i64], r: u32| v.get(r as usize).is_some_and(|x| set.has_integer(*x));
+    let has_bytes = |v: &ByteColumn, r: u32| (r as usize) < v.len() && set.has(v.get(r as usize));
+    let (integers, bytes) = (set.integers.is_some(), set.is_of_bytes());
+    drop_nulls(column, selection);
+    match &column.values {
+        Values::I32(v) if integers => selection.retain(|r| has_narrow(v, r)),
+        Values::I64(v) if integers => selection.retain(|r| has(v, r)),
+        Values::Bytes(v) if bytes => selection.retain(|r| has_bytes(v, r)),
+        // One that has more values than rows are asked for, as it belongs to many batches: row by row.
+        Values::Dict { keys, dict } if dict.len() > selection.len() && (integers || bytes) => {
+            let key = |r: u32| keys.get(r as usize).copied();
+            match dict.as_ref() {
+                Dictionary::I32(v) => {
+                    selection.retain(|r| key(r).is_some_and(|k| integers && has_narrow(v, k)))
+                }
+                Dictionary::I64(v) => {
+                    selection.retain(|r| key(r).is_some_and(|k| integers && has(v, k)))
+                }
+                Dictionary::Bytes(v) => {
+                    selection.retain(|r| key(r).is_some_and(|k| bytes && has_bytes(v, k)))
+                }
+                _ => select(column, Asked::In, set.values(), unsigned, selection),
+            }
+        }
+        Values::Dict { keys, dict } => {
+            let mut passing = Selection::all(dict.len());
+            match dict.as_ref() {
+                Dictionary::I32(v) if integers => passing.retain(|r| has_narrow(v, r)),
+                Dictionary::I64(v) if integers => passing.retain(|r| has(v, r)),
+                Dictionary::Bytes(v) if bytes => passing.retain(|r| has_bytes(v, r)),
+                _ => return select(column, Asked::In, set.values(), unsigned, selection),
+            }
+            look_up(keys, dict.len(), &passing, selection);
+        }
+        _ => select(column, Asked::In, set.values(), unsigned, selection),
+    }
+}
+
+/// Values that begin, or do not begin, with these bytes.
+fn start_with(column: &Column, prefix: &[u8], negated: bool, selection: &mut Selection) {
+    drop_nulls(column, selection);
+    let keep = |bytes: &[u8]| bytes.starts_with(prefix) != negated;
+    match &column.values {
+        Values::Bytes(v) => {
+            let rows = v.len();
+            selection.retain(|r| (r as usize) < rows && keep(v.get(r as usize)));
+        }
+        Values::Dict { keys, dict } => match dict.as_ref() {
+            Dictionary::Bytes(v) => {
+                let mut passing = Selection::all(v.len());
+                passing.retain(|r| keep(v.get(r as usize)));
+                look_up(keys, v.len(), &passing, selection);
+            }
+            _ => selection.clear(),
+        },
+        _ => selection.clear(),
+    }
+}
+
+/// Keep the rows whose key in a dictionary of so many values is among those that pass.
+fn look_up(keys: &[u32], values: usize, passing: &Selection, selection: &mut Selection) {
+    if passing.is_all() {
+        return;
+    }
+    if passing.is_empty() {
+        return selection.clear();
+    }
+    let mut table = vec![false; values];
+    for key in passing.rows() {
+        if let Some(slot) = table.get_mut(*key as usize) {
+            *slot = true;
+        }
+    }
+    selection.retain(|r| {
+        keys.get(r as usize).and_then(|k| table.get(*k as usize)).copied().unwrap_or(false)
+    });
+}
+
+/// The rows of which that is true, in relation to `values`.
 fn select(
     column: &Column,
-    op: Option<CompareOp>,
+    op: Asked,
     values: &[Constant],
     unsigned: bool,
     selection: &mut Selection,
@@ -134,32 +235,12 @@ fn select(
                     keep_by(|r| Some(v.get(r as usize)), &bytes(op, values), &mut passing);
                 }
             }
-            if passing.is_all() {
-                return;
-            }
-            if passing.is_empty() {
-                return selection.clear();
-            }
-            let mut table = vec![false; dict.len()];
-            for key in passing.rows() {
-                if let Some(slot) = table.get_mut(*key as usize) {
-                    *slot = true;
-                }
-            }
-            selection.retain(|r| {
-                keys.get(r as usize).and_then(|k| table.get(*k as usize)).copied().unwrap_or(false)
-            });
+            look_up(keys, dict.len(), &passing, selection);
         }
     }
 }
 
-fn keep_i32(
-    v: &[i32],
-    op: Option<CompareOp>,
-    values: &[Constant],
-    unsigned: bool,
-    selection: &mut Selection,
-) {
+fn keep_i32(v: &[i32], op: Asked, values: &[Constant], unsigned: bool, selection: &mut Selection) {
     let test = integers(op, values);
     match unsigned {
         true => keep(v, |x| i64::from(*x as u32), &test, selection),
@@ -182,6 +263,9 @@ fn keep_by<T: Ord>(get: impl Fn(u32) -> Option<T>, test: &Test<T>, selection: &m
         Test::In(set) => {
             selection.retain(|r| get(r).is_some_and(|x| set.binary_search(&x).is_ok()))
         }
+        Test::NotIn(set) => {
+            selection.retain(|r| get(r).is_some_and(|x| set.binary_search(&x).is_err()))
+        }
         Test::Compare(CompareOp::Lt, c) => selection.retain(|r| get(r).is_some_and(|x| x < *c)),
         Test::Compare(CompareOp::Le, c) => selection.retain(|r| get(r).is_some_and(|x| x <= *c)),
         Test::Compare(CompareOp::Eq, c) => selection.retain(|r| get(r).is_some_and(|x| x == *c)),
@@ -193,26 +277,29 @@ fn keep_by<T: Ord>(get: impl Fn(u32) -> Option<T>, test: &Test<T>, selection: &m
 
 /// Constants to a test; those that `to` does not convert are equal to no value.
 fn test<'c, T: Ord>(
-    op: Option<CompareOp>,
+    op: Asked,
     values: &'c [Constant],
     to: impl Fn(&'c Constant) -> Option<T>,
 ) -> Test<T> {
     match op {
-        Some(op) => match values.first().and_then(to) {
+        Asked::Compare(op) => match values.first().and_then(to) {
             Some(c) => Test::Compare(op, c),
             None => Test::Always(false),
         },
-        None => {
+        Asked::In | Asked::NotIn => {
             let mut set: Vec<T> = values.iter().filter_map(to).collect();
             set.sort_unstable();
-            Test::In(set)
+            match op {
+                Asked::NotIn => Test::NotIn(set),
+                _ => Test::In(set),
+            }
         }
     }
 }
 
-fn integers(op: Option<CompareOp>, values: &[Constant]) -> Test<i64> {
+fn integers(op: Asked, values: &[Constant]) -> Test<i64> {
     // A constant beyond 64 bits is above or below every value.
-    if let (Some(op), Some(Constant::I128(c))) = (op, values.first()) {
+    if let (Asked::Compare(op), Some(Constant::I128(c))) = (op, values.first()) {
         if i64::try_from(*c).is_err() {
             return Test::Always(match op {
                 CompareOp::Lt | CompareOp::Le => *c > 0,
@@ -229,7 +316,7 @@ fn integers(op: Option<CompareOp>, values: &[Constant]) -> Test<i64> {
     })
 }
 
-fn wide(op: Option<CompareOp>, values: &[Constant]) -> Test<i128> {
+fn wide(op: Asked, values: &[Constant]) -> Test<i128> {
     test(op, values, |c| match c {
         Constant::I64(x) => Some(i128::from(*x)),
         Constant::I128(x) => Some(*x),
@@ -237,7 +324,7 @@ fn wide(op: Option<CompareOp>, values: &[Constant]) -> Test<i128> {
     })
 }
 
-fn floats(op: Option<CompareOp>, values: &[Constant]) -> Test<i64> {
+fn floats(op: Asked, values: &[Constant]) -> Test<i64> {
     test(op, values, |c| match c {
         Constant::F64(x) => Some(float_key(*x)),
         Constant::I64(x) => exact_float(*x).map(float_key),
@@ -245,7 +332,7 @@ fn floats(op: Option<CompareOp>, values: &[Constant]) -> Test<i64> {
     })
 }
 
-fn bytes(op: Option<CompareOp>, values: &[Constant]) -> Test<&[u8]> {
+fn bytes(op: Asked, values: &[Constant]) -> Test<&[u8]> {
     test(op, values, |c| match c {
         Constant::Bytes(x) => Some(x.as_slice()),
         _ => None,

@@ -19,6 +19,12 @@ impl Filter {
             Filter::In { column, values } => {
                 zone(*column).is_none_or(|z| any_may_match(&z, values))
             }
+            Filter::NotIn { column, values } => {
+                zone(*column).is_none_or(|z| none_may_match(&z, values))
+            }
+            Filter::StartsWith { column, prefix, negated } => {
+                zone(*column).is_none_or(|z| prefix_may_match(&z, prefix, *negated))
+            }
             Filter::IsNull(column) => zone(*column).is_none_or(|z| z.nulls > 0),
             Filter::IsNotNull(column) => zone(*column).is_none_or(|z| z.nulls < z.rows),
         }
@@ -43,6 +49,31 @@ fn any_may_match(zone: &ZoneMap, set: &Set) -> bool {
         least == Some(Ordering::Greater)
     };
     all.get(all.partition_point(above)).is_some_and(may)
+}
+
+/// Whether a value of the run can differ from all of the constants: not where all values equal one of them.
+fn none_may_match(zone: &ZoneMap, set: &Set) -> bool {
+    zone.nulls < zone.rows
+        && set.values.iter().all(|value| compare_may_match(zone, CompareOp::Ne, value))
+}
+
+/// Whether a value of the run can begin with these bytes, or (negated) not.
+fn prefix_may_match(zone: &ZoneMap, prefix: &[u8], negated: bool) -> bool {
+    if zone.nulls >= zone.rows {
+        return false;
+    }
+    let bytes = |bound: &Option<Bound>| match bound {
+        Some(Bound::Bytes(bytes)) => Some(bytes.clone()),
+        _ => None,
+    };
+    let (min, max) = (bytes(&zone.min), bytes(&zone.max));
+    if negated {
+        // What lies between the prefix and something that begins with it begins with it.
+        return !(min.is_some_and(|min| min.as_slice() >= prefix)
+            && max.is_some_and(|max| max.starts_with(prefix)));
+    }
+    min.is_none_or(|min| min.iter().take(prefix.len()).le(prefix))
+        && max.is_none_or(|max| max.as_slice() >= prefix)
 }
 
 fn compare_may_match(zone: &ZoneMap, op: CompareOp, value: &Constant) -> bool {

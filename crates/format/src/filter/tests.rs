@@ -80,6 +80,14 @@ fn model(f: &Filter, row: &[Cell]) -> bool {
         Filter::In { column, values } => {
             values.values().iter().any(|v| order(&row[*column], v) == Some(Ordering::Equal))
         }
+        Filter::NotIn { column, values } => {
+            !matches!(row[*column], Cell::Null)
+                && values.values().iter().all(|v| order(&row[*column], v) != Some(Ordering::Equal))
+        }
+        Filter::StartsWith { column, prefix, negated } => match &row[*column] {
+            Cell::Bytes(bytes) => bytes.starts_with(prefix) != *negated,
+            _ => false,
+        },
         Filter::IsNull(c) => matches!(row[*c], Cell::Null),
         Filter::IsNotNull(c) => !matches!(row[*c], Cell::Null),
     }
@@ -202,6 +210,17 @@ fn filters() -> impl Strategy<Value = Filter> {
             let values = s.into_iter().map(|s| constant(column, s)).collect();
             Filter::In { column, values: Arc::new(Set::new(values)) }
         }),
+        2 => (0..COLUMNS, prop::collection::vec(any::<u8>(), 0..14)).prop_map(|(column, s)| {
+            let values = s.into_iter().map(|s| constant(column, s)).collect();
+            Filter::NotIn { column, values: Arc::new(Set::new(values)) }
+        }),
+        3 => (6..COLUMNS, any::<u8>(), any::<bool>()).prop_map(|(column, s, negated)| {
+            let prefix = match constant(7, s) {
+                Constant::Bytes(b) => b,
+                _ => Vec::new(),
+            };
+            Filter::StartsWith { column, prefix, negated }
+        }),
         1 => (0..COLUMNS).prop_map(Filter::IsNull),
         1 => (0..COLUMNS).prop_map(Filter::IsNotNull),
         1 => Just(Filter::True),
@@ -296,6 +315,53 @@ fn bounds_prune() {
     let nulls = ZoneMap { nulls: 5, rows: 5, ..ZoneMap::default() };
     assert!(!compare(CompareOp::Ne, Constant::I64(1)).may_match(&|_| Some(nulls.clone())));
     assert!(!Filter::IsNotNull(0).may_match(&|_| Some(nulls.clone())));
+}
+
+#[test]
+fn prefixes_prune() {
+    let between = |min: &str, max: &str| ZoneMap {
+        min: Some(Bound::Bytes(min.into())),
+        max: Some(Bound::Bytes(max.into())),
+        nulls: 1,
+        rows: 5,
+        ..ZoneMap::default()
+    };
+    for (min, max, prefix, expected, expected_negated) in [
+        ("b", "d", "a", false, true),
+        ("b", "d", "bc", true, true),
+        ("b", "d", "c", true, true),
+        ("b", "d", "d", true, true),
+        ("b", "d", "dd", false, true),
+        ("b", "d", "e", false, true),
+        ("bca", "bcz", "bc", true, false),
+        ("bca", "bcz", "bca", true, true),
+        ("bca", "bcz", "bcaa", true, true),
+        ("bc", "bcz", "bca", true, true),
+        ("b", "bcz", "bc", true, true),
+        ("b", "d", "", true, false),
+    ] {
+        let z = between(min, max);
+        let prefix = Vec::from(prefix);
+        for (negated, expected) in [(false, expected), (true, expected_negated)] {
+            let f = Filter::StartsWith { column: 0, prefix: prefix.clone(), negated };
+            assert_eq!(f.may_match(&|_| Some(z.clone())), expected, "{min} {max} {f:?}");
+        }
+    }
+}
+
+#[test]
+fn sets_of_integers() {
+    let spread: Vec<i64> = (0..500).map(|i| i * 1_000_000_007).collect();
+    let ends = vec![i64::MIN, -1, 0, i64::MAX];
+    for values in [(-300..300).step_by(3).collect(), spread, ends, vec![7], vec![i64::MIN]] {
+        let set = Set::new(values.iter().rev().map(|v| Constant::I64(*v)).collect());
+        let integers = set.integers.as_ref().unwrap();
+        for v in values.iter().flat_map(|v| [*v, v.wrapping_add(1), v.wrapping_sub(1)]) {
+            assert_eq!(integers.contains(v), values.contains(&v), "{v} among {}", values.len());
+        }
+    }
+    assert!(Set::new(vec![Constant::I64(1), Constant::I128(2)]).integers.is_none());
+    assert!(Set::new(Vec::new()).integers.is_none());
 }
 
 #[test]

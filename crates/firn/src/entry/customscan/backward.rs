@@ -44,7 +44,7 @@ pub(super) unsafe fn step(
             }
         }
         while tableam_scan::getnextslot((*run).both_ways, direction, row) {
-            let slot = shown(node, run);
+            let slot = shown(node, run, row);
             if !slot.is_null() {
                 return slot;
             }

@@ -5,9 +5,9 @@
 //! while it does, so that errors of user expressions pass by whole; what can fail on our side happens
 //! once a batch, inside `callback`.
 
-use super::conditions::condition_of;
+use super::conditions;
 use super::parallel::{self, Parallel};
-use super::{backward, columns_of, explain, list_items, table_columns, Shared};
+use super::{backward, columns_of, explain, joins, list_items, substitute, table_columns, Shared};
 use crate::entry::tableam::{self, hidden::hidden};
 use crate::pg::datum::Datum;
 use crate::pg::ext::{callback, direct, guarded};
@@ -16,7 +16,7 @@ use crate::pg::parallel::claim;
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::{error, memory, xact, Kind, Rel};
-use crate::plan::{Bound, Condition, Counters, FirnScan};
+use crate::plan::{Bound, Condition, Counters, FirnScan, Formula, Qual};
 use pgrx::pg_sys;
 
 pub(super) static SCAN_METHODS: Shared<pg_sys::CustomScanMethods> =
@@ -55,6 +55,12 @@ struct Feed {
     to: usize,
 }
 
+/// A qual that stripes evaluate, or a part of it: its conditions, with the numbers of their right-hand sides.
+struct Stated {
+    formula: Formula<(Condition, usize)>,
+    is_all: bool,
+}
+
 /// A scan that is set up.
 pub(super) struct Run {
     /// heapam's scan of the row store; null before the first row.
@@ -69,9 +75,13 @@ pub(super) struct Run {
     /// Highest column (count) used, for deforming.
     deform: i32,
     pub wanted: Vec<usize>,
-    conditions: Vec<(Condition, *mut pg_sys::ExprState)>,
-    /// The quals that no stripe evaluates; null when there is none.
+    stated: Vec<Stated>,
+    /// The right-hand sides of their conditions.
+    values: Vec<*mut pg_sys::ExprState>,
+    /// The quals that no stripe evaluates, or not wholly; null when there is none.
     residual: *mut pg_sys::ExprState,
+    /// Joins by hash whose other side this scan is.
+    pub joins: Vec<joins::Join>,
     /// Where rows of columns alone go without being projected: column of the table, of the result.
     outputs: Option<Vec<(usize, usize)>>,
     /// Somebody looks at ctid or tableoid: the query itself, or WHERE CURRENT OF at the scan slot of
@@ -116,21 +126,13 @@ unsafe extern "C-unwind" fn begin(
             let nodes = [(*plan).scan.plan.targetlist.cast(), (*plan).scan.plan.qual.cast()];
             let numbers = columns_of(&nodes, std::ptr::null_mut(), (*plan).scan.scanrelid);
             let wanted = table_columns(&numbers, columns);
-            let private = (*plan).custom_private;
-            let mut conditions = Vec::new();
-            let mut stated = Vec::new();
-            for (i, expr) in
-                list_items::<pg_sys::Expr>((*plan).custom_exprs).into_iter().enumerate()
-            {
-                let number = |k: usize| (*(*private).elements.add(4 * i + k)).int_value;
-                if let Some(condition) = condition_of(number(0), number(1), number(2)) {
-                    conditions.push((condition, pg_sys::ExecInitExpr(expr, &mut (*node).ss.ps)));
-                    stated.push(number(3) as usize);
-                }
-            }
+            let (stated, whole) = stated((*plan).custom_private);
+            let values = list_items::<pg_sys::Expr>((*plan).custom_exprs);
+            let values =
+                values.into_iter().map(|e| pg_sys::ExecInitExpr(e, &mut (*node).ss.ps)).collect();
             let mut others = std::ptr::null_mut();
             let quals = list_items::<pg_sys::Node>((*plan).scan.plan.qual);
-            for (_, qual) in quals.into_iter().enumerate().filter(|(i, _)| !stated.contains(i)) {
+            for (_, qual) in quals.into_iter().enumerate().filter(|(i, _)| !whole.contains(i)) {
                 others = pg_sys::lappend(others, qual.cast());
             }
             // Columns that are not decoded are NULL for ever.
@@ -151,7 +153,9 @@ unsafe extern "C-unwind" fn begin(
                 needs_tid: numbers.iter().any(|n| *n < 0)
                     || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
                 wanted,
-                conditions,
+                stated,
+                values,
+                joins: Vec::new(),
                 residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
                 outputs: plain_outputs(node, (*plan).scan.scanrelid),
                 stripes: None,
@@ -165,6 +169,23 @@ unsafe extern "C-unwind" fn begin(
                 total: Default::default(),
             });
         })
+    }
+}
+
+/// What the plan says that stripes evaluate, and the numbers of the quals that are evaluated so as a whole.
+unsafe fn stated(private: *mut pg_sys::List) -> (Vec<Stated>, Vec<usize>) {
+    // SAFETY: the lists that `conditions::write` has put into the plan, which holds an expression for each condition.
+    unsafe {
+        let length = if private.is_null() { 0 } else { (*private).length as usize };
+        let mut numbers = (0..length).map(|i| (*(*private).elements.add(i)).int_value);
+        let (mut stated, mut whole, mut value) = (Vec::new(), Vec::new(), 0);
+        while let (Some(qual), Some(is_all)) = (numbers.next(), numbers.next()) {
+            let Some(formula) = conditions::read(&mut numbers, &mut value) else { break };
+            let is_all = is_all != 0;
+            stated.push(Stated { formula, is_all });
+            whole.extend(is_all.then_some(qual as usize));
+        }
+        (stated, whole)
     }
 }
 
@@ -190,6 +211,12 @@ unsafe fn plain_outputs(
     }
 }
 
+/// The node is one of these.
+pub(super) unsafe fn is_scan(state: *mut pg_sys::PlanState) -> bool {
+    // SAFETY: a node of a started query, whose tag says what it is.
+    unsafe { std::ptr::eq((*(state as *mut pg_sys::CustomScanState)).methods, &EXEC_METHODS.0) }
+}
+
 pub(super) unsafe fn run<'a>(node: *mut pg_sys::CustomScanState) -> &'a mut Run {
     // SAFETY: a node that has begun; nobody else holds its state.
     unsafe {
@@ -207,7 +234,14 @@ unsafe extern "C-unwind" fn exec(
     unsafe {
         let Some(run) = &mut *(*(node as *mut State)).run else { return std::ptr::null_mut() };
         let run: *mut Run = run;
-        let direction = (*(*node).ss.ps.state).es_direction;
+        let state = (*node).ss.ps.state;
+        if !(*state).es_epq_active.is_null() {
+            let slot = substitute::step(node, run, (*state).es_epq_active);
+            if !slot.is_null() {
+                return slot;
+            }
+        }
+        let direction = (*state).es_direction;
         if direction == pg_sys::ScanDirection::BackwardScanDirection || !(*run).both_ways.is_null()
         {
             return backward::step(node, run, direction);
@@ -390,18 +424,18 @@ unsafe fn next_in_row_store(
         if hidden((*scan).rs_rd, (*scan).rs_snapshot, from) {
             return std::ptr::null_mut();
         }
-        shown(node, run)
+        shown(node, run, from)
     }
 }
 
-/// The row in the slot of the row store as a result: null when it does not pass.
+/// The row in a slot of the table's as a result: null when it does not pass.
 pub(super) unsafe fn shown(
     node: *mut pg_sys::CustomScanState,
     run: *mut Run,
+    from: *mut pg_sys::TupleTableSlot,
 ) -> *mut pg_sys::TupleTableSlot {
     // SAFETY: the slot has as many columns as the table, and those up to `deform` are there once it is deformed.
     unsafe {
-        let from = (*run).heap_slot;
         let deform = (*run).deform;
         if deform > i32::from((*from).tts_nvalid) {
             direct::slot_getsomeattrs_int(from, deform);
@@ -456,6 +490,7 @@ unsafe fn refill(node: *mut pg_sys::CustomScanState, run: &mut Run) {
             run.feeds.clear();
             (run.row, run.rows) = (0, 0);
             let Some(stripes) = &mut run.stripes else { return };
+            joins::take(&mut run.joins, stripes);
             let Some(ready) = stripes.advance(snap) else {
                 run.stripes_done = true;
                 return;
@@ -502,27 +537,36 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
         let econtext = (*node).ss.ps.ps_ExprContext;
         let per_tuple = (*econtext).ecxt_per_tuple_memory;
         let rel = Rel::of((*node).ss.ss_currentRelation);
-        let mut conditions = Vec::new();
         // What a condition compares with is a sub-select or a function perhaps, which costs, or raises, and is not asked for nothing.
-        let needed = !run.conditions.is_empty() && crate::plan::sees_stripes(rel, snap);
-        for (condition, state) in run.conditions.iter().filter(|_| needed) {
-            let mut null = false;
+        let needed = !run.stated.is_empty() && crate::plan::sees_stripes(rel, snap);
+        let values = &run.values;
+        let mut bind = |(condition, value): &(Condition, usize)| {
+            let mut null = true;
             let is_null = &raw mut null;
-            let Some(f) = (**state).evalfunc else { continue };
             // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
             // again and again would fill.
-            memory::within(per_tuple, || {
-                let value = guarded(|| f(*state, econtext, is_null));
-                conditions.push(Bound::new(*condition, (!null).then(|| value.value())));
+            let bound = memory::within(per_tuple, || {
+                let state: *mut pg_sys::ExprState = values[*value];
+                let value = match (*state).evalfunc {
+                    Some(f) => guarded(|| f(state, econtext, is_null)).value(),
+                    None => 0,
+                };
+                Bound::new(*condition, (!null).then_some(value))
             });
             pg_sys::MemoryContextReset(per_tuple);
-        }
+            bound
+        };
+        let quals = run.stated.iter().filter(|_| needed).map(|stated| Qual {
+            formula: stated.formula.map(&mut bind),
+            is_checked_again: !stated.is_all,
+        });
+        let quals = quals.collect();
         let shared = run.parallel;
         let claims: Option<Box<dyn FnMut() -> u32>> = (!shared.is_null()).then(|| {
             let scan = Parallel::scan(shared) as usize;
             Box::new(move || claim(scan)) as _
         });
-        run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), conditions, claims));
+        run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), quals, claims));
     }
 }
 
@@ -543,6 +587,7 @@ unsafe fn stop(run: &mut Run) {
             run.heap = std::ptr::null_mut();
         }
         backward::stop(run);
+        joins::forget(&mut run.joins);
         run.feeds.clear();
         (run.row, run.rows) = (0, 0);
         (run.heap_done, run.stripes_done) = (false, false);

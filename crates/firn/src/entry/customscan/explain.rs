@@ -1,6 +1,6 @@
 //! What EXPLAIN shows of a scan.
 
-use super::exec::{run, Run};
+use super::exec::run;
 use crate::pg::ext::callback;
 use crate::pg::Rel;
 use pgrx::pg_sys;
@@ -15,7 +15,10 @@ pub(super) unsafe extern "C-unwind" fn explain(
         callback(|| {
             let run = run(node);
             if (*es).verbose {
-                columns(node, run, es);
+                columns(c"Columns Read", run.wanted.iter().copied(), node, es);
+            }
+            if !run.joins.is_empty() {
+                columns(c"Narrowed by Join", run.joins.iter().map(|join| join.column), node, es);
             }
             if !(*es).analyze {
                 return;
@@ -39,14 +42,19 @@ pub(super) unsafe fn number(es: *mut pg_sys::ExplainState, label: &std::ffi::CSt
     unsafe { pg_sys::ExplainPropertyInteger(label.as_ptr(), std::ptr::null(), value as i64, es) }
 }
 
-unsafe fn columns(node: *mut pg_sys::CustomScanState, run: &Run, es: *mut pg_sys::ExplainState) {
+unsafe fn columns(
+    label: &std::ffi::CStr,
+    numbers: impl Iterator<Item = usize>,
+    node: *mut pg_sys::CustomScanState,
+    es: *mut pg_sys::ExplainState,
+) {
     // SAFETY: the node's relation is open; the texts outlive the call.
     unsafe {
         let names = Rel::of((*node).ss.ss_currentRelation).attributes();
         let list: Vec<&str> =
-            run.wanted.iter().filter_map(|i| names.get(*i)).map(|a| a.name.as_str()).collect();
+            numbers.filter_map(|i| names.get(i)).map(|a| a.name.as_str()).collect();
         if let Ok(text) = std::ffi::CString::new(list.join(", ")) {
-            pg_sys::ExplainPropertyText(c"Columns Read".as_ptr(), text.as_ptr(), es);
+            pg_sys::ExplainPropertyText(label.as_ptr(), text.as_ptr(), es);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Custom nodes inside PostgreSQL: paths for the planner, plan nodes, the executor's callbacks.
-//! `path` offers the scan, `price` says what reading stripes costs, `conditions` translates quals for it, `exec` runs it, `backward` for cursors that go back, `parallel` several processes, `explain` shows what
-//! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks. What a scan does with stripes is
+//! `path` offers the scan, `inner` on the inner side of nested loops, `price` says what reading stripes costs, `conditions` translates quals for it, `exec` runs it, `parallel` in several processes, `backward` for cursors that go back, `explain` shows what
+//! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks, `substitute` gives the row that they check; `joins` takes the keys of a join
+//! above the scan. What a scan does with stripes is
 //! [`crate::plan::FirnScan`].
 
 mod backward;
@@ -8,10 +9,13 @@ mod conditions;
 mod count;
 mod exec;
 mod explain;
+mod inner;
+pub(super) mod joins;
 mod parallel;
 mod path;
 mod price;
 pub(super) mod recheck;
+mod substitute;
 
 use crate::pg::nodes::{columns_of, list_items, table_columns};
 

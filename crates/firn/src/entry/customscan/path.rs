@@ -1,21 +1,22 @@
 //! Offering the scan to the planner, and its plan node.
 
 use super::price::{self, Prices};
-use super::{columns_of, conditions, exec, list_items, table_columns, Shared};
+use super::{columns_of, conditions, exec, inner, list_items, table_columns, Shared};
 use crate::directory::counts::{stripe_totals, StripeTotals};
 use crate::pg::ext::callback;
 use crate::pg::memory::alloc;
-use crate::pg::{LockMode, OpenRel};
+use crate::pg::{guc, LockMode, OpenRel};
 use crate::write::pending_of;
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::set_rel_pathlist_hook_type = None;
 
-static PATH_METHODS: Shared<pg_sys::CustomPathMethods> = Shared(pg_sys::CustomPathMethods {
-    CustomName: c"FirnScan".as_ptr(),
-    PlanCustomPath: Some(plan_path),
-    ReparameterizeCustomPathByChild: None,
-});
+pub(super) static PATH_METHODS: Shared<pg_sys::CustomPathMethods> =
+    Shared(pg_sys::CustomPathMethods {
+        CustomName: c"FirnScan".as_ptr(),
+        PlanCustomPath: Some(plan_path),
+        ReparameterizeCustomPathByChild: None,
+    });
 
 pub(super) unsafe fn install() {
     // SAFETY: the library is being loaded; tables of methods are constants.
@@ -57,10 +58,11 @@ unsafe extern "C-unwind" fn pathlist(
                 only_what_is_needed(rel);
                 price::reprice(root, rel, &prices);
             }
-            if applies(root, rel) {
+            if applies(rel) {
                 // Of the system columns a row made of columns has its TID and table only.
                 if !uses_transaction_columns(rel) {
                     offer(rel, &totals, &prices);
+                    inner::offer(root, rel, (*rte).relid, &totals, &prices);
                 }
             }
         });
@@ -87,20 +89,19 @@ unsafe fn only_what_is_needed(rel: *mut pg_sys::RelOptInfo) {
 
 const TABLE_OID: i32 = pg_sys::TableOidAttributeNumber;
 
-unsafe fn applies(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo) -> bool {
+unsafe fn applies(rel: *mut pg_sys::RelOptInfo) -> bool {
     // SAFETY: the planner's own structures.
     unsafe {
-        use pg_sys::CmdType as C;
-        if !crate::pg::guc::enable_scan()
-            || !(*rel).lateral_relids.is_null()
-            || (*rel).pathlist.is_null()
-        {
-            return false;
-        }
-        // Rows of UPDATE, DELETE and FOR UPDATE are re-checked in heap slots: PostgreSQL's own scan
-        // gives those.
-        let parse = (*root).parse;
-        (*root).rowMarks.is_null() && matches!((*parse).commandType, C::CMD_SELECT | C::CMD_INSERT)
+        // WHERE CURRENT OF asks for the row by its TID.
+        let is_current_of = |info: &*mut pg_sys::RestrictInfo| {
+            (*(*(*info)).clause).type_ == pg_sys::NodeTag::T_CurrentOfExpr
+        };
+        guc::enable_scan()
+            && (*rel).lateral_relids.is_null()
+            && !(*rel).pathlist.is_null()
+            && !list_items::<pg_sys::RestrictInfo>((*rel).baserestrictinfo)
+                .iter()
+                .any(is_current_of)
     }
 }
 
@@ -182,9 +183,9 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
     }
 }
 
-/// Conditions go to `custom_private` as four integers each (column, test, operand, number of the
-/// qual) and their right-hand sides to `custom_exprs`. The quals stay complete: rows of the row store
-/// are checked by them, and EXPLAIN shows them.
+/// What stripes evaluate goes to `custom_private`: of each qual its number, whether all of it is said, and the conditions; their
+/// right-hand sides go to `custom_exprs`. The quals stay complete: rows of the row store are checked by them, and EXPLAIN
+/// shows them.
 unsafe extern "C-unwind" fn plan_path(
     _root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
@@ -206,11 +207,11 @@ unsafe extern "C-unwind" fn plan_path(
             (*scan).methods = &exec::SCAN_METHODS.0;
             for (number, clause) in list_items::<pg_sys::Node>(s.plan.qual).into_iter().enumerate()
             {
-                let Some(known) = conditions::translate(clause, (*rel).relid) else { continue };
-                for part in [known.column, known.test, known.operand, number as i32] {
+                let Some(stated) = conditions::translate(clause, (*rel).relid) else { continue };
+                for part in [number as i32, i32::from(stated.is_all)] {
                     (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, part);
                 }
-                (*scan).custom_exprs = pg_sys::lappend((*scan).custom_exprs, known.value.cast());
+                conditions::write(&stated.formula, scan);
             }
             scan as *mut pg_sys::Plan
         })

@@ -1,6 +1,7 @@
 //! Hooks of the executor, and of COPY, which does without one.
 
 use crate::entry::copying;
+use crate::entry::customscan::joins;
 use crate::entry::customscan::recheck::{self, no_prefetch};
 use crate::pg::ext::{callback, direct};
 use crate::pg::{memory, wanted};
@@ -66,6 +67,7 @@ unsafe extern "C-unwind" fn prepare(
         }
         *(bitmaps as *mut bool) |= no_prefetch(state);
         wanted::note(state);
+        joins::note(state);
         direct::planstate_tree_walker(state, Some(prepare), bitmaps)
     }
 }

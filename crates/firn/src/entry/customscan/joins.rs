@@ -1,0 +1,229 @@
+//! Keys of a join by hash, for the scan on its other side.
+//!
+//! Such a join reads one side into a hash table, then the other: of that, rows without a key in the table are dropped. When a FirnScan
+//! is the other side, or gives it its rows as they are, it takes the keys out of the table before it reads stripes on, and
+//! leaves out stripes, batches and rows that have none. `IN (SELECT …)` is such a join, too.
+//!
+//! It is an optimisation of the executor's, which the plan knows nothing of: what comes in spite of it the join drops. So it is left
+//! where it is not easy: a join that wants rows without a partner (LEFT, FULL, ANTI), a table that several processes have built or
+//! that has parts on disk, keys that are more than columns, many keys for few rows.
+
+use super::{conditions, exec, list_items};
+use crate::pg::ext::callback;
+use crate::pg::slot::Slot;
+use crate::plan::{Bound, FirnScan, Operand};
+use pgrx::pg_sys;
+
+/// Keys that are taken out of a table at most; so many rows of stripes there must be for each.
+const MOST_KEYS: f64 = 65_536.0;
+/// Of those that a filter converts for each batch.
+const MOST_CONVERTED_KEYS: f64 = 1_000.0;
+const ROWS_PER_KEY: f64 = 4.0;
+
+/// A join above a scan.
+pub(super) struct Join {
+    join: *mut pg_sys::HashJoinState,
+    /// The key's column in the rows of the hash table (1 = first), and its type.
+    number: i16,
+    operand: Operand,
+    /// The scan's column that is to equal it.
+    pub column: usize,
+    /// It has been looked at since the scan has begun.
+    looked_at: bool,
+}
+
+/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15).
+#[repr(C)]
+struct Table {
+    bucket_count: i32,
+    bucket_counts: [i32; 4],
+    buckets: *mut *mut Entry,
+    keep_nulls: bool,
+    skew_enabled: bool,
+    skew_buckets: *mut core::ffi::c_void,
+    skew_counts: [i32; 2],
+    skew_numbers: *mut i32,
+    batches: i32,
+    current_batch: i32,
+    batches_before: [i32; 2],
+    grow_enabled: bool,
+    rows: f64,
+}
+
+/// HashJoinTupleData: the row follows, as a MinimalTuple.
+#[repr(C, align(8))]
+struct Entry {
+    next: *mut Entry,
+    hash: u32,
+}
+
+/// Look at a node of a plan before it runs.
+///
+/// # Safety
+/// A planstate node of a query that has been started.
+pub(in crate::entry) unsafe fn note(state: *mut pg_sys::PlanState) {
+    // SAFETY: a node of a started query; only joins by hash are looked at as such.
+    unsafe {
+        if (*state).type_ == pg_sys::NodeTag::T_HashJoinState {
+            callback(|| tell_scans(state.cast()))
+        }
+    }
+}
+
+unsafe fn tell_scans(join: *mut pg_sys::HashJoinState) {
+    // SAFETY: a join by hash that was started, with its plan and both of its sides.
+    unsafe {
+        use pg_sys::JoinType as J;
+        let plan = (*join).js.ps.plan as *mut pg_sys::HashJoin;
+        let drops = matches!((*plan).join.jointype, J::JOIN_INNER | J::JOIN_SEMI | J::JOIN_RIGHT);
+        if !drops || (*plan).join.plan.parallel_aware {
+            return;
+        }
+        for clause in list_items::<pg_sys::OpExpr>((*plan).hashclauses) {
+            let [left, right] = list_items::<pg_sys::Node>((*clause).args)[..] else { continue };
+            let (Some(outer), Some(number)) =
+                (column_of(left, pg_sys::OUTER_VAR), column_of(right, pg_sys::INNER_VAR))
+            else {
+                continue;
+            };
+            let kind = pg_sys::exprType(right);
+            each_scan((*join).js.ps.lefttree, outer, &mut |scan, var| {
+                let operand =
+                    conditions::equality(var, (*clause).opno, kind, (*clause).inputcollid);
+                if let Some(operand) = operand {
+                    let column = (*var).varattno as usize - 1;
+                    let looked_at = false;
+                    exec::run(scan).joins.push(Join { join, number, operand, column, looked_at });
+                }
+            });
+        }
+    }
+}
+
+/// The number of a column below a node, by itself.
+unsafe fn column_of(node: *mut pg_sys::Node, side: i32) -> Option<i16> {
+    // SAFETY: an expression of the plan: its tag says of which type it is.
+    unsafe {
+        let node = match (*node).type_ {
+            pg_sys::NodeTag::T_RelabelType => (*(node as *mut pg_sys::RelabelType)).arg.cast(),
+            _ => node,
+        };
+        let var = node as *mut pg_sys::Var;
+        let fits = (*node).type_ == pg_sys::NodeTag::T_Var && (*var).varno == side;
+        fits.then(|| (*var).varattno).filter(|number| *number > 0)
+    }
+}
+
+/// Each scan whose rows become the node's without more of them being dropped, or others made, when some are missing; and its column
+/// that is the node's of that number.
+unsafe fn each_scan(
+    state: *mut pg_sys::PlanState,
+    number: i16,
+    f: &mut dyn FnMut(*mut pg_sys::CustomScanState, *mut pg_sys::Var),
+) {
+    // SAFETY: nodes of a started query: their tags say of which type they are, and their children are theirs.
+    unsafe {
+        use pg_sys::{JoinType as J, NodeTag as T};
+        if state.is_null() || has_side_effects((*state).plan) {
+            return;
+        }
+        let plan = (*state).plan;
+        let entries = list_items::<pg_sys::TargetEntry>((*plan).targetlist);
+        let Some(entry) = entries.get(number as usize - 1) else { return };
+        let expr = (**entry).expr as *mut pg_sys::Node;
+        match (*state).type_ {
+            T::T_CustomScanState if exec::is_scan(state) => {
+                let relid = (*(plan as *mut pg_sys::Scan)).scanrelid as i32;
+                if column_of(expr, relid).is_some() {
+                    let plain = (*expr).type_ == T::T_Var;
+                    let relabelled = expr as *mut pg_sys::RelabelType;
+                    let var = if plain { expr } else { (*relabelled).arg.cast() };
+                    f(state.cast(), var.cast());
+                }
+            }
+            T::T_HashJoinState | T::T_NestLoopState => {
+                let kind = (*(plan as *mut pg_sys::Join)).jointype;
+                let keeps =
+                    matches!(kind, J::JOIN_INNER | J::JOIN_LEFT | J::JOIN_SEMI | J::JOIN_ANTI);
+                let joined = (*(plan as *mut pg_sys::Join)).joinqual;
+                if keeps && !is_volatile(joined.cast()) {
+                    if let Some(below) = column_of(expr, pg_sys::OUTER_VAR) {
+                        each_scan((*state).lefttree, below, f);
+                    }
+                }
+            }
+            T::T_AppendState => {
+                let append = state as *mut pg_sys::AppendState;
+                for i in 0..(*append).as_nplans as usize {
+                    each_scan(*(*append).appendplans.add(i), number, f);
+                }
+            }
+            _ => (),
+        }
+    }
+}
+
+/// A row that does not come to the node may be missed by others than its join.
+unsafe fn has_side_effects(plan: *mut pg_sys::Plan) -> bool {
+    // SAFETY: a node of a plan; lists in it are PostgreSQL's.
+    unsafe { is_volatile((*plan).targetlist.cast()) || is_volatile((*plan).qual.cast()) }
+}
+
+unsafe fn is_volatile(node: *mut pg_sys::Node) -> bool {
+    // SAFETY: an expression of a plan, of which the function only looks at the nodes.
+    unsafe { pg_sys::contain_volatile_functions(node) || pg_sys::contain_subplans(node) }
+}
+
+/// Joins are to be looked at again: the scan begins anew, as their tables may have.
+pub(super) fn forget(joins: &mut [Join]) {
+    joins.iter_mut().for_each(|join| join.looked_at = false);
+}
+
+/// Give the scan the keys of those joins whose tables are there. Each is built before the scan is asked for its second row: the join
+/// fetches one row perhaps to see whether there is any.
+pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
+    // SAFETY: the joins stand above this scan in the same query and live as long; their hash tables are read only when they are built.
+    unsafe {
+        for join in joins.iter_mut().filter(|join| !join.looked_at) {
+            let table = (*join.join).hj_HashTable as *const Table;
+            if table.is_null() {
+                continue;
+            }
+            join.looked_at = true;
+            let is_whole = (*table).batches == 1 && !(*table).skew_enabled;
+            let most = match join.operand {
+                Operand::Float4 | Operand::Float8 | Operand::Numeric | Operand::Bool => {
+                    MOST_CONVERTED_KEYS
+                }
+                _ => MOST_KEYS,
+            };
+            let most = most.min(scan.stripe_rows() as f64 / ROWS_PER_KEY);
+            if is_whole && (*table).rows <= most {
+                let keys = keys((*join.join).hj_HashTupleSlot, &*table, join.number);
+                scan.narrow(Bound::among(join.column, join.operand, keys.into_iter()));
+            }
+        }
+    }
+}
+
+/// The values of a column in all rows of the table but NULLs; they live as long as that.
+unsafe fn keys(like: *mut pg_sys::TupleTableSlot, table: &Table, number: i16) -> Vec<usize> {
+    // SAFETY: rows in the hash table's memory, of the descriptor that the slot has; what is copied is copied before the slot is emptied.
+    unsafe {
+        let columns = (*like).tts_tupleDescriptor;
+        let row = pg_sys::MakeSingleTupleTableSlot(columns, &raw const pg_sys::TTSOpsMinimalTuple);
+        let mut keys = Vec::with_capacity(table.rows as usize);
+        for bucket in 0..table.bucket_count as usize {
+            let mut entry = *table.buckets.add(bucket);
+            while !entry.is_null() {
+                pg_sys::ExecStoreMinimalTuple(entry.add(1).cast(), row, false);
+                if let Some((value, false)) = Slot::of(row).attribute(number) {
+                    keys.push(value);
+                }
+                entry = (*entry).next;
+            }
+        }
+        pg_sys::ExecDropSingleTupleTableSlot(row);
+        keys
+    }
+}
