@@ -3,10 +3,10 @@
 
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::Datum;
-use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, TupleSlot};
+use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, Toast, TupleSlot};
 use crate::stripe::{
     handle_for, layout, layout_in, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer,
-    Rows,
+    Rows, StripeHandle,
 };
 use crate::write::{pending_of, PendingRef};
 use firn_format::{DeleteVector, Filter, Tid};
@@ -18,7 +18,8 @@ use std::rc::Rc;
 pub type Claim = Box<dyn FnMut() -> u32>;
 
 enum Source {
-    Stripe(Box<(BatchReader, Projection)>),
+    /// Nothing of it is read before its first row is wanted: whoever is loading it may take that back.
+    Stripe(Rc<StripeHandle>, Option<Box<(BatchReader, Projection)>>),
     Pending(PendingRef),
 }
 
@@ -163,24 +164,7 @@ impl StripeRows {
         let (source, slot, rows, xmin) = match self.list.get(number) {
             Some(found) => {
                 let handle = handle_for(self.table, &directory.toast, found.slot, &found.entry);
-                let wanted = |i: &usize| self.wanted.get(*i).copied().unwrap_or(true);
-                let columns = (0..self.layout.columns.len()).filter(wanted);
-                let projection =
-                    Projection::new(&self.layout, handle.meta(&directory.toast), columns);
-                let reader = BatchReader::new(
-                    handle,
-                    &directory.toast,
-                    &projection.stored(),
-                    Filter::True,
-                    None,
-                    0..0,
-                );
-                (
-                    Source::Stripe(Box::new((reader, projection))),
-                    found.slot,
-                    found.entry.rows,
-                    found.xmin,
-                )
+                (Source::Stripe(handle, None), found.slot, found.entry.rows, found.xmin)
             }
             None => match self.pending.get(number - self.list.len()) {
                 Some(p) => (Source::Pending(p.clone()), p.slot, p.rows, p.xid),
@@ -219,11 +203,13 @@ impl StripeRows {
                 self.values.clone_from(&self.buffer.values);
                 self.nulls.clone_from(&self.buffer.nulls);
             }
-            Source::Stripe(stripe) => {
+            Source::Stripe(handle, reader) => {
                 if !has(&current.batch, row) {
                     // Index builds and rewrites ask nowhere else.
                     xact::check_for_interrupts();
-                    let (reader, projection) = &mut **stripe;
+                    let toast = &directory.toast;
+                    let begin = || Box::new(reader_of(handle, toast, &self.layout, &self.wanted));
+                    let (reader, projection) = &mut **reader.get_or_insert_with(begin);
                     current.batch = Some(load_batch(directory, reader, projection, row));
                 }
                 let Some((batch, columns)) = &current.batch else { return };
@@ -361,6 +347,21 @@ pub fn visible_pending(table: Rel, snap: Snap) -> Vec<PendingRef> {
     }
     list.sort_by_key(|p| p.slot);
     list
+}
+
+/// What reads the wanted columns of a stripe; no batch is asked for yet.
+fn reader_of(
+    handle: &Rc<StripeHandle>,
+    toast: &Toast,
+    layout: &Layout,
+    wanted: &[bool],
+) -> (BatchReader, Projection) {
+    let is_wanted = |i: &usize| wanted.get(*i).copied().unwrap_or(true);
+    let columns = (0..layout.columns.len()).filter(is_wanted);
+    let projection = Projection::new(layout, handle.meta(toast), columns);
+    let stored = projection.stored();
+    let reader = BatchReader::new(handle.clone(), toast, &stored, Filter::True, None, 0..0);
+    (reader, projection)
 }
 
 /// Decode the wanted columns of the batch that a row is in.
