@@ -141,6 +141,33 @@ def nulls(world):
                 c.execute("DROP DATABASE IF EXISTS order_nulls")
 
 
+def read_only(world):
+    """-C: that the archive's database is read-only by default is for those who come later, not for who goes on with the restore."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS order_read_only WITH (FORCE)")
+        c.execute("CREATE ROLE order_helper")
+    with server.connect(server.fresh("order_read_only")) as c:
+        c.execute("""CREATE FUNCTION helped(int) RETURNS int IMMUTABLE LANGUAGE sql AS
+                     'SELECT $1 / count(*)::int FROM pg_catalog.pg_roles WHERE rolname = ''order_helper''';
+                     CREATE TABLE t AS SELECT 1 AS id; CREATE INDEX helped ON t (helped(id));
+                     ALTER DATABASE order_read_only SET default_transaction_read_only = on""")
+    path = world.archive("order-read-only", lambda p: server.archive("order_read_only", p, "c"))
+    dump = server.dump("order_read_only", "--create")
+    with server.connect() as c:
+        c.execute("DROP DATABASE order_read_only")
+        c.execute("DROP ROLE order_helper")
+    run = firn(server, "postgres", path, "-C", "-j", "2", "--on-error=continue")
+    assert run.code == 1 and "division by zero" in run.out, run.out
+    with server.connect() as c:
+        c.execute("CREATE ROLE order_helper")
+    firn(server, "postgres", path, "-C", "-j", "2", "--on-error=continue", "--resume").ok()
+    same(dump, server.dump("order_read_only", "--create"))
+    with server.connect() as c:
+        c.execute("DROP DATABASE order_read_only")
+        c.execute("DROP ROLE order_helper")
+
+
 def settings(world, jobs):
     """-C: what the archive sets for the database is in force when its rows are stored."""
     server = world.server()
@@ -306,6 +333,7 @@ def cases(world):
     yield "order of meanings, no rules", lambda: meanings(world, OLD, 2, ("--disable-rule=all",))
     for jobs in (1, 3):
         yield f"order of settings {jobs}", lambda j=jobs: settings(world, j)
+    yield "order of settings, read-only", lambda: read_only(world)
     yield "order of nulls in arrays", lambda: nulls(world)
     yield "order of grants", lambda: grants(world)
     yield "order, rows looked at", lambda: looked_at(world)

@@ -464,6 +464,7 @@ impl Args {
                 named: self.dbname.is_some(),
                 role: self.role.clone(),
                 row_security: self.enable_row_security,
+                create: self.create,
             },
             jobs: usize::from(self.jobs()),
             filter,

@@ -4,7 +4,7 @@ use super::journal::{self, fence};
 use super::session;
 use super::work::Stop;
 use super::{tell, Options, Terms};
-use crate::archive::{Archive, Entry};
+use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection, For};
 use crate::plan::build::describe;
@@ -163,28 +163,43 @@ pub fn settings(connection: &Connection, archive: &Archive, selection: &Selectio
     Ok(())
 }
 
-/// `ALTER DATABASE name SET parameter …`, also for a role in it.
-fn is_setting(statement: &[u8]) -> bool {
+/// What `ALTER DATABASE name SET parameter …` sets, also for a role in it, in lower case.
+fn parameter(statement: &[u8]) -> Option<Vec<u8>> {
     let statement = statement.trim_ascii_start();
-    let parameter = || {
-        let mut rest = match statement.strip_prefix(b"ALTER ROLE ") {
-            Some(mut rest) => {
-                take_name(&mut rest)?;
-                rest.strip_prefix(b" IN DATABASE ")?
+    let mut rest = match statement.strip_prefix(b"ALTER ROLE ") {
+        Some(mut rest) => {
+            take_name(&mut rest)?;
+            rest.strip_prefix(b" IN DATABASE ")?
+        }
+        None => statement.strip_prefix(b"ALTER DATABASE ")?,
+    };
+    take_name(&mut rest)?;
+    let mut rest = rest.strip_prefix(b" SET ")?;
+    take_name(&mut rest).map(|name| unquoted(name).to_ascii_lowercase())
+}
+
+/// The archive makes its database one whose transactions are read-only by default: of who connects after that.
+pub(super) fn is_read_only(toc: &Toc) -> bool {
+    let properties = toc.entries().filter(|e| e.desc == b"DATABASE PROPERTIES");
+    properties.into_iter().any(|entry| {
+        let mut rest = entry.defn;
+        while let Some((statement, after)) = crate::plan::text::split_statement(rest) {
+            rest = after;
+            if parameter(statement).is_some_and(|name| name == b"default_transaction_read_only") {
+                return true;
             }
-            None => statement.strip_prefix(b"ALTER DATABASE ")?,
-        };
-        take_name(&mut rest)?;
-        let mut rest = rest.strip_prefix(b" SET ")?;
-        take_name(&mut rest).map(unquoted)
-    };
+        }
+        false
+    })
+}
+
+/// A setting of the database, or of a role in it, that does not keep a restore from working.
+fn is_setting(statement: &[u8]) -> bool {
     let harmful = |name: &[u8]| {
-        matches!(
-            name.to_ascii_lowercase().as_slice(),
-            b"default_transaction_read_only" | b"role" | b"session_authorization"
-        ) || name.to_ascii_lowercase().ends_with(b"_preload_libraries")
+        matches!(name, b"default_transaction_read_only" | b"role" | b"session_authorization")
+            || name.ends_with(b"_preload_libraries")
     };
-    parameter().is_some_and(|name| !harmful(&name))
+    parameter(statement).is_some_and(|name| !harmful(&name))
 }
 
 /// Whose the database of a connection is.

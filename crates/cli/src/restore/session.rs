@@ -13,6 +13,8 @@ pub struct Target {
     pub role: Option<String>,
     /// Let row-level security policies apply instead of failing where they would.
     pub row_security: bool,
+    /// The database is made by this restore (`-C`): what the archive sets for it is for those who come later.
+    pub create: bool,
 }
 
 impl Target {
@@ -85,6 +87,9 @@ pub fn prepare(
     sql.extend(no_limits(connection));
     if target.row_security {
         sql.extend_from_slice(b"SET row_security = on;\n");
+    }
+    if target.create && super::database::is_read_only(toc) {
+        sql.extend_from_slice(b"SET default_transaction_read_only = off;\n");
     }
     if let Some(kb) = memory_kb {
         sql.extend_from_slice(format!("SET maintenance_work_mem = '{kb}kB';\n").as_bytes());
