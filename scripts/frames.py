@@ -34,7 +34,7 @@ METHODS = set("""
 # Variables that hold pointers to Rust functions, not to C's.
 RUST_POINTERS = {"handler", "claim"}
 TRUSTED = {
-    "pg/errors.rs:keep": "called while an error is being raised; makes copies in memory that lasts",
+    "pg/errors.rs:copy_error": "called while an error is being raised; makes copies in memory that lasts",
     "pg/errors.rs:callback": "the way from frames to other code",
     "pg/errors.rs:raise": "the end of that way",
     "pg/memory.rs:drop_boxed": "catches panics itself; destructors leave PostgreSQL alone there",

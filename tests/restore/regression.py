@@ -124,11 +124,18 @@ def target(world, version, source):
 
 
 def there_and_back(world, version, form, jobs):
-    """The same version: the dump of the result is the dump of what pg_restore makes, or of the source."""
+    """The same version: the dump of the result is the dump of what pg_restore makes, or of the source; so are all catalogs."""
     source = kept(version)
     server = target(world, version, source)
+    path = os.path.join(source, form)
+
+    def made():
+        server.pg_restore(server.fresh("oracle"), path, "--exit-on-error")
+        return twins.catalogs(server, "oracle")
+    expected = world.once(("regression catalogs", version, form), made)
     db = server.fresh("target")
-    firn(server, db, os.path.join(source, form), "--jobs", str(jobs)).ok()
+    run = firn(server, db, path, "--jobs", str(jobs)).ok()
+    twins.compare(expected, twins.catalogs(server, db), f"{version} {form} {jobs} jobs", run)
     with open(os.path.join(source, "plain.sql"), "rb") as f:
         same_blocks(f.read(), server.dump(db), f"{version} {form}")
 

@@ -76,16 +76,59 @@ pub unsafe fn callback<R: Copy>(body: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Run what PostgreSQL runs by itself, and may run in parallel. An error of a worker is raised in whatever its leader does at that
+/// moment, perhaps a callback of ours, but with the context callbacks that there were when the workers were planned for, so that the
+/// innermost one of ours is not asked: this one is.
+///
+/// # Safety
+/// As for [`callback`]. Errors pass this frame, which owns nothing: whoever catches them puts PostgreSQL's list back.
+pub unsafe fn beside_workers<R: Copy>(run: impl FnOnce() -> R) -> R {
+    // SAFETY: the entry is taken out when `run` returns; where it does not, whoever catches the error puts the list back as it was before.
+    unsafe {
+        let mut node = pg_sys::ErrorContextCallback {
+            previous: pg_sys::error_context_stack,
+            callback: Some(keep_of_worker),
+            arg: ptr::null_mut(),
+        };
+        let place = &raw mut node;
+        pg_sys::error_context_stack = place;
+        let result = run();
+        pg_sys::error_context_stack = (*place).previous;
+        result
+    }
+}
+
+/// Called by PostgreSQL when a message or an error is being raised within [`beside_workers`].
+unsafe extern "C-unwind" fn keep_of_worker(_: *mut c_void) {
+    // SAFETY: PostgreSQL's list, whose entries are on the stack; ours is only compared with them.
+    unsafe {
+        let mut node = pg_sys::error_context_stack;
+        while !node.is_null() && node != INNERMOST {
+            node = (*node).previous;
+        }
+        // The callback that runs now is in the list, or none runs: what is raised is no worker's, or passes nothing of ours.
+        if node.is_null() && !INNERMOST.is_null() {
+            copy_error();
+        }
+    }
+}
+
 /// Called by PostgreSQL when a message or an error is being raised inside the callback `node`.
 unsafe extern "C-unwind" fn keep(node: *mut c_void) {
-    // SAFETY: only the callback that runs now copies the error at hand, into memory of its own; the main thread alone comes here.
+    // SAFETY: the pointers are compared only.
     unsafe {
-        // Outer callbacks see the error when the inner one has raised it again. A copy of an error about
-        // memory would need memory, and in a critical section none may be taken.
-        if node != INNERMOST.cast()
-            || pg_sys::CritSectionCount > 0
-            || raw::geterrcode() == OUT_OF_MEMORY
-        {
+        // Outer callbacks see the error when the inner one has raised it again.
+        if node == INNERMOST.cast() {
+            copy_error();
+        }
+    }
+}
+
+unsafe fn copy_error() {
+    // SAFETY: the error at hand is copied into memory of its own; the main thread alone comes here.
+    unsafe {
+        // A copy of an error about memory would need memory, and in a critical section none may be taken.
+        if pg_sys::CritSectionCount > 0 || raw::geterrcode() == OUT_OF_MEMORY {
             return;
         }
         let all = &raw mut KEPT;

@@ -157,7 +157,7 @@ pub unsafe fn guarded<T: Copy>(f: impl FnOnce() -> T + Copy) -> T {
     }
 }
 
-pub use super::errors::callback;
+pub use super::errors::{beside_workers, callback};
 
 /// The transaction that updated or deleted a tuple (PostgreSQL's HeapTupleHeaderGetUpdateXid).
 ///

@@ -3,7 +3,7 @@
 use crate::entry::copying;
 use crate::entry::customscan::joins;
 use crate::entry::customscan::recheck::{self, no_prefetch};
-use crate::pg::ext::{callback, direct};
+use crate::pg::ext::{beside_workers, callback, direct};
 use crate::pg::{memory, wanted};
 use pgrx::pg_sys;
 
@@ -117,10 +117,10 @@ unsafe extern "C-unwind" fn executor_run(
             (*query).already_executed = true;
         }
         let once = execute_once && !alone;
-        match PREVIOUS_RUN {
+        beside_workers(|| match PREVIOUS_RUN {
             Some(f) => f(query, direction, count, once),
             None => direct::standard_ExecutorRun(query, direction, count, once),
-        }
+        })
     }
 }
 

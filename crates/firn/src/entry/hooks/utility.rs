@@ -3,7 +3,7 @@
 //! indexes that moves have left half empty are built anew.
 
 use crate::pg::attempt::transactions;
-use crate::pg::ext::{callback, direct};
+use crate::pg::ext::{beside_workers, callback, direct};
 use crate::pg::memory::alloc;
 use crate::pg::{catalog, error, guc, memory, xact, Kind, LockMode};
 use pgrx::pg_sys;
@@ -34,7 +34,9 @@ unsafe extern "C-unwind" fn process_utility(
     unsafe {
         let run = || {
             let f = PREVIOUS.unwrap_or(direct::standard_ProcessUtility);
-            f(statement, source, read_only, context, params, environment, dest, completion)
+            beside_workers(|| {
+                f(statement, source, read_only, context, params, environment, dest, completion)
+            })
         };
         let lasting = pg_sys::CurrentMemoryContext;
         callback(|| {
