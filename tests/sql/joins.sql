@@ -79,3 +79,28 @@ SELECT count(*) FROM (SELECT e.at FROM span JOIN e ON e.at >= span.low AND e.at 
 CREATE TABLE ep (at int, k int) PARTITION BY RANGE (at); CREATE TABLE ep1 PARTITION OF ep FOR VALUES FROM (MINVALUE) TO (1500); CREATE TABLE ep2 (k int, at int); ALTER TABLE ep ATTACH PARTITION ep2 FOR VALUES FROM (1500) TO (MAXVALUE);
 INSERT INTO ep SELECT i, i % 10 FROM generate_series(1, 3000) i; SELECT settle('ep1'), settle('ep2'); ANALYZE ep;
 SELECT span.id, count(ep.at), sum(ep.at) FROM span LEFT JOIN ep ON ep.at >= span.low AND ep.at < span.high GROUP BY span.id ORDER BY span.id;
+
+-- A subplan that the scan's conditions have twice is shut down twice, as is one below LIMIT: what its processes shared is gone by then.
+CREATE TABLE twice (id int, k int);
+INSERT INTO twice SELECT g, g % 40 FROM generate_series(1, 900) g;
+ANALYZE twice;
+BEGIN;
+SET LOCAL min_parallel_table_scan_size = 0;
+SET LOCAL parallel_setup_cost = 0;
+SET LOCAL parallel_tuple_cost = 0;
+SET LOCAL max_parallel_workers_per_gather = 2;
+SELECT count(*) FROM twice x WHERE x.id NOT IN (SELECT y.k FROM twice y);
+SELECT count(*) FROM (SELECT id FROM twice WHERE k > 3 LIMIT 5) x;
+COMMIT;
+-- What runs for each row of a loop runs for all of them, though a join above drops some.
+CREATE SEQUENCE calls;
+CREATE TABLE few (k int);
+INSERT INTO few VALUES (7), (8);
+ANALYZE few;
+BEGIN;
+SET LOCAL enable_mergejoin = off;
+SELECT count(*), max(k) FROM (SELECT t.k, l.n FROM twice t CROSS JOIN LATERAL (SELECT nextval('calls') n, t.k OFFSET 0) l JOIN few USING (k) OFFSET 0) x;
+SELECT last_value > 0 FROM calls;
+COMMIT;
+DROP TABLE twice, few;
+DROP SEQUENCE calls;

@@ -96,6 +96,8 @@ pub(super) struct Run {
     rows: usize,
     stripes_done: bool,
     pub parallel: *mut Parallel,
+    /// What the processes have counted in that memory is collected, and the memory may be gone.
+    pub is_collected: bool,
     pub total: Counters,
 }
 
@@ -166,6 +168,7 @@ unsafe extern "C-unwind" fn begin(
                 rows: 0,
                 stripes_done: false,
                 parallel: std::ptr::null_mut(),
+                is_collected: false,
                 total: Default::default(),
             });
         })

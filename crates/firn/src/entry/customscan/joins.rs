@@ -146,7 +146,9 @@ unsafe fn each_scan(
                 let keeps =
                     matches!(kind, J::JOIN_INNER | J::JOIN_LEFT | J::JOIN_SEMI | J::JOIN_ANTI);
                 let joined = (*(plan as *mut pg_sys::Join)).joinqual;
-                if keeps && !is_volatile(joined.cast()) {
+                // The inner side of a loop is run for each outer row: with a row that does not come, so does not what it does.
+                let quiet = (*state).type_ == T::T_HashJoinState || is_quiet((*plan).righttree);
+                if keeps && quiet && !is_volatile(joined.cast()) {
                     if let Some(below) = column_of(expr, pg_sys::OUTER_VAR) {
                         each_scan((*state).lefttree, below, f);
                     }
@@ -167,6 +169,28 @@ unsafe fn each_scan(
 unsafe fn has_side_effects(plan: *mut pg_sys::Plan) -> bool {
     // SAFETY: a node of a plan; lists in it are PostgreSQL's.
     unsafe { is_volatile((*plan).targetlist.cast()) || is_volatile((*plan).qual.cast()) }
+}
+
+/// Running it leaves nothing behind: scans of tables, with what keeps their rows.
+unsafe fn is_quiet(plan: *mut pg_sys::Plan) -> bool {
+    // SAFETY: nodes of a plan; lists in them are PostgreSQL's.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        plan.is_null()
+            || matches!(
+                (*plan).type_,
+                T::T_SeqScan
+                    | T::T_IndexScan
+                    | T::T_IndexOnlyScan
+                    | T::T_BitmapHeapScan
+                    | T::T_BitmapIndexScan
+                    | T::T_CustomScan
+                    | T::T_Material
+                    | T::T_Memoize
+            ) && !has_side_effects(plan)
+                && is_quiet((*plan).lefttree)
+                && is_quiet((*plan).righttree)
+    }
 }
 
 unsafe fn is_volatile(node: *mut pg_sys::Node) -> bool {

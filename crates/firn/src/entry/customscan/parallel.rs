@@ -52,7 +52,8 @@ pub(super) unsafe extern "C-unwind" fn initialize_dsm(
                 counter.store(0, Ordering::Relaxed);
             }
             pg_sys::table_parallelscan_initialize(rel, Parallel::scan(parallel), snapshot);
-            run(node).parallel = parallel;
+            let run = run(node);
+            (run.parallel, run.is_collected) = (parallel, false);
         })
     }
 }
@@ -68,6 +69,7 @@ pub(super) unsafe extern "C-unwind" fn reinitialize_dsm(
             let rel = (*node).ss.ss_currentRelation;
             let scan = Parallel::scan(place as *mut Parallel);
             guarded(|| parallel_reinitialize(rel, scan));
+            run(node).is_collected = false;
         })
     }
 }
@@ -84,11 +86,16 @@ pub(super) unsafe extern "C-unwind" fn initialize_worker(
 /// No more rows are needed now, though a cursor without SCROLL may come back for more. What is done at the end of a statement (checks of
 /// keys) comes before the scan's end. The shared memory is about to go: workers leave what they counted, the leader collects it.
 pub(super) unsafe extern "C-unwind" fn shutdown(node: *mut pg_sys::CustomScanState) {
-    // SAFETY: a node that has begun; the shared memory is still there.
+    // SAFETY: a node that has begun; the shared memory is there when this is called for the first time since it was filled.
     unsafe {
         callback(|| {
             let Some(run) = &mut *(*(node as *mut State)).run else { return };
             run.stripes.iter_mut().for_each(FirnScan::let_go);
+            // A node is shut down again by each node above it that needs no more rows, and once for each time that the subplan it is in is
+            // listed: the memory may be gone by then.
+            if std::mem::replace(&mut run.is_collected, true) {
+                return;
+            }
             let Some(parallel) = run.parallel.as_ref() else { return };
             if xact::is_parallel_worker() {
                 let mut mine = run.total;
