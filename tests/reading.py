@@ -5,6 +5,7 @@ import time
 
 import psycopg
 
+from growth.measure import peak, reset_peak
 from harness.cluster import Cluster
 from trouble.common import Background
 
@@ -639,10 +640,36 @@ def lookups_beside_changes(cluster):
     assert seen["heap"] == seen["firn"]
 
 
+def keys_of_joins(cluster):
+    """A join's keys that are long where they are not compressed: a scan that takes them all takes `work_mem` at most."""
+    used = {}
+    with cluster.connect() as c:
+        pid = c.info.backend_pid
+        c.execute("SET enable_mergejoin = off; SET enable_nestloop = off; SET work_mem = '4MB'")
+        c.execute("CREATE TABLE long_keys AS SELECT i, repeat(i || ' ', 8000) AS k FROM generate_series(1, 2000) i; ANALYZE long_keys")
+        for am in ("heap", "firn"):
+            c.execute(f"CREATE TABLE joined (id int, k text) USING {am}")
+            if am == "firn":
+                c.execute("SET firn.bulk_threshold = 0")
+            c.execute("INSERT INTO joined SELECT i, 'k' || i FROM generate_series(1, 20000) i")
+            c.execute("INSERT INTO joined SELECT 0, k FROM long_keys WHERE i % 400 = 0; ANALYZE joined")
+            query = "SELECT count(*) FROM joined j JOIN long_keys USING (k)"
+            plan = "\n".join(row[0] for row in c.execute("EXPLAIN " + query))
+            assert "Hash Join" in plan and plan.index(" on joined") < plan.index(" on long_keys"), plan
+            one(c, query)
+            reset_peak(pid)
+            before = peak(pid)
+            assert one(c, query) == 5
+            used[am] = peak(pid) - before
+            c.execute("DROP TABLE joined")
+        c.execute("DROP TABLE long_keys")
+    assert used["firn"] < used["heap"] + (8 << 20), used
+
+
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
-    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, prices)}
+    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, prices, keys_of_joins)}
 
 
 def run(tally, pattern):

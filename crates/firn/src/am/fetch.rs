@@ -10,6 +10,7 @@ use crate::stripe::{
 };
 use crate::write::{pending_at, PendingRef};
 use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 /// Where a visible row is.
@@ -188,19 +189,37 @@ impl Fetcher {
         match self.wanted_in(slot) {
             None => {
                 self.buffer.ask_for_all(self.layout.columns.len());
-                self.load(&at);
+                self.load(&at, 0..usize::MAX);
                 slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
             }
             Some(mut needed) => {
                 if let Some(less) = needed.unchecked.as_ref().filter(|_| self.unchecked) {
                     needed = less.clone();
                 }
-                if self.buffer.wanted != needed.columns {
+                let stages = needed.first.as_ref().map_or(&[][..], |first| &first.stages);
+                if self.buffer.wanted != needed.columns || self.buffer.first != stages {
                     self.buffer.ask_for(&needed.columns, slot.unasked(&needed.columns));
+                    self.buffer.read_first(stages);
+                }
+                let mut read = 0;
+                // A row that is not written yet is whole already.
+                let is_written = matches!(at.place, Place::Stripe(_));
+                if let Some(first) = needed.first.as_ref().filter(|f| is_written && f.pay()) {
+                    for number in 0..stages.len() {
+                        self.load(&at, number..number + 1);
+                        read = number + 1;
+                        let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
+                        if !slot.lend_row(self.table, values, nulls, tid) {
+                            break;
+                        }
+                        if !first.pass(number, slot) {
+                            return false;
+                        }
+                    }
                 }
                 // Who looks at the row's visibility alone has it.
                 if needed.some {
-                    self.load(&at);
+                    self.load(&at, read..usize::MAX);
                 }
                 let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
                 if !needed.plain || !slot.lend_row(self.table, values, nulls, tid) {
@@ -231,12 +250,12 @@ impl Fetcher {
             let none = (vec![0; wanted.len()], vec![true; wanted.len()]);
             self.buffer.ask_for(&wanted, none);
         }
-        self.load(&at);
+        self.load(&at, 0..usize::MAX);
         Some((&self.buffer.values, &self.buffer.nulls))
     }
 
-    /// Read the columns that the buffer is to have.
-    fn load(&mut self, at: &RowAt) {
+    /// Read the columns that the buffer is to have, of these stages.
+    fn load(&mut self, at: &RowAt, stages: Range<usize>) {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {
@@ -254,7 +273,14 @@ impl Fetcher {
                     }
                 };
                 handle.touch();
-                stripe_row(&self.layout, &directory.toast, &handle, at.row, &mut self.buffer);
+                stripe_row(
+                    &self.layout,
+                    &directory.toast,
+                    &handle,
+                    at.row,
+                    stages,
+                    &mut self.buffer,
+                );
                 self.held = Held::new(&handle);
             }
             Place::Pending(p) => pending_row(&self.layout, &p.writer, at.row, &mut self.buffer),

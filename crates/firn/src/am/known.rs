@@ -82,10 +82,7 @@ impl KnownStripes {
                     let at = known.look(directory, found, tid, row, snap);
                     if known.whole && !before {
                         let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
-                        // It may have been forgotten and located anew meanwhile.
-                        if self.whole.get(place).is_none_or(|(s, _)| s.0 != slot.0) {
-                            self.whole.insert(place, (slot, rows));
-                        }
+                        self.whole.insert(place, (slot, rows));
                     }
                     return at;
                 }
@@ -97,6 +94,8 @@ impl KnownStripes {
                 self.stripes.clear();
                 self.whole.clear();
             }
+            // It is asked for its tombstones anew.
+            self.whole.retain(|(slot, _)| *slot != found.slot);
             self.stripes.insert(found.slot.0, Known::of(found));
             self.last = Some(found.entry.clone());
         }

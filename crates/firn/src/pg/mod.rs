@@ -19,6 +19,7 @@ pub mod datum;
 pub mod errors;
 pub mod ext;
 pub mod fate;
+pub mod first_conditions;
 pub mod fmgr;
 mod frozen;
 pub mod guc;

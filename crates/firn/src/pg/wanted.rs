@@ -6,6 +6,7 @@
 //! address that is remembered here from a query that has ended is never taken for a new slot's.
 
 use super::ext::callback;
+use super::first_conditions::FirstConditions;
 use super::nodes::{columns_of, table_columns};
 use super::slot::Slot;
 use pgrx::pg_sys;
@@ -73,6 +74,8 @@ pub struct Needed {
     pub only_whether: bool,
     /// No system columns but those that a slot has itself, without a tuple: TID and table.
     pub plain: bool,
+    /// Conditions of the node that are asked before the other columns are read.
+    pub first: Option<FirstConditions>,
     /// The same of rows whose conditions need not be checked again, where that is less.
     pub unchecked: Option<Rc<Needed>>,
 }
@@ -80,7 +83,7 @@ pub struct Needed {
 impl Needed {
     fn of(columns: Vec<bool>, plain: bool) -> Needed {
         let some = columns.contains(&true);
-        Needed { columns, some, only_whether: false, plain, unchecked: None }
+        Needed { columns, some, only_whether: false, plain, first: None, unchecked: None }
     }
 }
 
@@ -143,8 +146,13 @@ impl Slot {
             ];
             let mut all = needed(&nodes);
             if (*plan).type_ == pg_sys::NodeTag::T_BitmapHeapScan {
-                let unchecked = needed(&nodes[..2]);
-                all.unchecked = (unchecked.columns != all.columns).then(|| Rc::new(unchecked));
+                // A bitmap's own conditions come first where they are checked again.
+                let mut unchecked = needed(&nodes[..2]);
+                unchecked.first = FirstConditions::of(scan, &unchecked);
+                let is_less = unchecked.columns != all.columns || unchecked.first.is_some();
+                all.unchecked = is_less.then(|| Rc::new(unchecked));
+            } else if rechecked.iter().all(|list| list.is_null()) {
+                all.first = FirstConditions::of(scan, &all);
             }
             Some(Rc::new(all))
         }

@@ -18,7 +18,10 @@ pub struct RowBuffer {
     pub nulls: Vec<bool>,
     /// Which columns are read out of stripes; the others keep what they have.
     pub wanted: Vec<bool>,
+    /// Columns of them that are read before the others, stage by stage.
+    pub first: Vec<Vec<usize>>,
     bytes: Vec<u8>,
+    aligned: Vec<u64>,
     page: Vec<u8>,
     value: Vec<u8>,
     by_reference: Vec<(usize, usize)>,
@@ -31,6 +34,8 @@ struct AtStripe {
     /// The number of its handle.
     handle: u64,
     columns: Vec<AtColumn>,
+    /// How many of these have been read after each stage.
+    ends: Vec<usize>,
 }
 
 /// A column that is read of it.
@@ -50,7 +55,15 @@ impl RowBuffer {
     pub fn ask_for(&mut self, wanted: &[bool], (values, nulls): (Vec<Datum>, Vec<bool>)) {
         self.at = AtStripe::default();
         self.wanted = wanted.to_vec();
+        self.first.clear();
         (self.values, self.nulls) = (values, nulls);
+    }
+
+    /// From now on these columns, of those that are asked for, have a stage of their own each: they are read before the others. No
+    /// column is of two stages.
+    pub fn read_first(&mut self, stages: &[Vec<usize>]) {
+        self.at = AtStripe::default();
+        self.first = stages.to_vec();
     }
 
     /// Read all columns from now on.
@@ -64,6 +77,7 @@ impl RowBuffer {
     pub fn start(&mut self, columns: usize) {
         // What was in columns that nobody asks for is gone.
         self.wanted.clear();
+        self.first.clear();
         self.at = AtStripe::default();
         self.values.clear();
         self.values.resize(columns, 0);
@@ -84,22 +98,30 @@ impl RowBuffer {
 
     /// Find out where the columns of a stripe are.
     fn enter(&mut self, layout: &Layout, meta: &StripeMeta, handle: u64) {
-        self.at = AtStripe { handle, columns: Vec::new() };
-        for i in 0..layout.columns.len() {
-            if !self.wanted.get(i).copied().unwrap_or(true) {
-                continue;
+        self.at = AtStripe { handle, ..AtStripe::default() };
+        for stage in 0..=self.first.len() {
+            for i in 0..layout.columns.len() {
+                let own = self.first.iter().position(|columns| columns.contains(&i));
+                if own.unwrap_or(self.first.len()) != stage
+                    || !self.wanted.get(i).copied().unwrap_or(true)
+                {
+                    continue;
+                }
+                match source(layout, meta, i) {
+                    Source::Constant { value, null } => {
+                        (self.values[i], self.nulls[i]) = (value, null)
+                    }
+                    Source::Stored { stored, conversion } => self.at.columns.push(AtColumn {
+                        column: i,
+                        stored: stored as u32,
+                        conversion,
+                        page: 0,
+                        rows: 0..0,
+                        decoded: Weak::new(),
+                    }),
+                }
             }
-            match source(layout, meta, i) {
-                Source::Constant { value, null } => (self.values[i], self.nulls[i]) = (value, null),
-                Source::Stored { stored, conversion } => self.at.columns.push(AtColumn {
-                    column: i,
-                    stored: stored as u32,
-                    conversion,
-                    page: 0,
-                    rows: 0..0,
-                    decoded: Weak::new(),
-                }),
-            }
+            self.at.ends.push(self.at.columns.len());
         }
     }
 
@@ -148,34 +170,49 @@ impl RowBuffer {
         })
     }
 
-    /// Addresses are known once nothing moves any more.
+    /// Addresses are known once nothing moves any more, until the next stage.
     fn finish(&mut self) {
         self.bytes.reserve(8);
-        let shift = (8 - self.bytes.as_ptr() as usize % 8) % 8;
-        if shift != 0 {
-            self.bytes.splice(0..0, std::iter::repeat_n(0, shift));
+        let mut base = self.bytes.as_ptr() as usize;
+        if !base.is_multiple_of(8) {
+            // No allocator that is known gives such memory.
+            self.aligned.clear();
+            self.aligned.resize(self.bytes.len().div_ceil(8), 0);
+            for (word, bytes) in self.aligned.iter_mut().zip(self.bytes.chunks(8)) {
+                let mut whole = [0; 8];
+                whole[..bytes.len()].copy_from_slice(bytes);
+                *word = u64::from_ne_bytes(whole);
+            }
+            base = self.aligned.as_ptr() as usize;
         }
-        let base = self.bytes.as_ptr() as usize + shift;
         for (column, offset) in &self.by_reference {
             self.values[*column] = base + offset;
         }
     }
 }
 
-/// Read row `row` of a stripe: the columns that the buffer is to have.
+/// Read row `row` of a stripe: the columns that the buffer is to have, of these stages. They come one after the other, from 0 on; what is not
+/// read first is of the last one.
 pub fn stripe_row(
     layout: &Layout,
     toast: &Toast,
     handle: &StripeHandle,
     row: u32,
+    stages: Range<usize>,
     out: &mut RowBuffer,
 ) {
-    out.bytes.clear();
-    out.by_reference.clear();
+    if stages.start == 0 {
+        out.bytes.clear();
+        out.by_reference.clear();
+    }
     if out.at.handle != handle.number {
         out.enter(layout, handle.meta(toast), handle.number);
     }
-    for i in 0..out.at.columns.len() {
+    let end_of = |stages: usize| {
+        let last = stages.min(out.at.ends.len()).checked_sub(1);
+        last.map_or(0, |stage| out.at.ends[stage])
+    };
+    for i in end_of(stages.start)..end_of(stages.end) {
         let at = &out.at.columns[i];
         let (column, conversion) = (at.column, at.conversion);
         let at_hand = at.decoded.upgrade().filter(|_| at.rows.contains(&row));

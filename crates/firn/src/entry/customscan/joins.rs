@@ -19,6 +19,8 @@ const MOST_KEYS: f64 = 65_536.0;
 /// Of those that a filter converts for each batch.
 const MOST_CONVERTED_KEYS: f64 = 1_000.0;
 const ROWS_PER_KEY: f64 = 4.0;
+/// Memory of a key beside its own bytes, about: its place among the values, and in a filter's set.
+const BYTES_PER_KEY: usize = 48;
 
 /// A join above a scan.
 pub(super) struct Join {
@@ -32,11 +34,14 @@ pub(super) struct Join {
     looked_at: bool,
 }
 
-/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15).
+/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15 to 17). `layouts.c` compares it
+/// with the header; a server of another minor version is asked by [`Table::makes_sense`] before anything is believed.
 #[repr(C)]
 struct Table {
     bucket_count: i32,
-    bucket_counts: [i32; 4],
+    /// Its logarithm; the same two of how it began, and of what it should be.
+    bucket_bits: i32,
+    bucket_counts: [i32; 3],
     buckets: *mut *mut Entry,
     keep_nulls: bool,
     skew_enabled: bool,
@@ -48,6 +53,19 @@ struct Table {
     batches_before: [i32; 2],
     grow_enabled: bool,
     rows: f64,
+}
+
+impl Table {
+    /// All numbers are such as PostgreSQL would have in a table that is built.
+    fn makes_sense(&self) -> bool {
+        (0..31).contains(&self.bucket_bits)
+            && self.bucket_count == 1 << self.bucket_bits
+            && !self.buckets.is_null()
+            && self.batches >= 1
+            && (0..self.batches).contains(&self.current_batch)
+            && self.rows >= 0.0
+            && self.rows.fract() == 0.0
+    }
 }
 
 /// HashJoinTupleData: the row follows, as a MinimalTuple.
@@ -214,7 +232,8 @@ pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
                 continue;
             }
             join.looked_at = true;
-            let is_whole = (*table).batches == 1 && !(*table).skew_enabled;
+            let is_whole =
+                (*table).makes_sense() && (*table).batches == 1 && !(*table).skew_enabled;
             let most = match join.operand {
                 Operand::Float4 | Operand::Float8 | Operand::Numeric | Operand::Bool => {
                     MOST_CONVERTED_KEYS
@@ -223,31 +242,51 @@ pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
             };
             let most = most.min(scan.stripe_rows() as f64 / ROWS_PER_KEY);
             if is_whole && (*table).rows <= most {
-                let keys = keys((*join.join).hj_HashTupleSlot, &*table, join.number);
-                scan.narrow(Bound::among(join.column, join.operand, keys.into_iter()));
+                let is_varlena = matches!(join.operand, Operand::Text | Operand::Numeric);
+                if let Some(keys) =
+                    keys((*join.join).hj_HashTupleSlot, &*table, join.number, is_varlena)
+                {
+                    scan.narrow(Bound::among(join.column, join.operand, keys.into_iter()));
+                }
             }
         }
     }
 }
 
-/// The values of a column in all rows of the table but NULLs; they live as long as that.
-unsafe fn keys(like: *mut pg_sys::TupleTableSlot, table: &Table, number: i16) -> Vec<usize> {
+/// The values of a column in all rows of the table but NULLs; they live as long as that. None if the copies that a filter makes
+/// of them would not fit into `work_mem`: the join's own memory is that already.
+unsafe fn keys(
+    like: *mut pg_sys::TupleTableSlot,
+    table: &Table,
+    number: i16,
+    is_varlena: bool,
+) -> Option<Vec<usize>> {
     // SAFETY: rows in the hash table's memory, of the descriptor that the slot has; what is copied is copied before the slot is emptied.
     unsafe {
         let columns = (*like).tts_tupleDescriptor;
         let row = pg_sys::MakeSingleTupleTableSlot(columns, &raw const pg_sys::TTSOpsMinimalTuple);
         let mut keys = Vec::with_capacity(table.rows as usize);
-        for bucket in 0..table.bucket_count as usize {
+        let mut room = (pg_sys::work_mem as usize).saturating_mul(1024);
+        let mut fits = true;
+        'table: for bucket in 0..table.bucket_count as usize {
             let mut entry = *table.buckets.add(bucket);
             while !entry.is_null() {
                 pg_sys::ExecStoreMinimalTuple(entry.add(1).cast(), row, false);
                 if let Some((value, false)) = Slot::of(row).attribute(number) {
+                    // As long as they are when they are neither compressed nor elsewhere: only their headers are read for this.
+                    let own =
+                        if is_varlena { pg_sys::toast_raw_datum_size(value.into()) } else { 16 };
+                    let Some(rest) = room.checked_sub(own + BYTES_PER_KEY) else {
+                        fits = false;
+                        break 'table;
+                    };
+                    room = rest;
                     keys.push(value);
                 }
                 entry = (*entry).next;
             }
         }
         pg_sys::ExecDropSingleTupleTableSlot(row);
-        keys
+        fits.then_some(keys)
     }
 }

@@ -12,6 +12,7 @@ use crate::directory::counts::StripeTotals;
 use crate::pg::ext::guarded;
 use crate::pg::{guc, Rel};
 use pgrx::pg_sys;
+use std::cmp::Ordering;
 
 /// One value out of a page that is not kept: the page found, read and checked, and the value looked for, in hundreds of rows of a heap.
 const LOOK: f64 = 0.8;
@@ -55,6 +56,12 @@ pub(super) struct Prices {
     columns: Vec<Option<ColumnPrice>>,
     /// Those that the query asks for.
     wanted: Vec<usize>,
+}
+
+/// A column that is fetched, of a share of the rows: conditions on others are asked before (`pg/first_conditions.rs`).
+struct Read {
+    column: usize,
+    share: f64,
 }
 
 impl Prices {
@@ -127,20 +134,29 @@ impl Prices {
         numbers.iter().filter_map(|i| self.columns.get(*i)?.as_ref())
     }
 
+    /// All columns that the query asks for, of each row.
+    fn all_wanted(&self) -> Vec<Read> {
+        self.wanted.iter().map(|column| Read { column: *column, share: 1.0 }).collect()
+    }
+
     /// Fetching these columns of `tuples` rows by index in each of `loops` scans, a loop. `order` is how well the index follows
     /// the rows' order, squared; `sorted` that a scan comes to each page once.
-    fn fetches(&self, wanted: &[usize], tuples: f64, loops: f64, order: f64, sorted: bool) -> f64 {
-        let tuples = tuples * self.share;
-        if tuples <= 0.0 {
+    fn fetches(&self, wanted: &[Read], tuples: f64, loops: f64, order: f64, sorted: bool) -> f64 {
+        let fetched = tuples * self.share;
+        if fetched <= 0.0 {
             return 0.0;
         }
-        let wanted = || self.of_columns(wanted);
-        let all: f64 = wanted().map(|c| self.pages(c) * c.page_bytes).sum();
+        let wanted = || {
+            wanted.iter().filter_map(|read| Some((self.columns.get(read.column)?.as_ref()?, read)))
+        };
+        let all: f64 = wanted().map(|(c, _)| self.pages(c) * c.page_bytes).sum();
         let kept = (guc::page_cache() as f64 / all.max(1.0)).min(1.0);
         // SAFETY: settings.
         let (row, block) = unsafe { (pg_sys::cpu_tuple_cost, pg_sys::random_page_cost) };
-        let mut cost = tuples * (row + operators(wanted()));
-        for column in wanted() {
+        let mut cost = fetched * row;
+        for (column, read) in wanted() {
+            let tuples = (fetched * read.share).max(1.0);
+            cost += tuples * operators(std::iter::once(column));
             let pages = self.pages(column);
             let mut near = (tuples / column.page_rows).ceil().max(1.0);
             // The outer rows of a loop often come in the order of the rows that belong to them: then the page at hand is the one.
@@ -279,7 +295,7 @@ unsafe fn add(
                 let price = if kind == T::T_IndexOnlyScan {
                     tuples * prices.share * pg_sys::cpu_tuple_cost * VISIBILITY
                 } else {
-                    let wanted = fetched(rel, index, prices);
+                    let wanted = fetched(root, rel, index, prices);
                     prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
                 };
                 price - saved
@@ -295,7 +311,7 @@ unsafe fn add(
                     pg_sys::cost_bitmap_heap_scan(&mut copy, root, rel, info, qual, loops);
                     copy.total_cost
                 });
-                let wanted = unchecked(rel, (*bitmap).bitmapqual, prices);
+                let wanted = unchecked(root, rel, (*bitmap).bitmapqual, prices);
                 prices.fetches(&wanted, tuples, loops, 0.0, true) - saved
             }
             (_, T::T_SeqScan) => prices.all_values(),
@@ -324,41 +340,72 @@ unsafe fn of_stripes(
 }
 
 /// The columns that a plain index scan fetches: what a B-tree has found is not checked again, so what is asked for only by
-/// conditions of its own is not among them (`wanted.rs`).
+/// conditions of its own is not among them (`wanted.rs`). The other conditions are asked in the order of their costs.
 unsafe fn fetched(
+    root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
     path: *mut pg_sys::IndexPath,
     prices: &Prices,
-) -> Vec<usize> {
+) -> Vec<Read> {
     // SAFETY: a path of an index, whose conditions are RestrictInfo.
     unsafe {
         let index = (*path).indexinfo;
         if (*index).relam != pg_sys::BTREE_AM_OID {
-            return prices.wanted.clone();
+            return prices.all_wanted();
         }
-        let mut nodes: Vec<*mut pg_sys::Node> = vec![(*(*rel).reltarget).exprs.cast()];
-        for condition in list_items::<pg_sys::RestrictInfo>((*index).indrestrictinfo) {
-            if !pg_sys::is_redundant_with_indexclauses(condition, (*path).indexclauses) {
-                nodes.push((*condition).clause.cast());
+        let mut conditions = list_items::<pg_sys::RestrictInfo>((*index).indrestrictinfo);
+        conditions.retain(|condition| {
+            !pg_sys::is_redundant_with_indexclauses(*condition, (*path).indexclauses)
+        });
+        let mut by_cost: Vec<_> = conditions
+            .into_iter()
+            .map(|condition| {
+                let mut cost = pg_sys::QualCost::default();
+                pg_sys::cost_qual_eval_node(&mut cost, condition.cast(), root);
+                ((*condition).security_level, cost.per_tuple, condition)
+            })
+            .collect();
+        by_cost.sort_by(|a, b| (a.0, a.1).partial_cmp(&(b.0, b.1)).unwrap_or(Ordering::Equal));
+        let columns = prices.columns.len();
+        let (mut read, mut share) = (Vec::<Read>::new(), 1.0);
+        let mut add = |node: *mut pg_sys::Node, share: f64| {
+            let numbers = columns_of(&[node], std::ptr::null_mut(), (*rel).relid);
+            for column in table_columns(&numbers, columns) {
+                if !read.iter().any(|known| known.column == column) {
+                    read.push(Read { column, share });
+                }
+            }
+        };
+        let mut is_first = true;
+        for (_, _, condition) in by_cost {
+            let clause = (*condition).clause as *mut pg_sys::Node;
+            add(clause, share);
+            is_first &=
+                !pg_sys::contain_volatile_functions(clause) && !pg_sys::contain_subplans(clause);
+            if is_first {
+                let inner = pg_sys::JoinType::JOIN_INNER;
+                let none = std::ptr::null_mut();
+                share *= pg_sys::clause_selectivity(root, condition.cast(), 0, inner, none);
             }
         }
-        let numbers = columns_of(&nodes, std::ptr::null_mut(), (*rel).relid);
-        table_columns(&numbers, prices.columns.len())
+        add((*(*rel).reltarget).exprs.cast(), share);
+        read
     }
 }
 
 /// The columns that a bitmap scan fetches: what a bitmap has found is checked again only where it has lost the rows.
 unsafe fn unchecked(
+    root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
     tree: *mut pg_sys::Path,
     prices: &Prices,
-) -> Vec<usize> {
+) -> Vec<Read> {
     // SAFETY: a path is of the type that its tag says.
     unsafe {
         if (*tree).type_ != pg_sys::NodeTag::T_IndexPath {
-            return prices.wanted.clone();
+            return prices.all_wanted();
         }
-        fetched(rel, tree as *mut pg_sys::IndexPath, prices)
+        fetched(root, rel, tree as *mut pg_sys::IndexPath, prices)
     }
 }
 
