@@ -217,6 +217,10 @@ class Rack:
             if case.settings:
                 self.conn.execute(case.settings.replace("{am}", "firn"))
         with self.cluster.connect() as other:
+            if "PREPARE TRANSACTION" in case.sql:
+                # As on heap, what came before it was to be ended leaves it, with its locks.
+                for [name] in other.execute("SELECT gid FROM pg_prepared_xacts").fetchall():
+                    other.execute(f"ROLLBACK PREPARED '{name}'")
             rows = other.execute(ROWS).fetchall()
             if rows != before and not ((case.alone or state is None or mode != "error") and rows == after):
                 raise Torn(f"{at}: another session sees a changed table: {differ(before, rows)}")
