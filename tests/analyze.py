@@ -173,7 +173,11 @@ def moved(cluster):
         settle(c)
         said = messages(c, "ANALYZE VERBOSE f")
         assert said["f"][2] >= 0.9 * N, said
-        near(reltuples(c, "f"), ROWS, ROWS * 0.02, "reltuples")
+        # Nearly half of the blocks, the row store's, are empty now: how many of those are among the ones looked at is chance,
+        # in a sample without repetition.
+        seen, blocks = said["f"][:2]
+        full = 1 - c.execute("SELECT pg_relation_size('f') / 8192").fetchone()[0] / blocks
+        near(reltuples(c, "f"), ROWS, ROWS * sigma(full, seen) * math.sqrt(1 - seen / blocks) / full, "reltuples")
 
 
 def unbiased(cluster):
