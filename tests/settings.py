@@ -101,6 +101,8 @@ def assertions_server():
 def play(setting, suite, pattern):
     """Run a suite in a process of its own: (passed, failed, output)."""
     environment = dict(os.environ, FIRN_CONF=setting.conf)
+    # What has begun is to end.
+    environment.pop("FIRN_DEADLINE", None)
     if setting.standby:
         environment["FIRN_STANDBY"] = "1"
     if setting.asserts:
@@ -134,10 +136,13 @@ def run(tally, pattern):
 
     def job(one):
         name, suite, part = one
+        told = f"settings {name}: {suite} {part}".rstrip()
+        if tally.late(told):
+            return
         passed, failed, output = play(SETTINGS[name], suite, part)
         if failed:
             print(f"== {name}: {suite} {part}\n{output[-20000:]}", flush=True)
-        tally.count(f"settings {name}: {suite} {part}".rstrip(), passed, failed)
+        tally.count(told, passed, failed)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(job, jobs))
