@@ -51,6 +51,9 @@ BEGIN; SELECT count(*) FROM (SELECT f.id FROM f JOIN dim ON dim.d = f.d FOR UPDA
 MERGE INTO f USING (SELECT DISTINCT d FROM dim WHERE d IS NOT NULL) m ON f.d = m.d WHEN MATCHED AND f.k > 20 THEN DELETE WHEN MATCHED THEN UPDATE SET k = 99 WHEN NOT MATCHED THEN INSERT (id, d) VALUES (9000, m.d); SELECT count(*), sum(id), sum(k) FROM f; COMMIT;
 -- cursors go both ways over what is read again
 BEGIN; DECLARE c SCROLL CURSOR FOR SELECT f.id FROM f JOIN dim ON dim.d = f.d AND dim.id = 2 ORDER BY f.id; FETCH 3 FROM c; FETCH BACKWARD 2 FROM c; FETCH LAST FROM c; FETCH ABSOLUTE 1 FROM c; COMMIT;
+-- what joins below do, they do
+CREATE SEQUENCE asked; CREATE TABLE few AS SELECT i AS k FROM generate_series(0, 36) i; CREATE TABLE one AS SELECT -1 AS d; ANALYZE few; ANALYZE one; SET join_collapse_limit = 1; SET from_collapse_limit = 1;
+SELECT count(*) FROM (f JOIN (SELECT k, nextval('asked') n FROM few) x USING (k)) JOIN one USING (d); SELECT last_value, is_called FROM asked; RESET join_collapse_limit; RESET from_collapse_limit;
 -- partitions, and columns that stripes do not have
 CREATE TABLE p (id int, d int) PARTITION BY RANGE (id);
 CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (MINVALUE) TO (300); CREATE TABLE p2 (d int, gone text, id int); ALTER TABLE p2 DROP gone; ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (300) TO (600); CREATE TABLE p3 PARTITION OF p DEFAULT;

@@ -202,6 +202,12 @@ impl Selection {
     pub fn all(n: usize) -> Selection {
         Selection { rows: (0..n).map(|r| r as u32).collect(), total: n }
     }
+    /// Some of `total` rows, in any order, perhaps more than once.
+    fn of(mut rows: Vec<u32>, total: usize) -> Selection {
+        rows.sort_unstable();
+        rows.dedup();
+        Selection { rows, total }
+    }
     /// Rows selected.
     pub fn len(&self) -> usize {
         self.rows.len()

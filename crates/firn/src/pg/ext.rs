@@ -257,6 +257,7 @@ pub mod direct {
         );
         pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, count: core::ffi::c_int);
         pub fn MemoryContextReset(context: pg_sys::MemoryContext);
+        pub fn ProcessInterrupts();
         pub fn standard_ProcessUtility(
             statement: *mut pg_sys::PlannedStmt,
             source: *const core::ffi::c_char,

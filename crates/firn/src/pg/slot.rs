@@ -280,6 +280,10 @@ impl Slot {
         // SAFETY: a virtual slot has room for its descriptor's columns, and indexes are below their
         // number.
         unsafe {
+            // What was copied into the slot's memory goes with it, or the next row would count as copied, too.
+            if (*self.0).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
+                clear(self.0);
+            }
             let slot = &mut *self.0;
             for (i, (value, null)) in values {
                 *slot.tts_values.add(i) = pg_sys::Datum::from(value);

@@ -75,6 +75,15 @@ impl<T> Formula<T> {
             Formula::Any(parts) => Formula::Any(parts.iter().map(|p| p.map(f)).collect()),
         }
     }
+
+    /// Of some of its conditions one is enough: the others need not be asked.
+    pub fn has_choice(&self) -> bool {
+        match self {
+            Formula::One(_) => false,
+            Formula::All(parts) => parts.iter().any(Formula::has_choice),
+            Formula::Any(_) => true,
+        }
+    }
 }
 
 /// A qual of the scan, as far as stripes evaluate it.
@@ -130,6 +139,8 @@ pub struct Bound {
     values: Option<Vec<Value>>,
     /// Elements of the array are NULL.
     some_are_null: bool,
+    /// The right-hand side was not evaluated: nothing can be said.
+    is_unknown: bool,
     /// The array in terms of the kinds of columns met so far; None when it cannot be expressed in one.
     sets: RefCell<Vec<(ColumnKind, Option<Arc<Set>>)>>,
 }
@@ -156,14 +167,21 @@ impl Bound {
             }
             Test::IsNull | Test::IsNotNull => Vec::new(),
         });
-        Bound { condition, values, some_are_null, sets: RefCell::default() }
+        let is_unknown = false;
+        Bound { condition, values, some_are_null, is_unknown, sets: RefCell::default() }
+    }
+
+    /// A condition whose right-hand side may raise an error, so that nobody evaluates it who does not need it.
+    pub fn unknown(condition: Condition) -> Bound {
+        Bound { is_unknown: true, ..Bound::new(condition, None) }
     }
 
     /// The column equals one of these values, none of which is NULL; they are not referred to afterwards.
     pub fn among(column: usize, operand: Operand, values: impl Iterator<Item = Datum>) -> Bound {
         let condition = Condition { column, test: Test::AnyOf(operand) };
         let values = Some(values.map(|value| Value::of(operand, value)).collect());
-        Bound { condition, values, some_are_null: false, sets: RefCell::default() }
+        let (some_are_null, is_unknown) = (false, false);
+        Bound { condition, values, some_are_null, is_unknown, sets: RefCell::default() }
     }
 
     /// What it compares with is kept as integers.
@@ -190,6 +208,9 @@ impl Bound {
     /// The filter of this condition on column `column` of a stripe, stored as `kind`; None when it cannot be
     /// expressed.
     fn filter(&self, column: usize, kind: ColumnKind) -> Option<Told> {
+        if self.is_unknown {
+            return None;
+        }
         // A comparison with NULL is true for no row.
         let never = || Some(Told::exactly(Filter::Or(Vec::new())));
         let is_null = Filter::IsNull(column);

@@ -221,6 +221,9 @@ impl FirnScan {
                 return self.ready.as_ref();
             }
             if !self.next_stripe(snap) {
+                // The node lives on to the end of the query, with those of a thousand other partitions perhaps.
+                self.current = None;
+                self.keys.clear();
                 return None;
             }
         }

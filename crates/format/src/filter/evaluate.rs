@@ -163,7 +163,7 @@ fn start_with(column: &Column, prefix: &[u8], negated: bool, selection: &mut Sel
         }
         Values::Dict { keys, dict } => match dict.as_ref() {
             Dictionary::Bytes(v) => {
-                let mut passing = Selection::all(v.len());
+                let mut passing = asked_for(keys, v.len(), selection);
                 passing.retain(|r| keep(v.get(r as usize)));
                 look_up(keys, v.len(), &passing, selection);
             }
@@ -171,6 +171,16 @@ fn start_with(column: &Column, prefix: &[u8], negated: bool, selection: &mut Sel
         },
         _ => selection.clear(),
     }
+}
+
+/// The values of a dictionary that are to be looked at. One that has more of them than rows are asked for belongs to many batches:
+/// then only theirs.
+fn asked_for(keys: &[u32], values: usize, selection: &Selection) -> Selection {
+    if values <= selection.len() {
+        return Selection::all(values);
+    }
+    let own = selection.rows().iter().filter_map(|r| keys.get(*r as usize).copied());
+    Selection::of(own.filter(|key| (*key as usize) < values).collect(), values)
 }
 
 /// Keep the rows whose key in a dictionary of so many values is among those that pass.
@@ -220,7 +230,7 @@ fn select(
         }
         Values::Dict { keys, dict } => {
             // Once per distinct value, then one look-up a row.
-            let mut passing = Selection::all(dict.len());
+            let mut passing = asked_for(keys, dict.len(), selection);
             match dict.as_ref() {
                 Dictionary::I32(v) => keep_i32(v, op, values, unsigned, &mut passing),
                 Dictionary::I64(v) => keep(v, |x| *x, &integers(op, values), &mut passing),

@@ -1,7 +1,7 @@
 //! Quals that stripes can evaluate by themselves: comparisons of a column with something that is
 //! known when the scan starts, joined by AND, OR and NOT.
 
-use super::list_items;
+use super::{list_items, path};
 use crate::pg::ext;
 use crate::plan::{Condition, Formula, Operand, Test};
 use firn_format::CompareOp;
@@ -277,7 +277,8 @@ unsafe fn is_known_at_start(value: *mut pg_sys::Node, within: Within) -> bool {
     }
 }
 
-/// Evaluating it raises no error, whether or not somebody needs it.
+/// Evaluating it raises no error, whether or not somebody needs it. (A parameter of PL/pgSQL's may: who evaluates it looks, as it is not
+/// known here whose it is.)
 unsafe fn cannot_fail(value: *mut pg_sys::Node) -> bool {
     // SAFETY: an expression of the planner's: its tag says of which type it is.
     unsafe {
@@ -289,6 +290,22 @@ unsafe fn cannot_fail(value: *mut pg_sys::Node) -> bool {
             }
             T::T_RelabelType => cannot_fail((*(value as *mut pg_sys::RelabelType)).arg.cast()),
             T::T_FuncExpr => (*(value as *mut pg_sys::FuncExpr)).funcid.to_u32() == pg_sys::F_NOW,
+            _ => false,
+        }
+    }
+}
+
+/// The value is a parameter of the statement, as it is or relabelled.
+pub(super) unsafe fn is_parameter(value: *mut pg_sys::Node) -> bool {
+    // SAFETY: an expression of a plan: its tag says of which type it is.
+    unsafe {
+        match (*value).type_ {
+            pg_sys::NodeTag::T_Param => {
+                (*(value as *mut pg_sys::Param)).paramkind == pg_sys::ParamKind::PARAM_EXTERN
+            }
+            pg_sys::NodeTag::T_RelabelType => {
+                is_parameter((*(value as *mut pg_sys::RelabelType)).arg.cast())
+            }
             _ => false,
         }
     }
@@ -430,9 +447,7 @@ const ANY: i32 = 2;
 pub(super) unsafe fn write(formula: &Formula<Known>, scan: *mut pg_sys::CustomScan) {
     // SAFETY: a plan node that is being made; lists and numbers are allocated in its memory.
     unsafe {
-        let put = |number: i32| {
-            (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, number);
-        };
+        let put = |number: i32| path::put(scan, number);
         match formula {
             Formula::One(known) => {
                 [ONE, known.column, known.test, known.operand].into_iter().for_each(put);

@@ -7,7 +7,9 @@
 
 use super::conditions;
 use super::parallel::{self, Parallel};
-use super::{backward, columns_of, explain, joins, list_items, substitute, table_columns, Shared};
+use super::{
+    backward, columns_of, explain, joins, list_items, path, substitute, table_columns, Shared,
+};
 use crate::entry::tableam::{self, hidden::hidden};
 use crate::pg::datum::Datum;
 use crate::pg::ext::{callback, direct, guarded};
@@ -78,6 +80,8 @@ pub(super) struct Run {
     stated: Vec<Stated>,
     /// The right-hand sides of their conditions.
     values: Vec<*mut pg_sys::ExprState>,
+    /// Which of them are a parameter of the statement.
+    parameters: Vec<bool>,
     /// The quals that no stripe evaluates, or not wholly; null when there is none.
     residual: *mut pg_sys::ExprState,
     /// Joins by hash whose other side this scan is.
@@ -128,8 +132,9 @@ unsafe extern "C-unwind" fn begin(
             let nodes = [(*plan).scan.plan.targetlist.cast(), (*plan).scan.plan.qual.cast()];
             let numbers = columns_of(&nodes, std::ptr::null_mut(), (*plan).scan.scanrelid);
             let wanted = table_columns(&numbers, columns);
-            let (stated, whole) = stated((*plan).custom_private);
+            let (stated, whole) = stated(path::conditions_of(plan));
             let values = list_items::<pg_sys::Expr>((*plan).custom_exprs);
+            let parameters = values.iter().map(|e| conditions::is_parameter((*e).cast())).collect();
             let values =
                 values.into_iter().map(|e| pg_sys::ExecInitExpr(e, &mut (*node).ss.ps)).collect();
             let mut others = std::ptr::null_mut();
@@ -157,6 +162,7 @@ unsafe extern "C-unwind" fn begin(
                 wanted,
                 stated,
                 values,
+                parameters,
                 joins: Vec::new(),
                 residual: pg_sys::ExecInitQual(others, &mut (*node).ss.ps),
                 outputs: plain_outputs(node, (*plan).scan.scanrelid),
@@ -176,20 +182,15 @@ unsafe extern "C-unwind" fn begin(
 }
 
 /// What the plan says that stripes evaluate, and the numbers of the quals that are evaluated so as a whole.
-unsafe fn stated(private: *mut pg_sys::List) -> (Vec<Stated>, Vec<usize>) {
-    // SAFETY: the lists that `conditions::write` has put into the plan, which holds an expression for each condition.
-    unsafe {
-        let length = if private.is_null() { 0 } else { (*private).length as usize };
-        let mut numbers = (0..length).map(|i| (*(*private).elements.add(i)).int_value);
-        let (mut stated, mut whole, mut value) = (Vec::new(), Vec::new(), 0);
-        while let (Some(qual), Some(is_all)) = (numbers.next(), numbers.next()) {
-            let Some(formula) = conditions::read(&mut numbers, &mut value) else { break };
-            let is_all = is_all != 0;
-            stated.push(Stated { formula, is_all });
-            whole.extend(is_all.then_some(qual as usize));
-        }
-        (stated, whole)
+fn stated(mut numbers: impl Iterator<Item = i32>) -> (Vec<Stated>, Vec<usize>) {
+    let (mut stated, mut whole, mut value) = (Vec::new(), Vec::new(), 0);
+    while let (Some(qual), Some(is_all)) = (numbers.next(), numbers.next()) {
+        let Some(formula) = conditions::read(&mut numbers, &mut value) else { break };
+        let is_all = is_all != 0;
+        stated.push(Stated { formula, is_all });
+        whole.extend(is_all.then_some(qual as usize));
     }
+    (stated, whole)
 }
 
 /// When every result column is a column of the table: which. None too when nothing is projected.
@@ -250,6 +251,10 @@ unsafe extern "C-unwind" fn exec(
             return backward::step(node, run, direction);
         }
         loop {
+            // Between rows that a condition refuses, too.
+            if pg_sys::InterruptPending != 0 {
+                direct::ProcessInterrupts();
+            }
             if (*run).row < (*run).rows {
                 let slot = next_of_batch(node, run);
                 if !slot.is_null() {
@@ -364,6 +369,17 @@ unsafe fn evaluate(
     }
 }
 
+/// A row of the slot that somebody has copied into the slot's memory (ExecMaterializeSlot()) goes, memory and all: else the next
+/// one would count as copied, too.
+unsafe fn emptied(slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: a live slot.
+    unsafe {
+        if (*slot).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
+            direct::ExecClearTuple(slot);
+        }
+    }
+}
+
 /// All columns of a virtual slot have been set.
 unsafe fn full(slot: *mut pg_sys::TupleTableSlot) {
     // SAFETY: a virtual slot, all of whose values have been set.
@@ -386,6 +402,7 @@ unsafe fn next_of_batch(
             true => (*(*node).ss.ps.ps_ProjInfo).pi_state.resultslot,
             false => (*node).ss.ss_ScanTupleSlot,
         };
+        emptied(slot);
         let (values, nulls) = ((*slot).tts_values, (*slot).tts_isnull);
         for feed in &run.feeds {
             *values.add(feed.to) = pg_sys::Datum::from(*feed.values.add(row));
@@ -445,6 +462,7 @@ pub(super) unsafe fn shown(
         }
         // Expressions are compiled for a virtual scan slot, whose columns are there without deforming a tuple.
         let slot = (*node).ss.ss_ScanTupleSlot;
+        emptied(slot);
         for i in &(*run).wanted {
             *(*slot).tts_values.add(*i) = *(*from).tts_values.add(*i);
             *(*slot).tts_isnull.add(*i) = *(*from).tts_isnull.add(*i);
@@ -542,8 +560,14 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
         let rel = Rel::of((*node).ss.ss_currentRelation);
         // What a condition compares with is a sub-select or a function perhaps, which costs, or raises, and is not asked for nothing.
         let needed = !run.stated.is_empty() && crate::plan::sees_stripes(rel, snap);
-        let values = &run.values;
-        let mut bind = |(condition, value): &(Condition, usize)| {
+        let (values, parameters) = (&run.values, &run.parameters);
+        // PL/pgSQL's are looked up when they are asked for, which a field of a record that has none may not be.
+        let params = (*(*node).ss.ps.state).es_param_list_info;
+        let may_fail = !params.is_null() && (*params).paramCompile.is_some();
+        let bind = |(condition, value): &(Condition, usize), is_choice: bool| {
+            if may_fail && is_choice && parameters[*value] {
+                return Bound::unknown(*condition);
+            }
             let mut null = true;
             let is_null = &raw mut null;
             // The value is copied out: nothing of it stays in the query's memory, which a scan that starts
@@ -559,9 +583,10 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
             pg_sys::MemoryContextReset(per_tuple);
             bound
         };
-        let quals = run.stated.iter().filter(|_| needed).map(|stated| Qual {
-            formula: stated.formula.map(&mut bind),
-            is_checked_again: !stated.is_all,
+        let quals = run.stated.iter().filter(|_| needed).map(|stated| {
+            let is_choice = stated.formula.has_choice();
+            let formula = stated.formula.map(&mut |one| bind(one, is_choice));
+            Qual { formula, is_checked_again: !stated.is_all }
         });
         let quals = quals.collect();
         let shared = run.parallel;

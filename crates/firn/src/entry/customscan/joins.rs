@@ -8,7 +8,7 @@
 //! where it is not easy: a join that wants rows without a partner (LEFT, FULL, ANTI), a table that several processes have built or
 //! that has parts on disk, keys that are more than columns, many keys for few rows.
 
-use super::{conditions, exec, list_items};
+use super::{conditions, exec, list_items, path};
 use crate::pg::ext::callback;
 use crate::pg::slot::Slot;
 use crate::plan::{Bound, FirnScan, Operand};
@@ -19,8 +19,8 @@ const MOST_KEYS: f64 = 65_536.0;
 /// Of those that a filter converts for each batch.
 const MOST_CONVERTED_KEYS: f64 = 1_000.0;
 const ROWS_PER_KEY: f64 = 4.0;
-/// Memory of a key beside its own bytes, about: its place among the values, and in a filter's set.
-const BYTES_PER_KEY: usize = 48;
+/// Memory of a key beside its own bytes, about: its places among the values and in a filter's set, each allocated by itself.
+const BYTES_PER_KEY: usize = 96;
 
 /// A join above a scan.
 pub(super) struct Join {
@@ -108,14 +108,26 @@ unsafe fn tell_scans(join: *mut pg_sys::HashJoinState) {
             each_scan((*join).js.ps.lefttree, outer, &mut |scan, var| {
                 let operand =
                     conditions::equality(var, (*clause).opno, kind, (*clause).inputcollid);
-                if let Some(operand) = operand {
+                let plan = (*scan).ss.ps.plan as *mut pg_sys::CustomScan;
+                let leaks = path::is_guarded(plan) && !is_leakproof((*clause).opno);
+                if let Some(operand) = operand.filter(|_| !leaks) {
                     let column = (*var).varattno as usize - 1;
                     let looked_at = false;
-                    exec::run(scan).joins.push(Join { join, number, operand, column, looked_at });
+                    // Who walks through a plan comes to a sub-select as often as it is listed.
+                    let joins = &mut exec::run(scan).joins;
+                    if !joins.iter().any(|j| (j.join, j.number, j.column) == (join, number, column))
+                    {
+                        joins.push(Join { join, number, operand, column, looked_at });
+                    }
                 }
             });
         }
     }
+}
+
+unsafe fn is_leakproof(operator: pg_sys::Oid) -> bool {
+    // SAFETY: look-ups in the catalogs.
+    unsafe { pg_sys::get_func_leakproof(pg_sys::get_opcode(operator)) }
 }
 
 /// The number of a column below a node, by itself.
@@ -164,9 +176,9 @@ unsafe fn each_scan(
                 let keeps =
                     matches!(kind, J::JOIN_INNER | J::JOIN_LEFT | J::JOIN_SEMI | J::JOIN_ANTI);
                 let joined = (*(plan as *mut pg_sys::Join)).joinqual;
-                // The inner side of a loop is run for each outer row: with a row that does not come, so does not what it does.
-                let quiet = (*state).type_ == T::T_HashJoinState || is_quiet((*plan).righttree);
-                if keeps && quiet && !is_volatile(joined.cast()) {
+                // The inner side of a loop is run for each outer row: with a row that does not come, so does not what it does. That of a
+                // join by hash is not run at all when no row comes.
+                if keeps && is_quiet((*plan).righttree) && !is_volatile(joined.cast()) {
                     if let Some(below) = column_of(expr, pg_sys::OUTER_VAR) {
                         each_scan((*state).lefttree, below, f);
                     }
@@ -189,25 +201,42 @@ unsafe fn has_side_effects(plan: *mut pg_sys::Plan) -> bool {
     unsafe { is_volatile((*plan).targetlist.cast()) || is_volatile((*plan).qual.cast()) }
 }
 
-/// Running it leaves nothing behind: scans of tables, with what keeps their rows.
+/// Running it leaves nothing behind: scans of tables, with what keeps, sorts, groups and joins their rows.
 unsafe fn is_quiet(plan: *mut pg_sys::Plan) -> bool {
-    // SAFETY: nodes of a plan; lists in them are PostgreSQL's.
+    // SAFETY: nodes of a plan, whose tags say of which type they are; lists in them are PostgreSQL's.
     unsafe {
         use pg_sys::NodeTag as T;
-        plan.is_null()
-            || matches!(
-                (*plan).type_,
-                T::T_SeqScan
-                    | T::T_IndexScan
-                    | T::T_IndexOnlyScan
-                    | T::T_BitmapHeapScan
-                    | T::T_BitmapIndexScan
-                    | T::T_CustomScan
-                    | T::T_Material
-                    | T::T_Memoize
-            ) && !has_side_effects(plan)
-                && is_quiet((*plan).lefttree)
-                && is_quiet((*plan).righttree)
+        if plan.is_null() {
+            return true;
+        }
+        let own = match (*plan).type_ {
+            T::T_SeqScan
+            | T::T_IndexScan
+            | T::T_IndexOnlyScan
+            | T::T_BitmapHeapScan
+            | T::T_BitmapIndexScan
+            | T::T_CustomScan
+            | T::T_Material
+            | T::T_Memoize
+            | T::T_Hash
+            | T::T_Sort
+            | T::T_IncrementalSort
+            | T::T_Unique
+            | T::T_Group
+            | T::T_Agg => true,
+            T::T_SubqueryScan => is_quiet((*(plan as *mut pg_sys::SubqueryScan)).subplan),
+            T::T_FunctionScan => {
+                !is_volatile((*(plan as *mut pg_sys::FunctionScan)).functions.cast())
+            }
+            T::T_ValuesScan => {
+                !is_volatile((*(plan as *mut pg_sys::ValuesScan)).values_lists.cast())
+            }
+            T::T_NestLoop | T::T_HashJoin => {
+                !is_volatile((*(plan as *mut pg_sys::Join)).joinqual.cast())
+            }
+            _ => false,
+        };
+        own && !has_side_effects(plan) && is_quiet((*plan).lefttree) && is_quiet((*plan).righttree)
     }
 }
 
@@ -275,8 +304,8 @@ unsafe fn keys(
                 if let Some((value, false)) = Slot::of(row).attribute(number) {
                     // As long as they are when they are neither compressed nor elsewhere: only their headers are read for this.
                     let own =
-                        if is_varlena { pg_sys::toast_raw_datum_size(value.into()) } else { 16 };
-                    let Some(rest) = room.checked_sub(own + BYTES_PER_KEY) else {
+                        if is_varlena { pg_sys::toast_raw_datum_size(value.into()) } else { 0 };
+                    let Some(rest) = room.checked_sub(2 * own + BYTES_PER_KEY) else {
                         fits = false;
                         break 'table;
                     };

@@ -183,11 +183,33 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
     }
 }
 
-/// What stripes evaluate goes to `custom_private`: of each qual its number, whether all of it is said, and the conditions; their
-/// right-hand sides go to `custom_exprs`. The quals stay complete: rows of the row store are checked by them, and EXPLAIN
-/// shows them.
+/// Append a number to those of a plan's conditions.
+pub(super) unsafe fn put(scan: *mut pg_sys::CustomScan, number: i32) {
+    // SAFETY: a plan node that is being made; lists and numbers are allocated in its memory.
+    unsafe { (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, number) }
+}
+
+/// The numbers that say what stripes evaluate.
+pub(super) unsafe fn conditions_of(scan: *mut pg_sys::CustomScan) -> impl Iterator<Item = i32> {
+    // SAFETY: the list that `plan_path` has put into the plan.
+    unsafe {
+        let private = (*scan).custom_private;
+        (1..(*private).length as usize).map(move |i| (*(*private).elements.add(i)).int_value)
+    }
+}
+
+/// Rows may be kept from the user: what leaks of them is not asked before those who keep them.
+pub(super) unsafe fn is_guarded(scan: *mut pg_sys::CustomScan) -> bool {
+    // SAFETY: as above.
+    unsafe { (*(*(*scan).custom_private).elements).int_value != 0 }
+}
+
+/// What stripes evaluate goes to `custom_private`, behind whether there are conditions of a security barrier: of each qual its number,
+/// whether all of it is said, and the conditions; their right-hand sides go to `custom_exprs`. The quals stay complete: rows of the row
+/// store are checked by them, and EXPLAIN shows them. Whoever may not see a row is not to learn of it by a condition that stripes
+/// evaluate before, and count: PostgreSQL's rule for index conditions holds.
 unsafe extern "C-unwind" fn plan_path(
-    _root: *mut pg_sys::PlannerInfo,
+    root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
     best: *mut pg_sys::CustomPath,
     tlist: *mut pg_sys::List,
@@ -205,12 +227,19 @@ unsafe extern "C-unwind" fn plan_path(
             s.scanrelid = (*rel).relid;
             (*scan).flags = (*best).flags;
             (*scan).methods = &exec::SCAN_METHODS.0;
-            for (number, clause) in list_items::<pg_sys::Node>(s.plan.qual).into_iter().enumerate()
-            {
-                let Some(stated) = conditions::translate(clause, (*rel).relid) else { continue };
-                for part in [number as i32, i32::from(stated.is_all)] {
-                    (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, part);
+            put(scan, i32::from((*root).qual_security_level > 0));
+            // As extract_actual_clauses() has it.
+            let infos = list_items::<pg_sys::RestrictInfo>(clauses).into_iter();
+            for (number, info) in infos.filter(|info| !(**info).pseudoconstant).enumerate() {
+                if !pg_sys::restriction_is_securely_promotable(info, rel) {
+                    continue;
                 }
+                let Some(stated) = conditions::translate((*info).clause.cast(), (*rel).relid)
+                else {
+                    continue;
+                };
+                put(scan, number as i32);
+                put(scan, i32::from(stated.is_all));
                 conditions::write(&stated.formula, scan);
             }
             scan as *mut pg_sys::Plan
