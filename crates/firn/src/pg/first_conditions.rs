@@ -132,16 +132,48 @@ unsafe fn may_show(node: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> bool
         match (*node).type_ {
             pg_sys::NodeTag::T_Param => {
                 let param = node as *mut pg_sys::Param;
-                let value = (*estate).es_param_exec_vals.add((*param).paramid as usize);
-                (*param).paramkind == pg_sys::ParamKind::PARAM_EXEC && !(*value).execPlan.is_null()
+                let value = (*estate).es_param_exec_vals.wrapping_add((*param).paramid as usize);
+                let is_exec = (*param).paramkind == pg_sys::ParamKind::PARAM_EXEC;
+                is_of_users(node) || is_exec && !(*value).execPlan.is_null()
             }
             // Its constraints are expressions of their own.
             pg_sys::NodeTag::T_CoerceToDomain => true,
             _ => {
-                pg_sys::check_functions_in_node(node, Some(is_foreign), std::ptr::null_mut())
+                is_of_users(node)
+                    || pg_sys::check_functions_in_node(node, Some(is_foreign), std::ptr::null_mut())
                     || pg_sys::expression_tree_walker(node, Some(below_may_show), estate.cast())
             }
         }
+    }
+}
+
+/// The value is of a type that somebody has made, or may be of one: comparing arrays, rows and ranges calls the functions of what they
+/// are made of.
+unsafe fn is_of_users(node: *mut pg_sys::Node) -> bool {
+    // SAFETY: an expression, of which exprType() knows these.
+    unsafe {
+        use pg_sys::NodeTag as T;
+        let is_value = matches!(
+            (*node).type_,
+            T::T_Var
+                | T::T_Const
+                | T::T_Param
+                | T::T_FuncExpr
+                | T::T_OpExpr
+                | T::T_RowExpr
+                | T::T_ArrayExpr
+                | T::T_CoerceViaIO
+                | T::T_ArrayCoerceExpr
+                | T::T_FieldSelect
+                | T::T_SubscriptingRef
+        );
+        if !is_value {
+            return false;
+        }
+        let kind = pg_sys::exprType(node);
+        kind == pg_sys::RECORDOID
+            || kind == pg_sys::RECORDARRAYOID
+            || kind.to_u32() >= pg_sys::FirstNormalObjectId && !pg_sys::type_is_enum(kind)
     }
 }
 

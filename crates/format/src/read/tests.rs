@@ -112,7 +112,8 @@ fn writer(codec: Codec, nulls: Nulls, rows: u64) -> StripeWriter {
             specs.push(ColumnSpec { field_id, name, kind, type_name: "some|type".to_owned() });
         }
     }
-    let options = WriteOptions { codec, page_rows: 1_000, text_page_bytes: 4_096 };
+    let options =
+        WriteOptions { codec, page_rows: 1_000, text_page_bytes: 4_096, ..WriteOptions::default() };
     let mut w = StripeWriter::new(specs.clone(), options);
     for row in 0..rows {
         for (i, spec) in specs.iter().enumerate() {
@@ -285,7 +286,12 @@ fn page_zones_hold_their_values() {
         for (column, spec) in meta.columns().iter().enumerate() {
             for (p, page) in meta.pages(column).iter().enumerate() {
                 let rows = page.first_row..page.first_row + page.rows;
-                let zone = meta.page_zone(column, p).expect("a page has a zone map");
+                let zone = meta.page_zone(column, p);
+                if spec.kind == ColumnKind::Json {
+                    assert!(zone.is_none(), "nothing is kept of documents' pages");
+                    continue;
+                }
+                let zone = zone.expect("a page has a zone map");
                 let count = rows.clone().filter(|r| is_null(nulls, u64::from(*r))).count();
                 assert_eq!((zone.nulls as usize, zone.rows), (count, page.rows));
                 match (&zone.min, &zone.max) {

@@ -157,8 +157,9 @@ fn properties(
         .set_statistics_enabled(EnabledStatistics::Page);
     for ((c, choice), values) in columns.iter().zip(choices).zip(builders) {
         let path = ColumnPath::new(vec![c.name.clone()]);
-        if has_unbounded(c.kind, values) {
-            // Parquet would keep the values whole where it cannot round a maximum up.
+        // Parquet would keep the values whole where it cannot round a maximum up. Of documents nobody asks which text comes first, and
+        // what is known of each of their many small pages would be most of what a look-up reads of a stripe at first.
+        if c.kind == ColumnKind::Json || has_unbounded(c.kind, values) {
             let none = EnabledStatistics::None;
             builder = builder.set_column_statistics_enabled(path.clone(), none);
         }
@@ -172,7 +173,7 @@ fn properties(
                 .set_column_encoding(path, Encoding::PLAIN),
             Choice::Wide => builder
                 .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_data_page_size_limit(path.clone(), options.text_page_bytes)
+                .set_column_data_page_size_limit(path.clone(), options.page_bytes(c))
                 .set_column_encoding(path, Encoding::PLAIN),
         };
     }
@@ -281,7 +282,7 @@ fn write_column<W: std::io::Write + Send>(
             // The writer looks at a page's size after each batch only: wide values need small ones.
             let average = v.data.len() / values.len().max(1);
             let step = match choice {
-                Choice::Wide => (options.text_page_bytes / average.max(1)).max(1),
+                Choice::Wide => (options.page_bytes(spec) / average.max(1)).max(1),
                 _ => 0,
             };
             typed::<ByteArrayType, W>(group, &values, builder, step)

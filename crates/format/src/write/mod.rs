@@ -31,11 +31,29 @@ pub struct WriteOptions {
     /// Bytes of a page of wide values; such columns get smaller pages, so that a look-up decodes
     /// little.
     pub text_page_bytes: usize,
+    /// The same of documents (json, jsonb), which are looked up by key more often than they are scanned, and whose scan costs
+    /// more for what becomes of them than for their pages.
+    pub json_page_bytes: usize,
+}
+
+impl WriteOptions {
+    /// Bytes of a page of a column of wide values.
+    fn page_bytes(&self, spec: &ColumnSpec) -> usize {
+        match spec.type_name.as_str() {
+            "json" | "jsonb" => self.json_page_bytes.min(self.text_page_bytes),
+            _ => self.text_page_bytes,
+        }
+    }
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        WriteOptions { codec: Codec::Zstd(3), page_rows: 2_048, text_page_bytes: 16_384 }
+        WriteOptions {
+            codec: Codec::Zstd(3),
+            page_rows: 2_048,
+            text_page_bytes: 16_384,
+            json_page_bytes: 4_096,
+        }
     }
 }
 

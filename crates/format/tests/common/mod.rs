@@ -103,6 +103,7 @@ impl Case {
             },
             page_rows: r.pick(&[1, 2, 31, 64, 100, 1_000, 2_048, 5_000]),
             text_page_bytes: r.pick(&[1, 100, 4_096, 16_384, 1 << 20]),
+            json_page_bytes: r.pick(&[1, 100, 4_096]),
         };
         let edge = options.page_rows;
         let rows = match r.below(10) {

@@ -28,8 +28,9 @@ const DICTIONARY: f64 = 20_000.0;
 const OPERATORS_OF_BYTE: f64 = 0.4;
 /// Rows in a page of values of fixed width.
 const PAGE_ROWS: f64 = 2_048.0;
-/// Bytes in a page of wide ones.
+/// Bytes in a page of wide ones, and of documents.
 const TEXT_PAGE: f64 = 16_384.0;
+const JSON_PAGE: f64 = 4_096.0;
 const BLOCK: f64 = pg_sys::BLCKSZ as f64;
 
 /// A column, as far as prices go.
@@ -97,8 +98,11 @@ impl Prices {
                     };
                 }
                 // Wide values have pages of fewer rows.
+                let is_json = [pg_sys::JSONOID.to_u32(), pg_sys::JSONBOID.to_u32()]
+                    .contains(&attribute.type_oid);
+                let page = if is_json { JSON_PAGE } else { TEXT_PAGE };
                 let page_rows =
-                    if wide > 64.0 { (TEXT_PAGE / wide).clamp(1.0, PAGE_ROWS) } else { PAGE_ROWS };
+                    if wide > 64.0 { (page / wide).clamp(1.0, PAGE_ROWS) } else { PAGE_ROWS };
                 let page_bytes = page_rows * wide;
                 ColumnPrice {
                     page_rows,
