@@ -250,6 +250,34 @@ fn split_list(mut list: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
+/// A statement calls a function, uses an operator or casts to a type by a name with a schema. `pg_dump` writes all that is not the server's
+/// own so; an operator class, a collation and a table are not called.
+pub fn calls_others(statement: &[u8]) -> bool {
+    let mut text = statement;
+    let mut cast = false;
+    while !text.is_empty() {
+        let mut rest = text;
+        match take_name(&mut rest) {
+            Some(name) => {
+                let qualified = last_part(name).len() < name.len();
+                if qualified && (cast || rest.starts_with(b"(")) {
+                    return true;
+                }
+                (text, cast) = (rest, false);
+            }
+            None => {
+                if text.starts_with(b"OPERATOR(") && !text.starts_with(b"OPERATOR(pg_catalog.") {
+                    return true;
+                }
+                cast = text.starts_with(b"::") || cast && text.starts_with(b":");
+                let Some(length) = after_token(text) else { return true };
+                text = &text[length.min(text.len())..];
+            }
+        }
+    }
+    false
+}
+
 pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     let mut text = defn;
     take(&mut text, b"CREATE TABLE ")?;
@@ -411,6 +439,26 @@ mod tests {
             "INSERT INTO t VALUES (1) x",
         ] {
             assert_eq!(rows(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn calls_of_others() {
+        let calls = |text: &str| calls_others(text.as_bytes());
+        for text in [
+            "CREATE INDEX i ON public.t USING btree (public.f(a))",
+            "CREATE INDEX i ON public.t USING btree (a) WHERE (a OPERATOR(public.===) b)",
+            "CREATE INDEX i ON public.t USING btree (((a)::\"S\".\"T y\"))",
+            "ALTER TABLE ONLY s.t\n    ADD CONSTRAINT c EXCLUDE USING gist (r WITH &&) WHERE (\"s s\".f(a))",
+        ] {
+            assert!(calls(text), "{text}");
+        }
+        for text in [
+            "CREATE INDEX i ON public.t USING btree (lower(a) COLLATE public.de) WHERE (b = 'public.f(1)'::text)",
+            "CREATE INDEX i ON public.t USING gist (a public.gist_trgm_ops (siglen='32'))",
+            "CREATE INDEX i ON public.t USING btree (a) WHERE ((b)::numeric > 1.5 AND b OPERATOR(pg_catalog.<) 3)",
+        ] {
+            assert!(!calls(text), "{text}");
         }
     }
 
