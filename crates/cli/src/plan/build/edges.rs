@@ -246,6 +246,17 @@ impl Builder<'_> {
                 edges.extend(rest.map(|(_, rest)| (step(*attach), step(*rest))));
             }
         }
+        // What is attached by a statement is compared with what hangs on the parent, and groups only with each other.
+        for number in 0..self.plan.steps.len() as u32 {
+            let Work::BoundsEnd(family) = self.plan.steps[number as usize].work else { continue };
+            let parent = self.plan.families[family as usize].parent;
+            for (_, attach) in self.tree.children.get(&parent).into_iter().flatten() {
+                let step = self.step_of[*attach as usize];
+                if !matches!(self.plan.steps[step as usize].work, Work::Group(_)) {
+                    edges.push((number, step));
+                }
+            }
+        }
         let families: HashMap<u32, &Family> =
             self.plan.families.iter().map(|family| (family.parent, family)).collect();
         let mut defaults = std::collections::BTreeMap::<u32, Vec<u32>>::new();

@@ -2,7 +2,7 @@
 
 use super::{cancelled, Worker};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{quote_literal, Connection};
 use crate::plan::build::copies_via_root;
 use crate::plan::render::Settings;
 use crate::plan::who::Who;
@@ -134,10 +134,10 @@ impl Worker<'_, '_> {
                     let more = match statements {
                         Statements::Planned => site.renderer.step(step, &mut settings),
                         Statements::Originals(order) => {
-                            site.renderer.statements(order, &mut settings)
+                            self.originals(connection, step, order, &mut settings)?
                         }
                         Statements::Piece(place) => {
-                            site.renderer.statements(&[place], &mut settings)
+                            self.originals(connection, step, &[place], &mut settings)?
                         }
                         Statements::Piecewise => Vec::new(),
                     };
@@ -239,6 +239,33 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// The archive's own statements. Those of a group whose rewrite failed are noted for the groups to come, as long as there may be some.
+    fn originals(
+        &self,
+        connection: &Connection,
+        step: u32,
+        entries: &[u32],
+        settings: &mut Settings,
+    ) -> Result<Vec<u8>, Tried> {
+        let renderer = &self.site.renderer;
+        let there = match renderer.bounds_of(step) {
+            Some(table) => {
+                let look = [
+                    b"SELECT pg_catalog.to_regclass(",
+                    &quote_literal(&table)[..],
+                    b") IS NOT NULL",
+                ];
+                connection.query(&look.concat())?.flag(0, 0)
+            }
+            None => false,
+        };
+        let statements = |settings: &mut Settings| renderer.statements(entries, settings);
+        Ok(match there {
+            true => renderer.bounded(step, entries, statements, settings),
+            false => statements(settings),
+        })
     }
 
     /// Let indexes be built by no more processes than there are processors for; the server's setting remains the most.
