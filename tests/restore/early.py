@@ -8,8 +8,8 @@ import time
 
 from harness import proxy as px
 from harness.proxy import Proxy
-from restore import shapes
-from restore.common import OLD, Server, firn, same
+from restore import shapes, twins
+from restore.common import NEW, OLD, Server, firn, same
 
 MANY = 350
 
@@ -192,7 +192,106 @@ def overlapping(world, name, more, before):
             assert 200 < many, (few, many)
 
 
+# Unique keys, made with the partitions.
+KEYED = """
+CREATE TABLE p (id int NOT NULL, v text NOT NULL, w text, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+""" + shapes.ranges("p", MANY) + f"""
+CREATE UNIQUE INDEX p_v ON p (id, v); CREATE INDEX p_w ON p (w);
+INSERT INTO p SELECT i, 'value ' || i, 'w' FROM generate_series(1, {MANY}) i;
+CREATE TABLE after (id int PRIMARY KEY); INSERT INTO after SELECT 1;
+CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER seen BEFORE UPDATE ON after FOR EACH ROW EXECUTE FUNCTION seen();
+"""
+# As an index that was damaged in the source lets them in: the same row, and another of the same key. Two keys fail, and one.
+TWICE = {7: "value 7", 107: "other"}
+REMOVE = "DELETE FROM {0} WHERE ctid IN (SELECT max(ctid) FROM {0} GROUP BY id HAVING count(*) > 1)"
+
+
+def damaged(world, version, extra):
+    """(its server, an archive with rows that unique keys refuse, a dump of what it was made of, which stays there)"""
+    server = server_with_few_locks(world, version)
+
+    def make():
+        with server.connect(server.fresh("early_keys")) as c:
+            c.execute(KEYED)
+        path = os.path.join(world.folder, f"early-keys-{version}-{'-'.join(extra)}")
+        server.archive("early_keys", path, "d", "0", extra=extra)
+        for name in os.listdir(path):
+            with open(os.path.join(path, name), "rb") as f:
+                text = f.read()
+            for number, value in TWICE.items():
+                line = f"{number}\tvalue {number}\tw\n".encode()
+                if name.endswith(".dat") and line in text:
+                    with open(os.path.join(path, name), "wb") as f:
+                        f.write(text.replace(line, line + f"{number}\t{value}\tw\n".encode()))
+        return path, server.dump("early_keys")
+    return server, *world.once(("early keys", version, extra), make)
+
+
+def refused(world, version, extra):
+    """Rows that a key refuses stay, and the key is what fails, as with pg_restore, in all catalogs; --resume makes it."""
+    server, path, dump = damaged(world, version, extra)
+    server.fresh("oracle")
+    assert server.pg_restore("oracle", path, check=False).returncode == 1
+    expected = twins.catalogs(server, "oracle")
+    rows = "SELECT id, v FROM p ORDER BY 1, 2"
+    for jobs, how in ((1, ["--on-error=continue"]), (4, ["--on-error=continue"]), (3, [])):
+        server.fresh("target")
+        run = firn(server, "target", path, "-j", str(jobs), *how).fails("_pkey")
+        for key in ("part_7_pkey", "part_7_id_v_idx", "part_107_pkey") if how else ():
+            assert f'violates unique constraint "{key}"' in run.out, run.out[-3000:]
+        if how:
+            server.fresh("copied", template="target")
+            with server.connect("copied") as c, server.connect("oracle") as o:
+                c.execute("DROP SCHEMA firn_restore CASCADE")
+                assert c.execute(rows).fetchall() == o.execute(rows).fetchall()
+            twins.compare(expected, twins.catalogs(server, "copied"), f"{version} {jobs} {how}", run)
+        # Not as long as they are there.
+        firn(server, "target", path, "-j", str(jobs), *how, "--resume").fails("_pkey")
+        for _ in range(1 if how else 3):
+            with server.connect("target") as c:
+                for number in TWICE:
+                    c.execute(REMOVE.format(f"part_{number}"))
+            again = firn(server, "target", path, "-j", str(jobs), *how, "--resume", "--no-count")
+            if again.code == 0:
+                break
+        again.ok()
+        same(dump, server.dump("target"), f"{version} {jobs} {how}")
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+
+
+def refused_to_others(world, version):
+    """Who may not update catalogs gets the rows as well: in a partition that is detached until --resume makes its key."""
+    server, path, _ = damaged(world, version, ())
+    server.roles("early_owner LOGIN")
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("ALTER DATABASE target OWNER TO early_owner; ALTER SCHEMA public OWNER TO early_owner")
+    flags = ["--role=early_owner", "-O", "-x", "-j", "2", "--on-error=continue"]
+    run = firn(server, "target", path, *flags).fails("part_7_pkey", "part_107_pkey", "detached")
+    with server.connect("target") as c:
+        for number in TWICE:
+            rows = c.execute(f"SELECT count(*) FROM part_{number}").fetchone()
+            assert rows == (2,), (number, rows, run.out[-3000:])
+        found = c.execute("SELECT count(*) FROM p").fetchone()
+        assert found == (MANY - 2,), (found, run.out)
+    firn(server, "target", path, *flags, "--resume").fails("part_7_pkey")
+    with server.connect("target") as c:
+        for number in TWICE:
+            c.execute(REMOVE.format(f"part_{number}"))
+    firn(server, "target", path, *flags, "--resume", "--no-count").ok()
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM p").fetchone() == (MANY,)
+        c.execute("ALTER SCHEMA public OWNER TO pg_database_owner")
+    same(server.dump("early_keys", "-O", "-x"), server.dump("target", "-O", "-x"))
+
+
 def cases(world):
+    for version in (OLD, NEW):
+        for extra in ((), ("--load-via-partition-root",)):
+            yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
+        yield f"early keys refused to others {version}", lambda v=version: refused_to_others(world, v)
     yield "early classes", lambda: classes(world)
     yield "early bounds, no member", lambda: overlapping(world, "no-member", NO_MEMBER, "")
     yield "early bounds, fallen back", lambda: overlapping(world, "fallen", FALLEN, "CREATE TABLE a_103_v_idx (a int)")

@@ -12,7 +12,7 @@ use crate::plan::render::{Refused, Renderer, Settings, Style, SCHEMA};
 use crate::plan::{Group, Plan, Step, Work};
 
 /// Versions whose sources were read for what the rule updates.
-const KNOWN: std::ops::RangeInclusive<u32> = 15..=18;
+pub const KNOWN: std::ops::RangeInclusive<u32> = 15..=18;
 
 /// What came out.
 #[derive(Debug, PartialEq, Eq)]

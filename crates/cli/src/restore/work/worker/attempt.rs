@@ -4,7 +4,7 @@ use super::{cancelled, Worker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::copies_via_root;
-use crate::plan::render::Settings;
+use crate::plan::render::{EarlyIndex, Settings};
 use crate::plan::who::Who;
 use crate::plan::Work;
 use crate::report::{Event, Kind};
@@ -25,6 +25,8 @@ pub(super) enum Statements<'a> {
     Piece(u32),
     /// None: all entries were done as pieces.
     Piecewise,
+    /// The planned ones, for rows, without these indexes.
+    Without(&'a [EarlyIndex]),
 }
 
 /// How a try of some steps failed.
@@ -120,6 +122,11 @@ impl Worker<'_, '_> {
         let mut copied = Copied::default();
         let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
         self.records.set(None);
+        let without = match statements {
+            Statements::Without(indexes) => indexes,
+            _ => &[],
+        };
+        sql.extend(site.renderer.without_indexes(without, self.updates_catalogs()));
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
                 Work::Data(part, parts) => Some((*part, *parts)),
@@ -132,7 +139,9 @@ impl Worker<'_, '_> {
                 }
                 _ => {
                     let more = match statements {
-                        Statements::Planned => site.renderer.step(step, &mut settings),
+                        Statements::Planned | Statements::Without(_) => {
+                            site.renderer.step(step, &mut settings)
+                        }
                         Statements::Originals(order) => {
                             self.originals(connection, step, order, &mut settings)?
                         }
@@ -233,6 +242,12 @@ impl Worker<'_, '_> {
                 self.records.set(new.first().copied());
                 if !new.is_empty() {
                     sql.extend(journal::record(*session, &new, &rows));
+                }
+                for index in without {
+                    let mut left = vec![index.index, index.attach];
+                    left.extend(Some(index.table_attach).filter(|_| !self.updates_catalogs()));
+                    let entries = site.plan.entries(index.step as usize);
+                    sql.extend(journal::reopen(*session, index.step, entries, &left));
                 }
             }
         }
