@@ -287,7 +287,46 @@ def refused_to_others(world, version):
     same(server.dump("early_keys", "-O", "-x"), server.dump("target", "-O", "-x"))
 
 
+# What is generated is stored, by what another table holds then. The second has the most rows, which would come first.
+GENERATED = """
+CREATE TABLE a_rates (k int, f int); INSERT INTO a_rates VALUES (1, 7);
+CREATE FUNCTION rate(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN COALESCE((SELECT f FROM public.a_rates WHERE k = $1), -1); END';
+CREATE TABLE b_made (k int, v int GENERATED ALWAYS AS (rate(k)) STORED, t text); INSERT INTO b_made (k, t) SELECT 1, repeat('x', 1000) FROM generate_series(1, 2000);
+CREATE TABLE c_parts (k int, v int GENERATED ALWAYS AS (rate(k)) STORED) PARTITION BY RANGE (k);
+""" + shapes.ranges("c_parts", 20, "c_part") + """
+INSERT INTO c_parts (k) SELECT i FROM generate_series(1, 20) i;
+CREATE FUNCTION sums(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT sum(v) + $1 FROM public.c_parts); END';
+CREATE TABLE d_sums (k int, v int GENERATED ALWAYS AS (sums(k)) STORED); INSERT INTO d_sums (k) VALUES (1);
+CREATE TABLE e_plain (k int, v int GENERATED ALWAYS AS (k + 1) STORED); INSERT INTO e_plain (k) VALUES (1);
+"""
+
+
+def generated(world):
+    """What a generated column reads from another table it has read, whatever the number of connections."""
+    server = world.server()
+    with server.connect(server.fresh("early_generated")) as c:
+        c.execute(GENERATED)
+    path = world.archive("early-generated", lambda p: server.archive("early_generated", p, "c", "0"))
+    server.fresh("oracle")
+    server.pg_restore("oracle", path)
+    stored = "SELECT v, count(*) FROM (SELECT v FROM b_made UNION ALL SELECT v FROM c_parts UNION ALL SELECT v FROM d_sums UNION ALL SELECT v FROM e_plain) s GROUP BY 1"
+
+    def values(db):
+        with server.connect(db) as c:
+            return sorted(c.execute(stored).fetchall(), key=str)
+    assert values("oracle") == values("early_generated")
+    for jobs in (1, 4):
+        server.fresh("target")
+        folder = os.path.join(server.root, "early-proxy")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"COPY public\.a_rates", px.call(lambda _: time.sleep(2))))
+            firn(server, "target", path, *proxy.where("target"), "-j", str(jobs), where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert values("target") == values("oracle"), (jobs, values("target"), values("oracle"))
+
+
 def cases(world):
+    yield "early generated", lambda: generated(world)
     for version in (OLD, NEW):
         for extra in ((), ("--load-via-partition-root",)):
             yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)

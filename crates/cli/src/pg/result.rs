@@ -76,9 +76,10 @@ impl Raw {
             sqlstate,
             position: self.field(b'P').and_then(|p| p.parse().ok()),
             context: self.field(b'W'),
-            constraint: self.field_bytes(b's').zip(self.field_bytes(b'n')).map(
-                |(schema, name)| Box::new((schema.to_vec(), name.to_vec())),
-            ),
+            constraint: self
+                .field_bytes(b's')
+                .zip(self.field_bytes(b'n'))
+                .map(|(schema, name)| Box::new((schema.to_vec(), name.to_vec()))),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::archive::{Entry, Toc};
 use std::collections::HashSet;
 
 /// Kinds that are, or stand for, a function of the user's.
-fn is_code(desc: &[u8]) -> bool {
+pub fn is_code(desc: &[u8]) -> bool {
     matches!(
         desc,
         b"FUNCTION"
@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn functions_of_the_archive() {
         let index = b"CREATE INDEX i ON public.t USING btree (a) WHERE (b > 0);\n";
-        let excludes = b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT c EXCLUDE USING gist (r WITH &&);\n";
+        let excludes =
+            b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT c EXCLUDE USING gist (r WITH &&);\n";
         let looks = b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT c EXCLUDE USING gist (r WITH &&) WHERE (public.f(a));\n";
         let class = b"CREATE INDEX i ON public.t USING gin (a public.gin_trgm_ops);\n";
         let call = b"CREATE INDEX i ON public.t USING gist (public.st_transform(a, 4326));\n";

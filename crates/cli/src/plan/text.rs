@@ -278,6 +278,20 @@ pub fn calls_others(statement: &[u8]) -> bool {
     false
 }
 
+/// A table has stored generated columns whose expressions call what is not the server's own.
+pub fn generates(defn: &[u8]) -> bool {
+    let words = b" GENERATED ALWAYS AS (";
+    let mut rest = defn;
+    while let Some(at) = rest.windows(words.len()).position(|w| w == words) {
+        rest = &rest[at + words.len()..];
+        let end = find_outside(rest, b')').unwrap_or(rest.len());
+        if rest[end..].starts_with(b") STORED") && calls_others(&rest[..end]) {
+            return true;
+        }
+    }
+    false
+}
+
 pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     let mut text = defn;
     take(&mut text, b"CREATE TABLE ")?;
@@ -460,6 +474,15 @@ mod tests {
         ] {
             assert!(!calls(text), "{text}");
         }
+    }
+
+    #[test]
+    fn generated_columns() {
+        let called = b"CREATE TABLE public.t (\n    a integer,\n    b integer GENERATED ALWAYS AS ((a + 1)) STORED,\n    \
+            c integer GENERATED ALWAYS AS (public.f((a)::bigint)) STORED\n);\n";
+        assert!(generates(called));
+        let own = b"CREATE TABLE public.t (\n    a public.state DEFAULT public.f(),\n    b text GENERATED ALWAYS AS (lower('public.f(1)'::text)) STORED\n);\n";
+        assert!(!generates(own));
     }
 
     #[test]

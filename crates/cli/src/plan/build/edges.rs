@@ -22,6 +22,7 @@ impl Builder<'_> {
         self.wait_for_data(&settled);
         self.order_passes();
         self.order_values();
+        self.order_generated();
         self.order_privileges();
         self.share_edges();
         // Of parts of an entry, too, it must be known what waits for them.
@@ -320,9 +321,10 @@ impl Builder<'_> {
         let selection = self.input.selection;
         let all_data = self.add_step(Work::Milestone, &[]);
         // A function finds what its text names, which no dependency tells.
-        let looks = selection.places().map(|place| toc.entry(place as usize)).any(|entry| {
-            matches!(entry.desc, b"INDEX" | b"CONSTRAINT") && self.code.runs(&entry)
-        });
+        let looks = selection
+            .places()
+            .map(|place| toc.entry(place as usize))
+            .any(|entry| matches!(entry.desc, b"INDEX" | b"CONSTRAINT") && self.code.runs(&entry));
         for place in selection.places() {
             let entry = toc.entry(place as usize);
             // Statistics of tables count as data, but come last.

@@ -62,14 +62,21 @@ impl Renderer<'_> {
             let tied = "pg_catalog.pg_inherits WHERE inhrelid == ";
             sql!(out, exact(tied), index, exact(" AND inhparent == "), above, ";\n");
             // 1259 is pg_class, 2606 pg_constraint.
-            let ties = " AND deptype OPERATOR(pg_catalog.=) ANY ('{P,S}'::pg_catalog.\"char\"[]);\n";
+            let ties =
+                " AND deptype OPERATOR(pg_catalog.=) ANY ('{P,S}'::pg_catalog.\"char\"[]);\n";
             let key = exact("(SELECT oid FROM pg_catalog.pg_constraint WHERE conrelid == ");
             let own_key = exact(
                 " AND contype OPERATOR(pg_catalog.=) ANY ('{p,u}'::pg_catalog.\"char\"[]) AND conindid == ",
             );
-            sql!(out, exact("DELETE FROM pg_catalog.pg_depend WHERE classid == 2606 AND objid == "));
+            sql!(
+                out,
+                exact("DELETE FROM pg_catalog.pg_depend WHERE classid == 2606 AND objid == ")
+            );
             sql!(out, key, table, own_key, index, ")", ties);
-            sql!(out, exact("DELETE FROM pg_catalog.pg_depend WHERE classid == 1259 AND objid == "));
+            sql!(
+                out,
+                exact("DELETE FROM pg_catalog.pg_depend WHERE classid == 1259 AND objid == ")
+            );
             sql!(out, index, ties);
             sql!(
                 out,

@@ -33,11 +33,14 @@ impl Worker<'_, '_> {
             entry.namespace == &named.0[..]
                 && text::index(entry.defn).is_some_and(|index| unquoted(index.name) == named.1)
         };
-        let early = |family: &&crate::plan::family::Family| family.index_mode == IndexMode::WithTable;
+        let early =
+            |family: &&crate::plan::family::Family| family.index_mode == IndexMode::WithTable;
         for family in plan.families.iter().filter(early) {
             for member in &family.members {
                 let pairs = family.pairs_with_table(member);
-                let Some(n) = pairs.iter().position(|(index, _)| is_named(*index)) else { continue };
+                let Some(n) = pairs.iter().position(|(index, _)| is_named(*index)) else {
+                    continue;
+                };
                 let (index, attach) = pairs[n];
                 let makes = |step: &u32| {
                     matches!(plan.steps[*step as usize].work, Work::Group(_))
@@ -50,7 +53,14 @@ impl Worker<'_, '_> {
                 };
                 let above = family.indexes[n];
                 let table_attach = member.attach;
-                return Some(EarlyIndex { step, family: number, table_attach, index, attach, above });
+                return Some(EarlyIndex {
+                    step,
+                    family: number,
+                    table_attach,
+                    index,
+                    attach,
+                    above,
+                });
             }
         }
         None
