@@ -78,6 +78,12 @@ pub fn is_there(connection: &Connection) -> Result<bool> {
     owned::check(connection)
 }
 
+/// A new restore is not begun where there is a journal.
+pub fn unfinished() -> Error {
+    Error::usage("the target database holds an unfinished restore")
+        .hint("Go on with it by --resume, or restore into another database.")
+}
+
 fn unreadable(detail: impl Into<String>) -> Error {
     Error::usage("the journal in the target database cannot be read").detail(detail).hint(
         "It may be of another version of this program: use that, or start anew in an empty database.",

@@ -60,7 +60,7 @@ pub fn probe(connection: &Connection) -> Result<Verdict> {
 
 /// The rows that making the table leaves. The transaction stays open.
 fn made(connection: &Connection, staged: bool) -> Result<Vec<String>> {
-    let mut sql = format!("BEGIN; CREATE SCHEMA IF NOT EXISTS {SCHEMA};\n").into_bytes();
+    let mut sql = format!("BEGIN; CREATE SCHEMA {SCHEMA};\n").into_bytes();
     sql.extend(statements(connection.server_version(), staged));
     connection.run(&sql)?;
     let columns = connection.query(COLUMNS.as_bytes())?;

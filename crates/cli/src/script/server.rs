@@ -241,13 +241,13 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     if let Some(check) = &options.verify {
         check::can(check, server_version)?;
     }
-    let mut terms = options.terms(facts::of(&connection, archive.toc(), options.jobs)?);
+    // No rule is used, so none is tried.
+    let mut terms = options.terms(facts::of_server(&connection, options.jobs)?);
     stop.check()?;
     terms.filter = filter.clone();
     if !options.create {
         if journal::is_there(&connection)? {
-            return Err(Error::usage("the target database holds an unfinished restore")
-                .hint("Go on with it by --resume, or restore into another database."));
+            return Err(journal::unfinished());
         }
         terms.had_objects = check::has_objects(&connection)?;
     }
