@@ -38,6 +38,8 @@ pub struct Error {
     pub position: Option<usize>,
     /// The server's context lines.
     pub context: Option<String>,
+    /// Schema and name of the index or constraint that the server names.
+    pub constraint: Option<Box<(Vec<u8>, Vec<u8>)>>,
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -52,6 +54,7 @@ impl Error {
             sqlstate: None,
             position: None,
             context: None,
+            constraint: None,
         }
     }
 

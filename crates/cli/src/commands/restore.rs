@@ -11,7 +11,7 @@ use crate::plan::{Rules, Work};
 use crate::report::file::{NewFile, Readers};
 use crate::report::{say, Event, Reporter, Watch};
 use crate::restore::work::Stop;
-use crate::restore::{self, facts, Options};
+use crate::restore::{self, facts, journal, session, Options};
 use crate::script::server;
 use crate::script::text::Text;
 use crate::script::walk::walk;
@@ -186,10 +186,19 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     options.redirect(&mut archive, &mut |line| say(&format!("firn: {line}")))?;
     let facts = match options.target.named {
         true => {
+            // As the restore begins: who restores, in which encoding the archive names tables, and what is there.
             let connection = options.target.connect(None, For::OwnQueries)?;
-            let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
-            options.add_reloads(&connection, archive.toc(), &mut facts)?;
-            facts
+            session::prepare(&connection, archive.toc(), &options.target, None)?;
+            match !options.create && journal::is_there(&connection)? {
+                true if options.resume => journal::find(&connection)?.terms.facts,
+                true => return Err(journal::unfinished()),
+                false => {
+                    let mut facts =
+                        facts::of(&connection, archive.toc(), options.rules, options.jobs)?;
+                    options.add_reloads(&connection, archive.toc(), &mut facts)?;
+                    facts
+                }
+            }
         }
         false => facts::assumed(options.jobs),
     };

@@ -36,10 +36,14 @@ impl Raw {
     }
 
     fn field(&self, code: u8) -> Option<String> {
+        self.field_bytes(code).map(text)
+    }
+
+    fn field_bytes(&self, code: u8) -> Option<&[u8]> {
         // SAFETY: a live result; the text lives as long as it.
         let found = unsafe { pq_sys::PQresultErrorField(self.0, c_int::from(code)) };
         // SAFETY: as above.
-        (!found.is_null()).then(|| text(unsafe { bytes(found) }))
+        (!found.is_null()).then(|| unsafe { bytes(found) })
     }
 
     /// The rows that the command touched, for COPY and DML.
@@ -72,6 +76,10 @@ impl Raw {
             sqlstate,
             position: self.field(b'P').and_then(|p| p.parse().ok()),
             context: self.field(b'W'),
+            constraint: self
+                .field_bytes(b's')
+                .zip(self.field_bytes(b'n'))
+                .map(|(schema, name)| Box::new((schema.to_vec(), name.to_vec()))),
         }
     }
 

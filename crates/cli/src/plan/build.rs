@@ -1,5 +1,6 @@
 //! From the chosen entries to steps and edges.
 
+use super::code::Code;
 use super::family::{self, Family, IndexMode, Sizes};
 use super::locks::{use_of, Lock, Mode, Resource};
 use super::select::Selection;
@@ -52,6 +53,7 @@ struct Builder<'a> {
     via_root: HashSet<u32>,
     /// Tables to the entries that make columns of theirs identity columns.
     identities: HashMap<u32, Vec<u32>>,
+    code: Code<'a>,
 }
 
 /// Which tables are partitions of which, by places.
@@ -130,7 +132,8 @@ pub fn build(input: &Input) -> Result<Plan> {
             identities.entry(table).or_default().push(place);
         }
     }
-    settle_modes(&mut families, &tree, input);
+    let code = Code::of(toc, selects_schemas);
+    settle_modes(&mut families, &tree, input, &code);
     let inherits_identity = input.facts.server_version >= 170_000;
     if inherits_identity {
         for family in &mut families {
@@ -157,6 +160,7 @@ pub fn build(input: &Input) -> Result<Plan> {
         parts: HashMap::new(),
         via_root: HashSet::new(),
         identities,
+        code,
     };
     builder.find_via_root();
     builder.add_groups();
@@ -221,7 +225,7 @@ pub fn copies_via_root(entry: &Entry) -> bool {
 ///
 /// What is done to a parent goes down to all that is attached, whatever made it. So all partitions of the parent must be
 /// members, and none may be partitioned itself.
-fn settle_modes(families: &mut [Family], tree: &Tree, input: &Input) {
+fn settle_modes(families: &mut [Family], tree: &Tree, input: &Input, code: &Code) {
     let slots = input.facts.lock_slots;
     for family in families.iter_mut() {
         let attached = tree.children.get(&family.parent).map_or(0, Vec::len);
@@ -241,6 +245,8 @@ fn settle_modes(families: &mut [Family], tree: &Tree, input: &Input) {
             && count * (family.indexes.len() as u64 * 2 + 2) > slots / 3
         {
             family.index_mode = IndexMode::WithTable;
+            // Whatever looks at other tables waits for their rows.
+            family.keep_indexes(|index| !code.runs(&input.toc.entry(index as usize)));
         }
         let entry = input.toc.entry(family.parent as usize);
         let checks = super::text::create_table(entry.defn)

@@ -48,6 +48,26 @@ pub enum IndexMode {
 }
 
 impl Family {
+    /// Leave all but these of the indexes, each of which every member has, to the archive's statements.
+    pub fn keep_indexes(&mut self, keep: impl Fn(u32) -> bool) {
+        let kept: Vec<bool> = self.indexes.iter().map(|index| keep(*index)).collect();
+        if !kept.contains(&false) {
+            return;
+        }
+        let all = std::mem::take(&mut self.pairs);
+        for member in &mut self.members {
+            let own = &all[member.pairs.start as usize..member.pairs.end as usize];
+            let begin = self.pairs.len() as u32;
+            let own = own.iter().zip(&kept).filter(|(_, kept)| **kept);
+            self.pairs.extend(own.map(|(pair, _)| *pair));
+            member.pairs = begin..self.pairs.len() as u32;
+        }
+        self.indexes.retain(|index| keep(*index));
+        if self.indexes.is_empty() {
+            self.index_mode = IndexMode::Own;
+        }
+    }
+
     /// The parent's indexes that each partition gets with itself.
     pub fn indexes_with_table(&self) -> &[u32] {
         match self.index_mode {

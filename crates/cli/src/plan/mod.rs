@@ -5,6 +5,7 @@
 //! - [`select`]: which entries the flags ask for.
 //! - [`family`]: partitions that can be made together with their parent's indexes.
 //! - [`build`]: steps and the edges between them.
+//! - [`code`]: what runs functions of the archive when it is made.
 //! - [`locks`]: what each kind of statement locks.
 //! - [`schedule`]: who runs what next; shared by the executor and the simulator.
 //! - [`redirect`]: rows and objects that go elsewhere than the archive says.
@@ -15,6 +16,7 @@
 //! Problem, rule and proof of each rewrite are in README.md beside this file.
 
 pub mod build;
+pub mod code;
 pub mod drops;
 pub mod family;
 pub mod locks;

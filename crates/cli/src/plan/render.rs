@@ -80,10 +80,12 @@ macro_rules! sql {
 }
 
 mod checks;
+mod keys;
 mod objects;
 mod partitions;
 mod staging;
 
+pub use keys::EarlyIndex;
 pub use objects::{large_objects, LargeObjectStatement};
 
 impl Renderer<'_> {

@@ -250,6 +250,48 @@ fn split_list(mut list: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
+/// A statement calls a function, uses an operator or casts to a type by a name with a schema. `pg_dump` writes all that is not the server's
+/// own so; an operator class, a collation and a table are not called.
+pub fn calls_others(statement: &[u8]) -> bool {
+    let mut text = statement;
+    let mut cast = false;
+    while !text.is_empty() {
+        let mut rest = text;
+        match take_name(&mut rest) {
+            Some(name) => {
+                let qualified = last_part(name).len() < name.len();
+                if qualified && (cast || rest.starts_with(b"(")) {
+                    return true;
+                }
+                (text, cast) = (rest, false);
+            }
+            None => {
+                if text.starts_with(b"OPERATOR(") && !text.starts_with(b"OPERATOR(pg_catalog.") {
+                    return true;
+                }
+                cast = text.starts_with(b"::") || cast && text.starts_with(b":");
+                let Some(length) = after_token(text) else { return true };
+                text = &text[length.min(text.len())..];
+            }
+        }
+    }
+    false
+}
+
+/// A table has stored generated columns whose expressions call what is not the server's own.
+pub fn generates(defn: &[u8]) -> bool {
+    let words = b" GENERATED ALWAYS AS (";
+    let mut rest = defn;
+    while let Some(at) = rest.windows(words.len()).position(|w| w == words) {
+        rest = &rest[at + words.len()..];
+        let end = find_outside(rest, b')').unwrap_or(rest.len());
+        if rest[end..].starts_with(b") STORED") && calls_others(&rest[..end]) {
+            return true;
+        }
+    }
+    false
+}
+
 pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     let mut text = defn;
     take(&mut text, b"CREATE TABLE ")?;
@@ -412,6 +454,35 @@ mod tests {
         ] {
             assert_eq!(rows(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn calls_of_others() {
+        let calls = |text: &str| calls_others(text.as_bytes());
+        for text in [
+            "CREATE INDEX i ON public.t USING btree (public.f(a))",
+            "CREATE INDEX i ON public.t USING btree (a) WHERE (a OPERATOR(public.===) b)",
+            "CREATE INDEX i ON public.t USING btree (((a)::\"S\".\"T y\"))",
+            "ALTER TABLE ONLY s.t\n    ADD CONSTRAINT c EXCLUDE USING gist (r WITH &&) WHERE (\"s s\".f(a))",
+        ] {
+            assert!(calls(text), "{text}");
+        }
+        for text in [
+            "CREATE INDEX i ON public.t USING btree (lower(a) COLLATE public.de) WHERE (b = 'public.f(1)'::text)",
+            "CREATE INDEX i ON public.t USING gist (a public.gist_trgm_ops (siglen='32'))",
+            "CREATE INDEX i ON public.t USING btree (a) WHERE ((b)::numeric > 1.5 AND b OPERATOR(pg_catalog.<) 3)",
+        ] {
+            assert!(!calls(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn generated_columns() {
+        let called = b"CREATE TABLE public.t (\n    a integer,\n    b integer GENERATED ALWAYS AS ((a + 1)) STORED,\n    \
+            c integer GENERATED ALWAYS AS (public.f((a)::bigint)) STORED\n);\n";
+        assert!(generates(called));
+        let own = b"CREATE TABLE public.t (\n    a public.state DEFAULT public.f(),\n    b text GENERATED ALWAYS AS (lower('public.f(1)'::text)) STORED\n);\n";
+        assert!(!generates(own));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! itself, by `--verify-source`.
 
 use super::work::Stop;
-use super::{Options, Terms};
+use super::{reload, unlogged, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::backup::program::Program;
 use crate::backup::{Done, Login, Progress};
@@ -14,6 +14,7 @@ use crate::plan::select::Selection;
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::verify::{self, Depth, Expected, Ignore, Outcome};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What to compare.
@@ -65,7 +66,8 @@ pub fn has_objects(connection: &Connection) -> Result<bool> {
     Ok(!connection.query(sql.as_bytes())?.is_empty())
 }
 
-/// What a restore would make or load and is there already: a relation that it makes, or rows in a table that it loads.
+/// What a restore would make or load and is there already: a relation that it makes, or rows in a table that it loads, be it the one
+/// that the rows are filed under or the one that they go to: with `--load-via-partition-root` the target need not have the former.
 pub fn already_there(
     connection: &Connection,
     archive: &Archive,
@@ -73,8 +75,9 @@ pub fn already_there(
     selection: &Selection,
 ) -> Result<Option<String>> {
     let toc = archive.toc();
-    let (mut made, mut loaded) = (Vec::new(), Vec::new());
-    for entry in selection.places().map(|p| toc.entry(p as usize)) {
+    let (mut made, mut loaded) = (Vec::new(), BTreeSet::new());
+    for place in selection.places() {
+        let entry = toc.entry(place as usize);
         let name = [&quote_ident(entry.namespace)[..], b".", &quote_ident(entry.tag)].concat();
         match entry.desc {
             b"TABLE" | b"VIEW" | b"MATERIALIZED VIEW" | b"FOREIGN TABLE" | b"SEQUENCE" => {
@@ -84,7 +87,12 @@ pub fn already_there(
                 let mut tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
                 let own = |p: usize| toc.entry(p).tag == entry.tag && terms.makes(toc, p);
                 if !tables.any(own) {
-                    loaded.push(name);
+                    loaded.insert(name);
+                    loaded.extend(match entry.copy_stmt {
+                        // INSERTs tell it only where they are stored.
+                        b"" => unlogged::filled(archive, place)?,
+                        _ => Some(reload::target(toc, place)),
+                    });
                 }
             }
             _ => {}
@@ -108,6 +116,7 @@ pub fn already_there(
             return Ok(Some(format!("Relation {} exists.", text(name))));
         }
     }
+    let loaded: Vec<Vec<u8>> = loaded.into_iter().collect();
     for names in loaded.chunks(NAMES) {
         for name in there(names, true)? {
             let sql = [b"SELECT EXISTS (SELECT FROM ", &name[..], b")"].concat();

@@ -5,11 +5,26 @@ use crate::archive::Toc;
 use crate::error::Result;
 use crate::pg::Connection;
 use crate::plan::build::STAGE_FROM;
-use crate::plan::Facts;
+use crate::plan::{Facts, Rules};
 
 /// Ask the server. For an archive with so many partitions that some could be made below staging parents it is tried, too,
-/// whether that gives here what plain statements give.
-pub fn of(connection: &Connection, toc: &Toc, jobs: usize) -> Result<Facts> {
+/// whether that gives here what plain statements give, unless the rule is off.
+pub fn of(connection: &Connection, toc: &Toc, rules: Rules, jobs: usize) -> Result<Facts> {
+    let facts = of_server(connection, jobs)?;
+    let partitions = toc.entries().filter(|e| e.desc == b"TABLE ATTACH").take(STAGE_FROM).count();
+    let no_staging = match partitions >= STAGE_FROM && rules.staged_partitions {
+        true if !facts.superuser => Some("the restoring role is no superuser".to_string()),
+        true => match probe::probe(connection)? {
+            Verdict::Same => None,
+            Verdict::Off(reason) => Some(reason),
+        },
+        false => None,
+    };
+    Ok(Facts { no_staging, ..facts })
+}
+
+/// What can be asked; nothing is tried.
+pub fn of_server(connection: &Connection, jobs: usize) -> Result<Facts> {
     // The lock table has room for max_locks_per_transaction for each possible transaction (documentation of that
     // setting), and background workers count as well.
     let rows = connection.query(
@@ -18,20 +33,10 @@ pub fn of(connection: &Connection, toc: &Toc, jobs: usize) -> Result<Facts> {
           + current_setting('max_worker_processes')::bigint + current_setting('max_wal_senders')::bigint + 1), \
           (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)",
     )?;
-    let partitions = toc.entries().filter(|e| e.desc == b"TABLE ATTACH").take(STAGE_FROM).count();
-    let superuser = rows.flag(0, 1);
-    let no_staging = match partitions >= STAGE_FROM {
-        true if !superuser => Some("the restoring role is no superuser".to_string()),
-        true => match probe::probe(connection)? {
-            Verdict::Same => None,
-            Verdict::Off(reason) => Some(reason),
-        },
-        false => None,
-    };
     Ok(Facts {
         server_version: connection.server_version(),
-        superuser,
-        no_staging,
+        superuser: rows.flag(0, 1),
+        no_staging: None,
         lock_slots: rows.number(0, 0).unwrap_or(6400),
         jobs,
         reloads: Vec::new(),

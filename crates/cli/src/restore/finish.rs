@@ -2,20 +2,23 @@
 //!
 //! `pg_class.reltuples` does not tell whether a table was analyzed: building an index sets it, too.
 
-use super::{session, tell, Options};
+use super::{facts, reload, session, tell, unlogged, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Connection, For};
+use crate::plan::build::copies_via_root;
 use crate::plan::select::Selection;
+use crate::plan::text::{last_part, unquoted};
+use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::restore::together::together;
 use crate::restore::work::Stop;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Analyze tables of the restore on all connections, the largest first. Partitioned parents come after their
-/// partitions. `hint`: what to do when it was stopped.
+/// Analyze tables of the restore on all connections, the largest first. Partitioned tables come after their
+/// partitions, or with them. `hint`: what to do when it was stopped.
 pub fn analyze(
     options: &Options,
     dbname: Option<&str>,
@@ -26,12 +29,10 @@ pub fn analyze(
     hint: &str,
 ) -> Result<()> {
     let toc = archive.toc();
-    let loaded: HashSet<(&[u8], &[u8])> = selection
-        .places()
-        .map(|p| toc.entry(p as usize))
-        .filter(|e| matches!(e.desc, b"TABLE DATA" | b"MATERIALIZED VIEW DATA"))
-        .map(|e| (e.namespace, e.tag))
-        .collect();
+    let is_loaded = |place: &u32| {
+        matches!(toc.entry(*place as usize).desc, b"TABLE DATA" | b"MATERIALIZED VIEW DATA")
+    };
+    let loaded: Vec<u32> = selection.places().filter(is_loaded).collect();
     // With statistics in the archive (from version 18 on) they are there already.
     let has_statistics =
         selection.places().any(|p| toc.entry(p as usize).desc == b"STATISTICS DATA");
@@ -40,27 +41,17 @@ pub fn analyze(
     }
     let connection = first(options, dbname)?;
     session::prepare(&connection, toc, &options.target, None)?;
-    let rows = connection.query(
-        b"SELECT n.nspname, c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname), \
-          pg_catalog.pg_relation_size(c.oid) \
-          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-          WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' \
-          AND n.nspname !~ '^pg_' AND pg_catalog.pg_relation_size(c.oid) > 0 \
-          ORDER BY pg_catalog.pg_relation_size(c.oid) DESC",
-    )?;
-    let mut tables = Vec::new();
-    let mut total = Costs::default();
-    for r in 0..rows.len() {
-        if let (Some(schema), Some(name), Some(both)) =
-            (rows.get(r, 0), rows.get(r, 1), rows.get(r, 2))
-        {
-            if loaded.contains(&(schema, name)) {
-                let cost = cost(rows.number(r, 3).unwrap_or(0));
-                total.add_all(&cost);
-                tables.push((both.to_vec(), cost));
-            }
-        }
+    let Chosen { tables, parents, left } = choose(&connection, archive, &loaded)?;
+    if left > 0 {
+        watch.event(&Event::Note(&format!(
+            "statistics of {} partitioned tables as a whole are not gathered, which would take too many locks or too long: run ANALYZE for them",
+            count(left as u64)
+        )));
     }
+    let mut tables: Vec<_> = tables.into_iter().map(|(name, size)| (name, cost(size))).collect();
+    tables.extend(parents.into_iter().map(|name| (name, cost(0))));
+    let mut total = Costs::default();
+    tables.iter().for_each(|(_, cost)| total.add_all(cost));
     watch.event(&Event::Work { steps: tables.len(), cost: total });
     tables.reverse();
     let tables = Mutex::new(tables);
@@ -104,6 +95,130 @@ pub fn analyze(
         Ok(())
     };
     together(options.jobs, &connection, connect, work)
+}
+
+/// What is analyzed, as ANALYZE names it.
+#[derive(Default)]
+struct Chosen {
+    /// With their bytes, the largest first.
+    tables: Vec<(Vec<u8>, u64)>,
+    /// Partitioned tables without their partitions.
+    parents: Vec<Vec<u8>>,
+    /// Partitioned tables whose partitions are not analyzed together.
+    left: usize,
+}
+
+/// A relation that rows may be in, or below.
+struct Relation {
+    name: Vec<u8>,
+    kind: u8,
+    size: u64,
+    parent: Option<u32>,
+}
+
+/// Before version 18 a partitioned table is analyzed with all of its partitions, by one connection: worth it with so many at most, and
+/// if all of them have rows that are new.
+const TOGETHER: usize = 128;
+
+/// Tables that got rows. Rows that came through a partitioned table may be in any of its partitions. Partitioned tables get
+/// statistics of all their partitions, which nobody else would gather: autovacuum passes them over.
+fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<Chosen> {
+    let toc = archive.toc();
+    let rows = connection.query(
+        b"SELECT c.oid, n.nspname, c.relname, pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname), c.relkind, \
+          CASE WHEN c.relkind IN ('r', 'm') THEN pg_catalog.pg_relation_size(c.oid) ELSE 0 END AS size, \
+          (SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE c.relispartition AND i.inhrelid = c.oid) \
+          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+          WHERE c.relkind IN ('r', 'm', 'p', 'f') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' ORDER BY size DESC",
+    )?;
+    let mut order = Vec::with_capacity(rows.len());
+    let mut relations = HashMap::with_capacity(rows.len());
+    let mut by_name = HashMap::with_capacity(rows.len());
+    for r in 0..rows.len() {
+        let oid: u32 = rows.number(r, 0).unwrap_or(0);
+        let bytes = |column| rows.get(r, column).unwrap_or_default();
+        let relation = Relation {
+            name: bytes(3).to_vec(),
+            kind: bytes(4).first().copied().unwrap_or(0),
+            size: rows.number(r, 5).unwrap_or(0),
+            parent: rows.number(r, 6),
+        };
+        order.push(oid);
+        by_name.insert((bytes(1).to_vec(), bytes(2).to_vec()), oid);
+        relations.insert(oid, relation);
+    }
+    let partitioned = relations.values().any(|relation| relation.kind == b'p');
+    let mut filled = HashSet::<u32>::new();
+    for &place in loaded {
+        let entry = toc.entry(place as usize);
+        filled.extend(by_name.get(&(entry.namespace.to_vec(), entry.tag.to_vec())));
+        // INSERTs tell it only where they are stored.
+        let into = match entry.copy_stmt {
+            _ if entry.desc != b"TABLE DATA" || !partitioned => None,
+            b"" => unlogged::filled(archive, place)?,
+            _ if copies_via_root(&entry) => Some(reload::target(toc, place)),
+            _ => None,
+        };
+        if let Some(into) = into {
+            let table = last_part(&into);
+            let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
+            filled.extend(by_name.get(&(unquoted(schema), unquoted(table))));
+        }
+    }
+    let above = |oid: u32| {
+        let parent = |oid: &u32| relations.get(oid).and_then(|relation: &Relation| relation.parent);
+        std::iter::successors(parent(&oid), move |oid| parent(oid))
+    };
+    let is_new = |oid: u32| filled.contains(&oid) || above(oid).any(|oid| filled.contains(&oid));
+    // By partitioned table: its partitions, those that are new and have rows, and whether there are foreign tables among them.
+    let mut trees = HashMap::<u32, (usize, usize, bool)>::new();
+    for &oid in &order {
+        let relation = &relations[&oid];
+        for parent in above(oid).chain(Some(oid).filter(|_| relation.kind == b'p')) {
+            let tree = trees.entry(parent).or_default();
+            let leaf = matches!(relation.kind, b'r' | b'f');
+            tree.0 += usize::from(leaf);
+            tree.1 += usize::from(leaf && relation.size > 0 && is_new(oid));
+            tree.2 |= relation.kind == b'f';
+        }
+    }
+    let slots = facts::of_server(connection, 1)?.lock_slots as usize;
+    let only = connection.server_version() >= 180_000;
+    let mut chosen = Chosen::default();
+    let mut whole = HashSet::new();
+    for &oid in &order {
+        let Some((leaves, new, foreign)) = trees.get(&oid).filter(|tree| tree.1 > 0) else {
+            continue;
+        };
+        let relation = &relations[&oid];
+        // It samples all partitions in one transaction; foreign ones it would have to connect for.
+        if *foreign || *leaves > slots / 3 {
+            chosen.left += 1;
+        } else if only {
+            chosen.parents.push([b"ONLY ", &relation.name[..]].concat());
+        } else if relation.parent.is_some() {
+            // With the uppermost, or not at all.
+        } else if leaves == new && *leaves <= TOGETHER {
+            whole.insert(oid);
+        } else {
+            chosen.left += 1;
+        }
+    }
+    let mut sizes = HashMap::<u32, u64>::new();
+    for &oid in &order {
+        let relation = &relations[&oid];
+        if !matches!(relation.kind, b'r' | b'm') || relation.size == 0 || !is_new(oid) {
+            continue;
+        }
+        match above(oid).find(|oid| whole.contains(oid)) {
+            Some(root) => *sizes.entry(root).or_default() += relation.size,
+            None => chosen.tables.push((relation.name.clone(), relation.size)),
+        }
+    }
+    let whole = sizes.into_iter().map(|(root, size)| (relations[&root].name.clone(), size));
+    chosen.tables.extend(whole);
+    chosen.tables.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    Ok(chosen)
 }
 
 /// A connection, if the server takes one soon: it counts a session until its process has ended, and those of the restore

@@ -78,6 +78,12 @@ pub fn is_there(connection: &Connection) -> Result<bool> {
     owned::check(connection)
 }
 
+/// A new restore is not begun where there is a journal.
+pub fn unfinished() -> Error {
+    Error::usage("the target database holds an unfinished restore")
+        .hint("Go on with it by --resume, or restore into another database.")
+}
+
 fn unreadable(detail: impl Into<String>) -> Error {
     Error::usage("the journal in the target database cannot be read").detail(detail).hint(
         "It may be of another version of this program: use that, or start anew in an empty database.",
@@ -186,7 +192,7 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
          CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL, rows bigint, session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL, session integer NOT NULL);\n\
          ALTER TABLE {SCHEMA}.run REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.sessions REPLICA IDENTITY FULL;\n\
-         ALTER TABLE {SCHEMA}.journal REPLICA IDENTITY FULL;\n\
+         ALTER TABLE {SCHEMA}.journal REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.entries REPLICA IDENTITY FULL;\n\
          INSERT INTO {SCHEMA}.run VALUES ("
     )
     .into_bytes();
@@ -282,6 +288,30 @@ pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
     );
     sql += &format!("DELETE FROM {SCHEMA}.journal WHERE steps OPERATOR(pg_catalog.=) '{{}}';\n");
     sql.into_bytes()
+}
+
+/// The statements that take some entries of a step back, for the transaction that undoes them: the others stay done, one by one.
+pub fn reopen(session: Session, step: u32, entries: &[u32], left: &[u32]) -> Vec<u8> {
+    let list = |places: &[u32]| {
+        let places: Vec<String> = places.iter().map(u32::to_string).collect();
+        format!("'{{{}}}'::pg_catalog.int4[]", places.join(","))
+    };
+    // It may be done one by one already.
+    let mut sql = format!(
+        "INSERT INTO {SCHEMA}.entries SELECT e, {} FROM pg_catalog.unnest({}) e WHERE EXISTS (SELECT FROM {SCHEMA}.journal \
+         WHERE steps OPERATOR(pg_catalog.@>) {});\n",
+        own(session),
+        list(entries),
+        list(&[step])
+    )
+    .into_bytes();
+    sql.extend(forget(session, &[step]));
+    let delete = format!(
+        "DELETE FROM {SCHEMA}.entries WHERE entry OPERATOR(pg_catalog.=) ANY ({});\n",
+        list(left)
+    );
+    sql.extend(delete.into_bytes());
+    sql
 }
 
 /// A statement that fails, by a division by zero, if a table has other rows than those that steps are recorded to have

@@ -316,10 +316,7 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     watch.event(&Event::Target { database, server_version });
     let found = match (journal::is_there(&connection)?, options.resume) {
         (true, true) => Some(journal::find(&connection)?),
-        (true, false) => {
-            return Err(Error::usage("the target database holds an unfinished restore")
-                .hint("Go on with it by --resume, or restore into another database."))
-        }
+        (true, false) => return Err(journal::unfinished()),
         (false, _) => None,
     };
     let now = |facts| Terms { clean: options.clean, ..options.terms(facts) };
@@ -337,7 +334,7 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
             if let Some(check) = &options.verify {
                 check::can(check, server_version)?;
             }
-            let mut facts = facts::of(&connection, archive.toc(), options.jobs)?;
+            let mut facts = facts::of(&connection, archive.toc(), options.rules, options.jobs)?;
             // A trial that is cancelled is one that failed.
             stop.check()?;
             options.add_reloads(&connection, archive.toc(), &mut facts)?;

@@ -12,7 +12,7 @@ use crate::plan::render::{Refused, Renderer, Settings, Style, SCHEMA};
 use crate::plan::{Group, Plan, Step, Work};
 
 /// Versions whose sources were read for what the rule updates.
-const KNOWN: std::ops::RangeInclusive<u32> = 15..=18;
+pub const KNOWN: std::ops::RangeInclusive<u32> = 15..=18;
 
 /// What came out.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn probe(connection: &Connection) -> Result<Verdict> {
 
 /// The rows that making the table leaves. The transaction stays open.
 fn made(connection: &Connection, staged: bool) -> Result<Vec<String>> {
-    let mut sql = format!("BEGIN; CREATE SCHEMA IF NOT EXISTS {SCHEMA};\n").into_bytes();
+    let mut sql = format!("BEGIN; CREATE SCHEMA {SCHEMA};\n").into_bytes();
     sql.extend(statements(connection.server_version(), staged));
     connection.run(&sql)?;
     let columns = connection.query(COLUMNS.as_bytes())?;

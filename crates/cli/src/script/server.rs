@@ -146,6 +146,7 @@ impl Sink for Server<'_> {
         })?;
         self.connection = self.target.connect(Some(&name), For::Statements)?;
         self.cancels = self.stop.cancels(&self.connection);
+        be_alone(&self.connection, self.stop)?;
         self.made = Some(name);
         Ok(())
     }
@@ -219,6 +220,16 @@ impl Sink for Server<'_> {
     }
 }
 
+/// Be the only restore of this database for as long as the connection lives, as those with a journal are.
+fn be_alone(connection: &Connection, stop: &Stop) -> Result<()> {
+    journal::fence::be_alone(connection, None, &|| stop.is_set()).map_err(|error| {
+        match error.kind {
+            ErrorKind::Cancelled => Error::new(ErrorKind::Cancelled, "canceled by user"),
+            _ => error,
+        }
+    })
+}
+
 /// Restore on one connection.
 pub fn run(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -> Result<Report> {
     restore(options, wishes, watch, stop).map_err(|e| stop.or_stopped(e))
@@ -241,13 +252,14 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     if let Some(check) = &options.verify {
         check::can(check, server_version)?;
     }
-    let mut terms = options.terms(facts::of(&connection, archive.toc(), options.jobs)?);
+    // No rule is used, so none is tried.
+    let mut terms = options.terms(facts::of_server(&connection, options.jobs)?);
     stop.check()?;
     terms.filter = filter.clone();
     if !options.create {
+        be_alone(&connection, stop)?;
         if journal::is_there(&connection)? {
-            return Err(Error::usage("the target database holds an unfinished restore")
-                .hint("Go on with it by --resume, or restore into another database."));
+            return Err(journal::unfinished());
         }
         terms.had_objects = check::has_objects(&connection)?;
     }

@@ -22,6 +22,7 @@ impl Builder<'_> {
         self.wait_for_data(&settled);
         self.order_passes();
         self.order_values();
+        self.order_generated();
         self.order_privileges();
         self.share_edges();
         // Of parts of an entry, too, it must be known what waits for them.
@@ -246,6 +247,17 @@ impl Builder<'_> {
                 edges.extend(rest.map(|(_, rest)| (step(*attach), step(*rest))));
             }
         }
+        // What is attached by a statement is compared with what hangs on the parent, and groups only with each other.
+        for number in 0..self.plan.steps.len() as u32 {
+            let Work::BoundsEnd(family) = self.plan.steps[number as usize].work else { continue };
+            let parent = self.plan.families[family as usize].parent;
+            for (_, attach) in self.tree.children.get(&parent).into_iter().flatten() {
+                let step = self.step_of[*attach as usize];
+                if !matches!(self.plan.steps[step as usize].work, Work::Group(_)) {
+                    edges.push((number, step));
+                }
+            }
+        }
         let families: HashMap<u32, &Family> =
             self.plan.families.iter().map(|family| (family.parent, family)).collect();
         let mut defaults = std::collections::BTreeMap::<u32, Vec<u32>>::new();
@@ -308,10 +320,16 @@ impl Builder<'_> {
         let toc = self.input.toc;
         let selection = self.input.selection;
         let all_data = self.add_step(Work::Milestone, &[]);
+        // A function finds what its text names, which no dependency tells.
+        let looks = selection
+            .places()
+            .map(|place| toc.entry(place as usize))
+            .any(|entry| matches!(entry.desc, b"INDEX" | b"CONSTRAINT") && self.code.runs(&entry));
         for place in selection.places() {
             let entry = toc.entry(place as usize);
             // Statistics of tables count as data, but come last.
-            if entry.section == Section::Data && entry.desc != b"STATISTICS DATA" {
+            let data = entry.section == Section::Data && entry.desc != b"STATISTICS DATA";
+            if data || looks && entry.section == Section::PreData {
                 self.edge(self.step_of[place as usize], all_data);
             }
         }
@@ -330,26 +348,20 @@ impl Builder<'_> {
             if entry.section != Section::PostData || grouped || early.contains(&place) {
                 continue;
             }
-            // Rows copied through a parent are filed under a partition: only when all is loaded is it complete.
-            let mut everything = !self.via_root.is_empty();
+            // Rows copied through a parent are filed under a partition: only when all is loaded is it complete. A function may
+            // look at other tables, whatever it says of itself. A domain's constraint is about all tables that have it, and NOT VALID is
+            // about rows that were there before.
+            let mut everything = !self.via_root.is_empty() || self.code.runs(&entry);
             for &id in entry.dependencies {
                 let Some(at) = toc.place(id) else { continue };
-                match toc.entry(at).desc {
-                    b"TABLE" | b"FOREIGN TABLE" => {
-                        everything |= above.contains(&id);
-                        if let Some(data) = selection.data_of(id) {
-                            self.edge(self.step_of[data as usize], step);
-                        }
-                        if let Some(&milestone) = settled.get(&(at as u32)) {
-                            self.edge(milestone, step);
-                        }
+                if matches!(toc.entry(at).desc, b"TABLE" | b"FOREIGN TABLE") {
+                    everything |= above.contains(&id);
+                    if let Some(data) = selection.data_of(id) {
+                        self.edge(self.step_of[data as usize], step);
                     }
-                    // A function may look at other tables, whatever it says of itself. A domain's constraint is about all
-                    // tables that have it, and NOT VALID is about rows that were there before.
-                    b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" | b"DOMAIN" | b"TYPE" => {
-                        everything = true;
+                    if let Some(&milestone) = settled.get(&(at as u32)) {
+                        self.edge(milestone, step);
                     }
-                    _ => {}
                 }
             }
             if everything {

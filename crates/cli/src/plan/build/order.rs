@@ -3,6 +3,8 @@
 //! `pg_restore` makes all of pre-data one after another, with several jobs, too. Most of that order means nothing; what does is here.
 
 use super::*;
+use crate::plan::code::is_code;
+use crate::plan::text;
 
 /// What changes how later statements are understood, though nothing depends on it in the catalogs: with a cast an explicit
 /// conversion calls its function, without one it goes through text; a default operator class says how ORDER BY sorts.
@@ -86,6 +88,49 @@ impl Builder<'_> {
             }
         }
         first
+    }
+
+    /// Rows of a table whose generated columns call functions of the archive, which may read other tables, come after the rows that stand
+    /// before them in the archive, as in `pg_restore` without `-j`: what they generate is stored. Tables that call the same functions,
+    /// such as partitions, do not wait for each other. (Tables that are emptied and filled together have no such order.)
+    pub(super) fn order_generated(&mut self) {
+        let toc = self.input.toc;
+        let mut calling = HashMap::new();
+        for entry in toc.entries().filter(|e| e.desc == b"TABLE" && text::generates(e.defn)) {
+            let functions: Vec<i32> = (entry.dependencies.iter().copied())
+                .filter(|id| toc.place(*id).is_some_and(|p| is_code(toc.entry(p).desc)))
+                .collect();
+            calling.insert(entry.dump_id, functions);
+        }
+        if calling.is_empty() || !self.input.facts.reloads.is_empty() {
+            return;
+        }
+        // Rows since the last milestone, of tables that call the same functions, and of others.
+        let (mut like, mut others) = (Vec::new(), Vec::new());
+        let (mut functions, mut before) = (None, NONE);
+        for place in self.input.selection.places() {
+            let entry = toc.entry(place as usize);
+            if entry.desc != b"TABLE DATA" {
+                continue;
+            }
+            let step = self.step_of[place as usize];
+            let Some(found) = entry.dependencies.iter().find_map(|id| calling.get(id)) else {
+                others.push(step);
+                continue;
+            };
+            if functions != Some(found) {
+                others.append(&mut like);
+                functions = Some(found);
+            }
+            if !others.is_empty() {
+                let milestone = self.add_step(Work::Milestone, &[]);
+                self.edge(before, milestone);
+                others.drain(..).for_each(|other| self.edge(other, milestone));
+                before = milestone;
+            }
+            self.edge(before, step);
+            like.push(step);
+        }
     }
 
     /// Privileges of a table come before those of its columns: they begin with a REVOKE that takes these, too. Those that a

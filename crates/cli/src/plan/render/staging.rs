@@ -2,10 +2,12 @@
 
 use super::checks::{check, check_alike, exact, oid, pair};
 use super::partitions::schema_of;
-use super::{Renderer, SCHEMA};
+use super::{Renderer, Settings, SCHEMA};
 use crate::pg::quote_literal;
 use crate::plan::family::{range_bounds, Member};
 use crate::plan::text;
+use crate::plan::who::Who;
+use crate::plan::Work;
 
 /// An expression for the oid of a table's constraint.
 fn constraint(table: &[u8], name: &[u8]) -> Vec<u8> {
@@ -24,22 +26,65 @@ fn map(pairs: &[Vec<u8>]) -> Vec<u8> {
 }
 
 impl Renderer<'_> {
+    /// The range that members of a group fill, which adjoin each other, in the table of their family's bounds.
+    fn fill_bound(&self, out: &mut Vec<u8>, family: u32, name: &str, members: &[Member]) {
+        let bound = |member: Option<&Member>| {
+            let attach = text::attach(self.entry(member?.attach).defn)?;
+            range_bounds(attach.bound)
+        };
+        if let (Some((from, _)), Some((_, to))) = (bound(members.first()), bound(members.last())) {
+            sql!(out, "CREATE TABLE ", SCHEMA, ".", name, " PARTITION OF ");
+            sql!(out, self.bounds_table(family));
+            sql!(out, " FOR VALUES FROM (", from, ") TO (", to, ") USING heap;\n");
+        }
+    }
+
+    /// The table of bounds of a step's group, if it is a staged one.
+    pub fn bounds_of(&self, step: u32) -> Option<Vec<u8>> {
+        let Work::Group(number) = self.plan.steps[step as usize].work else { return None };
+        let group = &self.plan.groups[number as usize];
+        group.staged.then(|| self.bounds_table(group.family))
+    }
+
+    /// What stands around the archive's own statements for entries of a staged group. What they attach to the parent counts for the
+    /// groups that come later, which are not compared with the parent. The lock first: in the order in which others take it.
+    pub fn bounded(
+        &self,
+        step: u32,
+        entries: &[u32],
+        statements: impl FnOnce(&mut Settings) -> Vec<u8>,
+        settings: &mut Settings,
+    ) -> Vec<u8> {
+        let mut out = Vec::new();
+        let Work::Group(number) = self.plan.steps[step as usize].work else { return out };
+        let group = &self.plan.groups[number as usize];
+        let (_, members) = self.family(group);
+        let attached: Vec<Member> =
+            members.iter().filter(|m| entries.contains(&m.attach)).cloned().collect();
+        if attached.is_empty() {
+            return statements(settings);
+        }
+        sql!(out, self.become_user(Who::Restores, settings));
+        sql!(out, "LOCK TABLE ONLY ", self.bounds_table(group.family));
+        sql!(out, " IN SHARE UPDATE EXCLUSIVE MODE;\n");
+        sql!(out, statements(settings), self.become_user(Who::Restores, settings));
+        self.set_tablespace(&mut out, b"", settings);
+        let name = match attached.len() == members.len() {
+            true => format!("bound_{number}"),
+            false => format!("bound_{number}_{}", attached[0].attach),
+        };
+        self.fill_bound(&mut out, group.family, &name, &attached);
+        out
+    }
+
     /// Let the staging parent's partitions, and their indexes and constraints, belong to the real ones: what is changed is
     /// just where the catalogs name the parent.
     pub(super) fn move_to_parent(&self, out: &mut Vec<u8>, number: u32, stage: &[u8]) {
         let group = &self.plan.groups[number as usize];
         let (family, members) = self.family(group);
         let Some(parent) = text::create_table(self.entry(family.parent).defn) else { return };
-        // The range that the group fills, proved free of overlap with other groups' by the server.
-        let bound = |member: Option<&Member>| {
-            let attach = text::attach(self.entry(member?.attach).defn)?;
-            range_bounds(attach.bound)
-        };
-        if let (Some((from, _)), Some((_, to))) = (bound(members.first()), bound(members.last())) {
-            sql!(out, "CREATE TABLE ", SCHEMA, ".", format!("bound_{number}"), " PARTITION OF ");
-            sql!(out, self.bounds_table(group.family));
-            sql!(out, " FOR VALUES FROM (", from, ") TO (", to, ") USING heap;\n");
-        }
+        // Proved free of overlap with other groups' by the server.
+        self.fill_bound(out, group.family, &format!("bound_{number}"), members);
         sql!(out, "LOCK TABLE ONLY ", parent.name, " IN SHARE UPDATE EXCLUSIVE MODE;\n");
         // Catalogs grow while the planner's statistics of them stay: only look-ups by index stay fast.
         let settings = ["seqscan", "hashjoin", "mergejoin"];

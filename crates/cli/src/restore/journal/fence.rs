@@ -75,7 +75,7 @@ pub fn be_alone(
         }
         if begun.elapsed() >= GONE {
             return Err(Error::usage("another restore is working on the target database")
-                .hint("Wait until it is finished, or stop it and use --resume."));
+                .hint("Wait until it is finished, or stop it and use --resume (-1 and --transaction-size have none)."));
         }
         std::thread::sleep(Duration::from_millis(50));
     }

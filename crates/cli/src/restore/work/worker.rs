@@ -2,9 +2,11 @@
 //!
 //! - [`session`]: its connection, made again when it breaks.
 //! - [`attempt`]: one transaction.
+//! - [`keys`]: rows that an index refuses which was there before them.
 //! - [`reload`]: tables that are emptied first.
 
 mod attempt;
+mod keys;
 mod reload;
 mod session;
 
@@ -204,12 +206,18 @@ impl Worker<'_, '_> {
     /// one by one, then give up what fails.
     fn single(&mut self, step: u32, tried: Tried) -> Result<Outcome> {
         let site = self.site;
-        if may_pass(&tried.error) && lock(&site.tried).insert(step) {
+        let early = self.refusing_index(step, &tried.error).is_some();
+        if (may_pass(&tried.error) || early) && lock(&site.tried).insert(step) {
             let (what, why) = (site.describe(step), &tried.error.message);
             let message =
                 format!("{what} failed ({why}), to be tried again when nothing else runs");
             self.setback(Setback::Later, &message);
             return Ok(Outcome::Again);
+        }
+        if early {
+            if let Some(outcome) = self.without_indexes(step, &tried)? {
+                return Ok(outcome);
+            }
         }
         if self.do_without(step, &tried) {
             return match self.attempt_surely(&[step], Statements::Planned)? {

@@ -2,9 +2,9 @@
 
 use super::{cancelled, Worker};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Connection;
+use crate::pg::{quote_literal, Connection};
 use crate::plan::build::copies_via_root;
-use crate::plan::render::Settings;
+use crate::plan::render::{EarlyIndex, Settings};
 use crate::plan::who::Who;
 use crate::plan::Work;
 use crate::report::{Event, Kind};
@@ -25,6 +25,8 @@ pub(super) enum Statements<'a> {
     Piece(u32),
     /// None: all entries were done as pieces.
     Piecewise,
+    /// The planned ones, for rows, without these indexes.
+    Without(&'a [EarlyIndex]),
 }
 
 /// How a try of some steps failed.
@@ -120,6 +122,11 @@ impl Worker<'_, '_> {
         let mut copied = Copied::default();
         let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
         self.records.set(None);
+        let without = match statements {
+            Statements::Without(indexes) => indexes,
+            _ => &[],
+        };
+        sql.extend(site.renderer.without_indexes(without, self.updates_catalogs()));
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
                 Work::Data(part, parts) => Some((*part, *parts)),
@@ -132,12 +139,14 @@ impl Worker<'_, '_> {
                 }
                 _ => {
                     let more = match statements {
-                        Statements::Planned => site.renderer.step(step, &mut settings),
+                        Statements::Planned | Statements::Without(_) => {
+                            site.renderer.step(step, &mut settings)
+                        }
                         Statements::Originals(order) => {
-                            site.renderer.statements(order, &mut settings)
+                            self.originals(connection, step, order, &mut settings)?
                         }
                         Statements::Piece(place) => {
-                            site.renderer.statements(&[place], &mut settings)
+                            self.originals(connection, step, &[place], &mut settings)?
                         }
                         Statements::Piecewise => Vec::new(),
                     };
@@ -234,11 +243,44 @@ impl Worker<'_, '_> {
                 if !new.is_empty() {
                     sql.extend(journal::record(*session, &new, &rows));
                 }
+                for index in without {
+                    let mut left = vec![index.index, index.attach];
+                    left.extend(Some(index.table_attach).filter(|_| !self.updates_catalogs()));
+                    let entries = site.plan.entries(index.step as usize);
+                    sql.extend(journal::reopen(*session, index.step, entries, &left));
+                }
             }
         }
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// The archive's own statements. Those of a group whose rewrite failed are noted for the groups to come, as long as there may be some.
+    fn originals(
+        &self,
+        connection: &Connection,
+        step: u32,
+        entries: &[u32],
+        settings: &mut Settings,
+    ) -> Result<Vec<u8>, Tried> {
+        let renderer = &self.site.renderer;
+        let there = match renderer.bounds_of(step) {
+            Some(table) => {
+                let look = [
+                    b"SELECT pg_catalog.to_regclass(",
+                    &quote_literal(&table)[..],
+                    b") IS NOT NULL",
+                ];
+                connection.query(&look.concat())?.flag(0, 0)
+            }
+            None => false,
+        };
+        let statements = |settings: &mut Settings| renderer.statements(entries, settings);
+        Ok(match there {
+            true => renderer.bounded(step, entries, statements, settings),
+            false => statements(settings),
+        })
     }
 
     /// Let indexes be built by no more processes than there are processors for; the server's setting remains the most.

@@ -1,0 +1,338 @@
+"""What a rule makes before the rows though pg_restore makes it after them: what it says of the rows must not differ.
+
+Partitions of tables with very many of them get their indexes with themselves. With this server's few locks 350 are very many.
+"""
+import os
+import shutil
+import time
+
+from harness import proxy as px
+from harness.proxy import Proxy
+from restore import shapes, twins
+from restore.common import NEW, OLD, Server, firn, same
+
+MANY = 350
+
+
+def server_with_few_locks(world, version=OLD):
+    def make():
+        server = Server(version, conf=("max_locks_per_transaction=64",), name="early")
+        world.servers[f"early {version}"] = server
+        server.create()
+        return server
+    return world.once(("early server", version), make)
+
+
+# Of each row whether the customer is active says another table: through a function, and what stands for one.
+ACTIVE = """
+CREATE TABLE zcust (id int, active bool); INSERT INTO zcust VALUES (1, true);
+CREATE FUNCTION active(int) RETURNS bool IMMUTABLE RETURN EXISTS (SELECT FROM public.zcust z WHERE z.id = $1 AND z.active);
+CREATE FUNCTION active(int, int) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT public.active($1) AND $2 IS NOT NULL';
+CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = active);
+CREATE TYPE state AS ENUM ('on', 'off');
+CREATE FUNCTION state_of(int) RETURNS state LANGUAGE sql IMMUTABLE AS 'SELECT CASE WHEN public.active($1) THEN ''on'' ELSE ''off'' END::public.state';
+CREATE CAST (int AS state) WITH FUNCTION state_of(int);
+CREATE DOMAIN customer AS int CHECK (VALUE < 0 OR active(VALUE) IS NOT NULL);
+CREATE FUNCTION first(customer) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT public.active($1::int)';
+"""
+PREDICATES = {
+    "function": "public.active(cust)",
+    "operator": "cust OPERATOR(public.===) cust",
+    "cast": "cust::public.state = 'on'::public.state",
+    "domain": "public.first(cust::public.customer)",
+}
+SOURCE = """
+CREATE TABLE p (id int NOT NULL, cust int, v int) PARTITION BY RANGE (id);
+""" + shapes.ranges("p", MANY) + f"""
+INSERT INTO p SELECT i, 1, i FROM generate_series(1, {MANY}) i;
+CREATE INDEX p_cust ON p (cust);
+CREATE INDEX p_v ON p (v) WHERE {{0}};
+CREATE TABLE plain (cust int, v int); INSERT INTO plain SELECT 1, i FROM generate_series(1, 100) i;
+CREATE INDEX plain_v ON plain (v) WHERE {{0}};
+CREATE INDEX plain_e ON plain ((CASE WHEN {{0}} THEN v ELSE -1 END));
+CREATE TABLE excluded (cust int, r int4range, EXCLUDE USING gist (r WITH &&) WHERE ({{0}}));
+INSERT INTO excluded SELECT 1, int4range(i, i + 1) FROM generate_series(1, 100) i;
+-- Rows that more waits for come first.
+CREATE STATISTICS st ON cust, v FROM p;
+"""
+FOUND = ("SELECT count(*) FROM p WHERE v = 5 AND {0}", "SELECT count(*) FROM plain WHERE v = 5 AND {0}",
+         "SELECT count(*) FROM plain WHERE CASE WHEN {0} THEN v ELSE -1 END = 5", "SELECT count(*) FROM excluded WHERE r && '[5,6)'::int4range AND {0}")
+
+
+def found(server, db, predicate):
+    with server.connect(db) as c:
+        c.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        for query in FOUND:
+            plan = str(c.execute("EXPLAIN " + query.format(predicate)).fetchall())
+            assert "Index" in plan, plan
+        return [c.execute(query.format(predicate)).fetchone()[0] for query in FOUND]
+
+
+def looking(world, name):
+    """Indexes whose entries are told by other tables' rows have all of them."""
+    server = server_with_few_locks(world)
+    predicate = PREDICATES[name]
+    with server.connect(server.fresh("early_looking")) as c:
+        c.execute(ACTIVE)
+        c.execute(SOURCE.format(predicate))
+    path, dump = world.archive(f"early-{name}", lambda p: server.archive("early_looking", p, "c")), server.dump("early_looking")
+    assert found(server, "early_looking", predicate) == [1, 1, 1, 1]
+    for jobs in (1, 4):
+        server.fresh("target")
+        folder = os.path.join(server.root, "early-proxy")
+        with Proxy(folder, server.root) as proxy:
+            # The others do meanwhile what does not wait for it.
+            proxy.arm(px.matching(rb"COPY public\.zcust", px.call(lambda _: time.sleep(2))))
+            run = firn(server, "target", path, *proxy.where("target"), "-j", str(jobs), where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert found(server, "target", predicate) == [1, 1, 1, 1], (found(server, "target", predicate), run.out[-2000:])
+        # Others of the same table come with the partitions still.
+        assert "p_cust" in run.out or shapes.SETBACK not in run.out, run.out[-2000:]
+        same(dump, server.dump("target"))
+
+
+# Pairs that are told apart by a setting in a table: a key of them, of what has them in it, and an exclusion by such a class.
+CLASSES = """
+CREATE TABLE zsettings (factor int); INSERT INTO zsettings VALUES (1);
+CREATE TYPE pair AS (a int, b int);
+CREATE FUNCTION cmp(pair, pair) RETURNS int IMMUTABLE RETURN (SELECT sign(factor * ($1.a - $2.a)) FROM public.zsettings);
+""" + "".join(f"CREATE FUNCTION pair_{name}(pair, pair) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT COALESCE(public.cmp($1, $2), 0) {op} 0';"
+              f"CREATE OPERATOR {op} (LEFTARG = pair, RIGHTARG = pair, FUNCTION = pair_{name});"
+              for name, op in (("lt", "<"), ("le", "<="), ("eq", "="), ("ge", ">="), ("gt", ">"))) + """
+CREATE FUNCTION pair_cmp(pair, pair) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT COALESCE(public.cmp($1, $2), 0)';
+CREATE OPERATOR CLASS pair_ops DEFAULT FOR TYPE pair USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >,
+    FUNCTION 1 pair_cmp(pair, pair);
+CREATE TYPE more AS (p pair, t text);
+CREATE TABLE keyed (p pair PRIMARY KEY, v int); INSERT INTO keyed SELECT (i, i)::pair, i FROM generate_series(1, 50) i;
+CREATE TABLE deep (m more UNIQUE, v int); INSERT INTO deep SELECT ((i, i)::pair, 'x')::more, i FROM generate_series(1, 50) i;
+CREATE TABLE parted (id int NOT NULL, p pair, v int, UNIQUE (id, p)) PARTITION BY RANGE (id);
+""" + shapes.ranges("parted", MANY) + """
+CREATE INDEX ON parted (v); INSERT INTO parted SELECT 1, (i, i)::pair, i FROM generate_series(1, 50) i;
+CREATE STATISTICS st ON id, v FROM parted;
+"""
+
+
+def classes(world):
+    """Keys that are compared by functions that look at other tables come when these have their rows."""
+    server = server_with_few_locks(world)
+    with server.connect(server.fresh("early_classes")) as c:
+        c.execute(CLASSES)
+    path, dump = world.archive("early-classes", lambda p: server.archive("early_classes", p, "c")), server.dump("early_classes")
+    for jobs in (1, 4):
+        server.fresh("target")
+        folder = os.path.join(server.root, "early-proxy")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"COPY public\.zsettings", px.call(lambda _: time.sleep(2))))
+            run = firn(server, "target", path, *proxy.where("target"), "-j", str(jobs), where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert "failed" not in run.out, run.out[-2000:]
+        same(dump, server.dump("target"))
+        with server.connect("target") as c:
+            c.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+            for table, key in (("keyed", "p = (7, 7)::pair"), ("deep", "m = ((7, 7)::pair, 'x')::more"), ("parted", "id = 1 AND p = (7, 7)::pair")):
+                assert c.execute(f"SELECT v FROM {table} WHERE {key}").fetchall() == [(7,)], table
+
+
+# Bounds that follow each other in the source's order. In the target's "à1" stands between "a099" and "a100".
+OVERLAPS = """
+CREATE TABLE p (k text NOT NULL, v int) PARTITION BY RANGE (k);
+DO $$ BEGIN FOR i IN 0..319 LOOP EXECUTE format('CREATE TABLE p_%s PARTITION OF p FOR VALUES FROM (%L) TO (%L)', i,
+    'a' || lpad(i::text, 3, '0'), 'a' || lpad((i + 1)::text, 3, '0')); END LOOP; END $$;
+INSERT INTO p SELECT 'a' || lpad(i::text, 3, '0'), i FROM generate_series(0, 319) i;
+"""
+# Attached by its own statement, before its rows, of which there are so many that this comes early.
+NO_MEMBER = """
+CREATE TABLE p_odd (v int, k text NOT NULL); ALTER TABLE p ATTACH PARTITION p_odd FOR VALUES FROM ('à1') TO ('à2');
+INSERT INTO p_odd SELECT i, 'à1' || repeat('x', 1000) || i FROM generate_series(1, 8000) i;
+"""
+# A group whose rewrite fails, as an index has another name than the server gives it and that one is taken.
+FALLEN = """
+CREATE INDEX p_v ON p (v); CREATE INDEX p_k ON p (k);
+DO $$ BEGIN FOR i IN 100..139 LOOP EXECUTE format('CREATE TABLE a_%s PARTITION OF p FOR VALUES FROM (%L) TO (%L)', i,
+    'à' || lpad(i::text, 3, '0'), 'à' || lpad((i + 1)::text, 3, '0')); END LOOP; END $$;
+ALTER INDEX a_103_v_idx RENAME TO odd_name;
+"""
+BOUNDS = "SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'p'::regclass"
+# Neighbours in the order of the lower bounds, of which one ends behind where the next begins.
+OVERLAPPING = """
+WITH b AS (SELECT c.relname, m[1] COLLATE "default" AS lower, m[2] COLLATE "default" AS upper FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid,
+    regexp_match(pg_get_expr(c.relpartbound, c.oid), '\\(''([^'']*)''\\) TO \\(''([^'']*)') m WHERE i.inhparent = 'p'::regclass)
+SELECT * FROM (SELECT relname, lower, upper, lead(lower) OVER (ORDER BY lower) AS next FROM b) n WHERE next < upper
+"""
+
+
+def overlapping(world, name, more, before):
+    """Partitions that overlap in the target are refused there, whatever has attached the one and the other."""
+    server = server_with_few_locks(world)
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS early_bounds")
+        c.execute("CREATE DATABASE early_bounds TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'")
+    with server.connect("early_bounds") as c:
+        c.execute(OVERLAPS + more)
+        assert not c.execute(OVERLAPPING).fetchall()
+    path = world.archive(f"early-bounds-{name}", lambda p: server.archive("early_bounds", p, "c", "0"))
+
+    def fresh(db):
+        with server.connect() as c:
+            c.execute(f"DROP DATABASE IF EXISTS {db} WITH (FORCE)")
+            c.execute(f"CREATE DATABASE {db} TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US' LC_COLLATE 'C' LC_CTYPE 'C'")
+        with server.connect(db) as c:
+            c.execute(before)
+    fresh("oracle")
+    assert b"would overlap partition" in server.pg_restore("oracle", path, check=False).stderr
+    for jobs in (1, 2):
+        fresh("target")
+        run = firn(server, "target", path, "-j", str(jobs), "--on-error=continue").fails("would overlap partition")
+        assert "bound_" not in run.out.split("would overlap partition")[-1][:40], run.out[-2000:]
+        with server.connect("target") as c:
+            assert not c.execute(OVERLAPPING).fetchall(), (c.execute(OVERLAPPING).fetchall(), run.out[-2000:])
+        with server.connect("oracle") as a, server.connect("target") as b:
+            # As many as can be, which may be others than those that pg_restore has.
+            few, many = len(a.execute(BOUNDS).fetchall()), len(b.execute(BOUNDS).fetchall())
+            assert 200 < many, (few, many)
+
+
+# Unique keys, made with the partitions.
+KEYED = """
+CREATE TABLE p (id int NOT NULL, v text NOT NULL, w text, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+""" + shapes.ranges("p", MANY) + f"""
+CREATE UNIQUE INDEX p_v ON p (id, v); CREATE INDEX p_w ON p (w);
+INSERT INTO p SELECT i, 'value ' || i, 'w' FROM generate_series(1, {MANY}) i;
+CREATE TABLE after (id int PRIMARY KEY); INSERT INTO after SELECT 1;
+CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER seen BEFORE UPDATE ON after FOR EACH ROW EXECUTE FUNCTION seen();
+"""
+# As an index that was damaged in the source lets them in: the same row, and another of the same key. Two keys fail, and one.
+TWICE = {7: "value 7", 107: "other"}
+REMOVE = "DELETE FROM {0} WHERE ctid IN (SELECT max(ctid) FROM {0} GROUP BY id HAVING count(*) > 1)"
+
+
+def damaged(world, version, extra):
+    """(its server, an archive with rows that unique keys refuse, a dump of what it was made of, which stays there)"""
+    server = server_with_few_locks(world, version)
+
+    def make():
+        with server.connect(server.fresh("early_keys")) as c:
+            c.execute(KEYED)
+        path = os.path.join(world.folder, f"early-keys-{version}-{'-'.join(extra)}")
+        server.archive("early_keys", path, "d", "0", extra=extra)
+        for name in os.listdir(path):
+            with open(os.path.join(path, name), "rb") as f:
+                text = f.read()
+            for number, value in TWICE.items():
+                line = f"{number}\tvalue {number}\tw\n".encode()
+                if name.endswith(".dat") and line in text:
+                    with open(os.path.join(path, name), "wb") as f:
+                        f.write(text.replace(line, line + f"{number}\t{value}\tw\n".encode()))
+        return path, server.dump("early_keys")
+    return server, *world.once(("early keys", version, extra), make)
+
+
+def refused(world, version, extra):
+    """Rows that a key refuses stay, and the key is what fails, as with pg_restore, in all catalogs; --resume makes it."""
+    server, path, dump = damaged(world, version, extra)
+    server.fresh("oracle")
+    assert server.pg_restore("oracle", path, check=False).returncode == 1
+    expected = twins.catalogs(server, "oracle")
+    rows = "SELECT id, v FROM p ORDER BY 1, 2"
+    for jobs, how in ((1, ["--on-error=continue"]), (4, ["--on-error=continue"]), (3, [])):
+        server.fresh("target")
+        run = firn(server, "target", path, "-j", str(jobs), *how).fails("_pkey")
+        for key in ("part_7_pkey", "part_7_id_v_idx", "part_107_pkey") if how else ():
+            assert f'violates unique constraint "{key}"' in run.out, run.out[-3000:]
+        if how:
+            server.fresh("copied", template="target")
+            with server.connect("copied") as c, server.connect("oracle") as o:
+                c.execute("DROP SCHEMA firn_restore CASCADE")
+                assert c.execute(rows).fetchall() == o.execute(rows).fetchall()
+            twins.compare(expected, twins.catalogs(server, "copied"), f"{version} {jobs} {how}", run)
+        # Not as long as they are there.
+        firn(server, "target", path, "-j", str(jobs), *how, "--resume").fails("_pkey")
+        for _ in range(1 if how else 3):
+            with server.connect("target") as c:
+                for number in TWICE:
+                    c.execute(REMOVE.format(f"part_{number}"))
+            again = firn(server, "target", path, "-j", str(jobs), *how, "--resume", "--no-count")
+            if again.code == 0:
+                break
+        again.ok()
+        same(dump, server.dump("target"), f"{version} {jobs} {how}")
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+
+
+def refused_to_others(world, version):
+    """Who may not update catalogs gets the rows as well: in a partition that is detached until --resume makes its key."""
+    server, path, _ = damaged(world, version, ())
+    server.roles("early_owner LOGIN")
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute("ALTER DATABASE target OWNER TO early_owner; ALTER SCHEMA public OWNER TO early_owner")
+    flags = ["--role=early_owner", "-O", "-x", "-j", "2", "--on-error=continue"]
+    run = firn(server, "target", path, *flags).fails("part_7_pkey", "part_107_pkey", "detached")
+    with server.connect("target") as c:
+        for number in TWICE:
+            rows = c.execute(f"SELECT count(*) FROM part_{number}").fetchone()
+            assert rows == (2,), (number, rows, run.out[-3000:])
+        found = c.execute("SELECT count(*) FROM p").fetchone()
+        assert found == (MANY - 2,), (found, run.out)
+    firn(server, "target", path, *flags, "--resume").fails("part_7_pkey")
+    with server.connect("target") as c:
+        for number in TWICE:
+            c.execute(REMOVE.format(f"part_{number}"))
+    firn(server, "target", path, *flags, "--resume", "--no-count").ok()
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM p").fetchone() == (MANY,)
+        c.execute("ALTER SCHEMA public OWNER TO pg_database_owner")
+    same(server.dump("early_keys", "-O", "-x"), server.dump("target", "-O", "-x"))
+
+
+# What is generated is stored, by what another table holds then. The second has the most rows, which would come first.
+GENERATED = """
+CREATE TABLE a_rates (k int, f int); INSERT INTO a_rates VALUES (1, 7);
+CREATE FUNCTION rate(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN COALESCE((SELECT f FROM public.a_rates WHERE k = $1), -1); END';
+CREATE TABLE b_made (k int, v int GENERATED ALWAYS AS (rate(k)) STORED, t text); INSERT INTO b_made (k, t) SELECT 1, repeat('x', 1000) FROM generate_series(1, 2000);
+CREATE TABLE c_parts (k int, v int GENERATED ALWAYS AS (rate(k)) STORED) PARTITION BY RANGE (k);
+""" + shapes.ranges("c_parts", 20, "c_part") + """
+INSERT INTO c_parts (k) SELECT i FROM generate_series(1, 20) i;
+CREATE FUNCTION sums(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT sum(v) + $1 FROM public.c_parts); END';
+CREATE TABLE d_sums (k int, v int GENERATED ALWAYS AS (sums(k)) STORED); INSERT INTO d_sums (k) VALUES (1);
+CREATE TABLE e_plain (k int, v int GENERATED ALWAYS AS (k + 1) STORED); INSERT INTO e_plain (k) VALUES (1);
+"""
+
+
+def generated(world):
+    """What a generated column reads from another table it has read, whatever the number of connections."""
+    server = world.server()
+    with server.connect(server.fresh("early_generated")) as c:
+        c.execute(GENERATED)
+    path = world.archive("early-generated", lambda p: server.archive("early_generated", p, "c", "0"))
+    server.fresh("oracle")
+    server.pg_restore("oracle", path)
+    stored = "SELECT v, count(*) FROM (SELECT v FROM b_made UNION ALL SELECT v FROM c_parts UNION ALL SELECT v FROM d_sums UNION ALL SELECT v FROM e_plain) s GROUP BY 1"
+
+    def values(db):
+        with server.connect(db) as c:
+            return sorted(c.execute(stored).fetchall(), key=str)
+    assert values("oracle") == values("early_generated")
+    for jobs in (1, 4):
+        server.fresh("target")
+        folder = os.path.join(server.root, "early-proxy")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"COPY public\.a_rates", px.call(lambda _: time.sleep(2))))
+            firn(server, "target", path, *proxy.where("target"), "-j", str(jobs), where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert values("target") == values("oracle"), (jobs, values("target"), values("oracle"))
+
+
+def cases(world):
+    yield "early generated", lambda: generated(world)
+    for version in (OLD, NEW):
+        for extra in ((), ("--load-via-partition-root",)):
+            yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
+        yield f"early keys refused to others {version}", lambda v=version: refused_to_others(world, v)
+    yield "early classes", lambda: classes(world)
+    yield "early bounds, no member", lambda: overlapping(world, "no-member", NO_MEMBER, "")
+    yield "early bounds, fallen back", lambda: overlapping(world, "fallen", FALLEN, "CREATE TABLE a_103_v_idx (a int)")
+    for name in PREDICATES:
+        yield f"early looking {name}", lambda n=name: looking(world, n)
