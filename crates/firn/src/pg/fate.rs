@@ -24,7 +24,7 @@ pub enum Fate {
 impl Toast {
     /// The state of the row at `place`; None when there is none.
     pub fn fate(&self, place: Tid) -> Option<Fate> {
-        if place.block >= self.rel().heap_blocks() {
+        if !self.rel().has_block(place.block) {
             return None;
         }
         // SAFETY: the page is read under a share lock and pin; the item is found through its line pointer,

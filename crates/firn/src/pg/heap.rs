@@ -260,7 +260,7 @@ impl Drop for RowStoreScan {
 
 /// `snap` sees the row-store row at `place`.
 pub fn sees(rel: Rel, place: Tid, snap: Snap) -> bool {
-    if place.block >= rel.heap_blocks() {
+    if !rel.has_block(place.block) {
         return false;
     }
     // SAFETY: the block exists; outputs are plain structs; the buffer pin is released.
@@ -287,7 +287,7 @@ pub struct Fate {
 
 /// What became of the row-store row at `place`, whoever sees it; None when nothing did.
 pub fn fate(rel: Rel, place: Tid) -> Option<Fate> {
-    if place.block >= rel.heap_blocks() {
+    if !rel.has_block(place.block) {
         return None;
     }
     // SAFETY: the block exists; the header is read under the page's lock; pin and lock are released.

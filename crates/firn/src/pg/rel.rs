@@ -156,6 +156,25 @@ impl Rel {
             unsafe { pg_sys::table_block_relation_size(self.0, pg_sys::ForkNumber::MAIN_FORKNUM) };
         (bytes / BLOCK_BYTES) as u32
     }
+    /// The row store has this block. Who asks holds a lock: until that goes nothing is cut off, so what was the size at some time since is
+    /// proof, and the file is asked only for blocks behind it.
+    #[inline]
+    pub fn has_block(self, block: u32) -> bool {
+        // SAFETY: an open relation; what storage manager it has, if any, is valid as long as no invalidation comes, and its note of the size
+        // goes with a truncation's.
+        let noted = unsafe {
+            let manager = (*self.0).rd_smgr;
+            if manager.is_null() {
+                0
+            } else {
+                match (*manager).smgr_cached_nblocks[pg_sys::ForkNumber::MAIN_FORKNUM as usize] {
+                    pg_sys::InvalidBlockNumber => 0,
+                    blocks => blocks,
+                }
+            }
+        };
+        block < noted || block < self.heap_blocks()
+    }
     /// `pg_class.reltuples` and `relpages`: what VACUUM or ANALYZE counted last.
     pub fn counted(self) -> (f32, u32) {
         (self.form().reltuples, self.form().relpages.max(0) as u32)

@@ -53,7 +53,7 @@ pub(super) struct Held {
 impl Held {
     /// None when there is no such tuple.
     fn take(rel: Rel, place: Tid, mode: i32) -> Option<Held> {
-        if place.offset == 0 || place.block >= rel.heap_blocks() {
+        if place.offset == 0 || !rel.has_block(place.block) {
             return None;
         }
         // SAFETY: the block exists; the line pointer is looked at under the page's lock and its

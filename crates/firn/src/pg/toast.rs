@@ -122,10 +122,7 @@ impl Toast {
 
     /// The relation has this block.
     pub(super) fn has_block(&self, block: u32) -> bool {
-        if block >= self.blocks.get() {
-            self.blocks.set(self.rel.heap_blocks());
-        }
-        block < self.blocks.get()
+        block < self.blocks.get() || self.rel().has_block(block)
     }
 
     pub fn rel(&self) -> Rel {
@@ -374,7 +371,7 @@ impl Toast {
                 ))
                 .raise()
         };
-        if place.block >= self.rel.heap_blocks() {
+        if !self.rel().has_block(place.block) {
             wrong("no such page");
         }
         // SAFETY: the block exists; the line pointer is looked at under the page's exclusive lock, and what
