@@ -261,6 +261,42 @@ def refused(world, version, extra):
             assert c.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
 
 
+TEMPORAL = """
+CREATE TABLE p (id int4range NOT NULL, d daterange, CONSTRAINT pk PRIMARY KEY (id, d WITHOUT OVERLAPS)) PARTITION BY RANGE (id);
+DO $$ BEGIN FOR i IN 1..%d LOOP EXECUTE format('CREATE TABLE part_%%s PARTITION OF p FOR VALUES FROM (int4range(%%s, %%s)) TO (int4range(%%s, %%s))', i, i, i + 1, i + 1, i + 2); END LOOP; END $$;
+INSERT INTO p SELECT int4range(i, i + 1), '[2000-01-01,2001-01-01)' FROM generate_series(1, %d) i;
+""" % (MANY, MANY)
+
+
+def overlaps_refused(world):
+    """Of keys WITHOUT OVERLAPS, too."""
+    server = server_with_few_locks(world, NEW)
+    with server.connect(server.fresh("early_temporal")) as c:
+        c.execute(TEMPORAL)
+    path = os.path.join(world.folder, "early-temporal")
+    server.archive("early_temporal", path, "d", "0")
+    row = b"[7,8)\t[2000-01-01,2001-01-01)\n"
+    for name in os.listdir(path):
+        with open(os.path.join(path, name), "rb") as f:
+            text = f.read()
+        if name.endswith(".dat") and row in text:
+            with open(os.path.join(path, name), "wb") as f:
+                f.write(text.replace(row, row + row))
+    server.fresh("oracle")
+    assert server.pg_restore("oracle", path, check=False).returncode == 1
+    server.fresh("target")
+    run = firn(server, "target", path, "-j", "2", "--on-error=continue").fails("part_7_pkey")
+    server.fresh("copied", template="target")
+    with server.connect("copied") as c:
+        c.execute("DROP SCHEMA firn_restore CASCADE")
+        assert c.execute("SELECT count(*) FROM p").fetchone() == (MANY + 1,)
+    twins.compare(twins.catalogs(server, "oracle"), twins.catalogs(server, "copied"), "temporal", run)
+    with server.connect("target") as c:
+        c.execute(REMOVE.format("part_7"))
+    firn(server, "target", path, "-j", "2", "--on-error=continue", "--resume", "--no-count").ok()
+    assert server.dump("target") == server.dump("early_temporal")
+
+
 def refused_to_others(world, version):
     """Who may not update catalogs gets the rows as well: in a partition that is detached until --resume makes its key."""
     server, path, _ = damaged(world, version, ())
@@ -297,6 +333,9 @@ CREATE TABLE c_parts (k int, v int GENERATED ALWAYS AS (rate(k)) STORED) PARTITI
 INSERT INTO c_parts (k) SELECT i FROM generate_series(1, 20) i;
 CREATE FUNCTION sums(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT sum(v) + $1 FROM public.c_parts); END';
 CREATE TABLE d_sums (k int, v int GENERATED ALWAYS AS (sums(k)) STORED); INSERT INTO d_sums (k) VALUES (1);
+CREATE TYPE coin AS (a int); CREATE FUNCTION told(coin) RETURNS text IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT ''rate '' || f FROM public.a_rates WHERE k = ($1).a); END';
+CREATE CAST (coin AS text) WITH FUNCTION told(coin) AS IMPLICIT;
+CREATE TABLE b_cast (c coin, v text GENERATED ALWAYS AS (c) STORED, t text); INSERT INTO b_cast (c, t) SELECT row(1)::coin, repeat('x', 1000) FROM generate_series(1, 2000);
 CREATE TABLE e_plain (k int, v int GENERATED ALWAYS AS (k + 1) STORED); INSERT INTO e_plain (k) VALUES (1);
 """
 
@@ -309,7 +348,8 @@ def generated(world):
     path = world.archive("early-generated", lambda p: server.archive("early_generated", p, "c", "0"))
     server.fresh("oracle")
     server.pg_restore("oracle", path)
-    stored = "SELECT v, count(*) FROM (SELECT v FROM b_made UNION ALL SELECT v FROM c_parts UNION ALL SELECT v FROM d_sums UNION ALL SELECT v FROM e_plain) s GROUP BY 1"
+    stored = ("SELECT v, count(*) FROM (SELECT v::text FROM b_made UNION ALL SELECT v::text FROM c_parts UNION ALL SELECT v::text FROM d_sums "
+              "UNION ALL SELECT v::text FROM e_plain UNION ALL SELECT v FROM b_cast) s GROUP BY 1")
 
     def values(db):
         with server.connect(db) as c:
@@ -331,6 +371,7 @@ def cases(world):
         for extra in ((), ("--load-via-partition-root",)):
             yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
         yield f"early keys refused to others {version}", lambda v=version: refused_to_others(world, v)
+    yield "early overlaps refused", lambda: overlaps_refused(world)
     yield "early classes", lambda: classes(world)
     yield "early bounds, no member", lambda: overlapping(world, "no-member", NO_MEMBER, "")
     yield "early bounds, fallen back", lambda: overlapping(world, "fallen", FALLEN, "CREATE TABLE a_103_v_idx (a int)")

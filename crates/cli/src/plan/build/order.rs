@@ -96,11 +96,16 @@ impl Builder<'_> {
     pub(super) fn order_generated(&mut self) {
         let toc = self.input.toc;
         let mut calling = HashMap::new();
-        for entry in toc.entries().filter(|e| e.desc == b"TABLE" && text::generates(e.defn)) {
-            let functions: Vec<i32> = (entry.dependencies.iter().copied())
-                .filter(|id| toc.place(*id).is_some_and(|p| is_code(toc.entry(p).desc)))
-                .collect();
-            calling.insert(entry.dump_id, functions);
+        for entry in toc.entries().filter(|e| e.desc == b"TABLE") {
+            let Some(calls) = text::generates(entry.defn) else { continue };
+            let needs = |kinds: fn(&[u8]) -> bool| -> Vec<i32> {
+                let is_one = |id: &i32| toc.place(*id).is_some_and(|p| kinds(toc.entry(p).desc));
+                entry.dependencies.iter().copied().filter(is_one).collect()
+            };
+            // Functions of implicit casts are dependencies; of what a type of a column is for there is no word.
+            if calls || !needs(|kind| is_code(kind) && kind != b"TYPE").is_empty() {
+                calling.insert(entry.dump_id, needs(is_code));
+            }
         }
         if calling.is_empty() || !self.input.facts.reloads.is_empty() {
             return;

@@ -15,8 +15,8 @@ use crate::plan::schedule::Outcome;
 use crate::plan::text::{self, unquoted};
 use crate::plan::Work;
 
-/// Two rows with the same key, and one that is too large for the index.
-const REFUSED: [&str; 2] = ["23505", "54000"];
+/// Two rows with the same key, or (WITHOUT OVERLAPS) with keys that overlap, and one that is too large for the index.
+const REFUSED: [&str; 3] = ["23505", "23P01", "54000"];
 
 impl Worker<'_, '_> {
     /// The index that a rule made before the rows of a step, which it refuses.
