@@ -273,6 +273,26 @@ CREATE TYPE "ß" AS ENUM ('ü', 'x'); CREATE TABLE "té" ("é" text DEFAULT 'ü'
 CREATE VIEW "vé" AS SELECT "é" FROM "té" WHERE "é" <> 'ö';"""
 
 
+LATE = """
+CREATE TABLE kin (a int); CREATE TABLE child (own text, "od, d" int) INHERITS (kin); ALTER TABLE kin ADD late int, ADD "b" date;
+INSERT INTO child SELECT i, 'own ' || i, i * 2, i * 3, date '2024-01-01' + i FROM generate_series(1, 50) i;"""
+
+
+def late_columns(world):
+    """A column that a parent got later stands before a child's own after any restore: rows and columns are the same."""
+    server = world.server()
+    with server.connect(server.fresh("kin")) as c:
+        c.execute(LATE)
+    path = server.archive("kin", os.path.join(world.folder, "kin"), "c")
+    for flags in (["--verify"], ["--verify=checksums"], ["--verify", "--verify-source", "kin"], ["--verify=checksums", "--verify-source", "kin"]):
+        server.fresh("target")
+        firn(server, "target", path, *flags).ok()
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE TABLE kin (a int, late int, b date); CREATE TABLE child (own text, extra int) INHERITS (kin)")
+    run = firn(server, "target", path, "-a", "--on-error=continue", "--verify")
+    assert run.code != 0, run.out
+
+
 def encodings(world):
     """Archive, source, target and environment are of different encodings: what is the same is equal, and what differs is found."""
     server = world.server()
@@ -351,6 +371,7 @@ def floats(world):
 
 def cases(world):
     yield "verified floats", lambda: floats(world)
+    yield "verified late columns", lambda: late_columns(world)
     yield "verified encodings", lambda: encodings(world)
     for version in (OLD, NEW):
         for name in SESSIONS:

@@ -5,7 +5,7 @@
 use super::{facts, reload, session, tell, unlogged, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{Connection, For};
+use crate::pg::{quote_literal, Connection, For};
 use crate::plan::build::copies_via_root;
 use crate::plan::select::Selection;
 use crate::plan::text::{last_part, unquoted};
@@ -110,7 +110,6 @@ struct Chosen {
 
 /// A relation that rows may be in, or below.
 struct Relation {
-    name: Vec<u8>,
     kind: u8,
     size: u64,
     parent: Option<u32>,
@@ -125,33 +124,28 @@ const TOGETHER: usize = 128;
 fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<Chosen> {
     let toc = archive.toc();
     let rows = connection.query(
-        b"SELECT c.oid, n.nspname, c.relname, pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname), c.relkind, \
-          CASE WHEN c.relkind IN ('r', 'm') THEN pg_catalog.pg_relation_size(c.oid) ELSE 0 END AS size, \
+        b"SELECT c.oid, c.relkind, CASE WHEN c.relkind IN ('r', 'm') THEN pg_catalog.pg_relation_size(c.oid) ELSE 0 END AS size, \
           (SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE c.relispartition AND i.inhrelid = c.oid) \
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
           WHERE c.relkind IN ('r', 'm', 'p', 'f') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' ORDER BY size DESC",
     )?;
     let mut order = Vec::with_capacity(rows.len());
     let mut relations = HashMap::with_capacity(rows.len());
-    let mut by_name = HashMap::with_capacity(rows.len());
     for r in 0..rows.len() {
         let oid: u32 = rows.number(r, 0).unwrap_or(0);
-        let bytes = |column| rows.get(r, column).unwrap_or_default();
         let relation = Relation {
-            name: bytes(3).to_vec(),
-            kind: bytes(4).first().copied().unwrap_or(0),
-            size: rows.number(r, 5).unwrap_or(0),
-            parent: rows.number(r, 6),
+            kind: rows.get(r, 1).and_then(|kind| kind.first().copied()).unwrap_or(0),
+            size: rows.number(r, 2).unwrap_or(0),
+            parent: rows.number(r, 3),
         };
         order.push(oid);
-        by_name.insert((bytes(1).to_vec(), bytes(2).to_vec()), oid);
         relations.insert(oid, relation);
     }
     let partitioned = relations.values().any(|relation| relation.kind == b'p');
-    let mut filled = HashSet::<u32>::new();
+    let mut names = Vec::new();
     for &place in loaded {
         let entry = toc.entry(place as usize);
-        filled.extend(by_name.get(&(entry.namespace.to_vec(), entry.tag.to_vec())));
+        names.push((entry.namespace.to_vec(), entry.tag.to_vec()));
         // INSERTs tell it only where they are stored.
         let into = match entry.copy_stmt {
             _ if entry.desc != b"TABLE DATA" || !partitioned => None,
@@ -162,9 +156,12 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
         if let Some(into) = into {
             let table = last_part(&into);
             let schema = into[..into.len() - table.len()].strip_suffix(b".").unwrap_or_default();
-            filled.extend(by_name.get(&(unquoted(schema), unquoted(table))));
+            names.push((unquoted(schema), unquoted(table)));
         }
     }
+    names.sort_unstable();
+    names.dedup();
+    let filled: HashSet<u32> = oids_of(connection, &names)?.into_iter().collect();
     let above = |oid: u32| {
         let parent = |oid: &u32| relations.get(oid).and_then(|relation: &Relation| relation.parent);
         std::iter::successors(parent(&oid), move |oid| parent(oid))
@@ -185,6 +182,7 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
     let slots = facts::of_server(connection, 1)?.lock_slots as usize;
     let only = connection.server_version() >= 180_000;
     let mut chosen = Chosen::default();
+    let (mut parents, mut tables) = (Vec::new(), Vec::new());
     let mut whole = HashSet::new();
     for &oid in &order {
         let Some((leaves, new, foreign)) = trees.get(&oid).filter(|tree| tree.1 > 0) else {
@@ -195,7 +193,7 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
         if *foreign || *leaves > slots / 3 {
             chosen.left += 1;
         } else if only {
-            chosen.parents.push([b"ONLY ", &relation.name[..]].concat());
+            parents.push(oid);
         } else if relation.parent.is_some() {
             // With the uppermost, or not at all.
         } else if leaves == new && *leaves <= TOGETHER {
@@ -212,13 +210,83 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
         }
         match above(oid).find(|oid| whole.contains(oid)) {
             Some(root) => *sizes.entry(root).or_default() += relation.size,
-            None => chosen.tables.push((relation.name.clone(), relation.size)),
+            None => tables.push((oid, relation.size)),
         }
     }
-    let whole = sizes.into_iter().map(|(root, size)| (relations[&root].name.clone(), size));
-    chosen.tables.extend(whole);
-    chosen.tables.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    tables.extend(sizes);
+    tables.sort_by_key(|(oid, size)| (std::cmp::Reverse(*size), *oid));
+    let all: Vec<u32> = parents.iter().copied().chain(tables.iter().map(|(oid, _)| *oid)).collect();
+    let names = names_of(connection, &all)?;
+    let name = |oid: &u32| names.get(oid).cloned();
+    chosen.parents = parents.iter().filter_map(name).map(|n| [b"ONLY ", &n[..]].concat()).collect();
+    let named = tables.into_iter().filter_map(|(oid, size)| Some((name(&oid)?, size)));
+    chosen.tables = named.collect();
     Ok(chosen)
+}
+
+/// Ask for many things at once; without those of which one side's encoding has no characters for the other's names.
+fn all_that_can_be_told<T, R: Extend<A> + Default + IntoIterator<Item = A>, A>(
+    things: &[T],
+    ask: &dyn Fn(&[T]) -> Result<R>,
+) -> Result<R> {
+    if things.is_empty() {
+        return Ok(R::default());
+    }
+    match ask(things) {
+        Err(e) if e.sqlstate.as_deref().is_some_and(|state| UNTRANSLATABLE.contains(&state)) => {
+            let mut found = R::default();
+            if things.len() > 1 {
+                let (left, right) = things.split_at(things.len() / 2);
+                found.extend(all_that_can_be_told(left, ask)?);
+                found.extend(all_that_can_be_told(right, ask)?);
+            }
+            Ok(found)
+        }
+        answer => answer,
+    }
+}
+
+/// A character that the other encoding does not have, and bytes that are none.
+const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
+
+/// The relations of these names, schema and table, as far as there are such.
+fn oids_of(connection: &Connection, names: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<u32>> {
+    all_that_can_be_told(names, &|names| {
+        let list = |part: &dyn Fn(&(Vec<u8>, Vec<u8>)) -> Vec<u8>| {
+            names
+                .iter()
+                .map(|name| quote_literal(part(name).as_slice()))
+                .collect::<Vec<_>>()
+                .join(&b", "[..])
+        };
+        let sql = [
+            &b"SELECT c.oid FROM ROWS FROM (pg_catalog.unnest(ARRAY["[..],
+            &list(&|(schema, _)| schema.clone()),
+            b"]::pg_catalog.name[]), pg_catalog.unnest(ARRAY[",
+            &list(&|(_, table)| table.clone()),
+            b"]::pg_catalog.name[])) w (s, t) JOIN pg_catalog.pg_namespace n ON n.nspname = w.s \
+              JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.t",
+        ]
+        .concat();
+        let rows = connection.query(&sql)?;
+        Ok((0..rows.len()).filter_map(|r| rows.number(r, 0)).collect())
+    })
+}
+
+/// How statements name these relations.
+fn names_of(connection: &Connection, oids: &[u32]) -> Result<HashMap<u32, Vec<u8>>> {
+    all_that_can_be_told(oids, &|oids| {
+        let list: Vec<String> = oids.iter().map(u32::to_string).collect();
+        let sql = format!(
+            "SELECT c.oid, pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) \
+             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.oid = ANY (ARRAY[{}]::pg_catalog.oid[])",
+            list.join(", ")
+        );
+        let rows = connection.query(sql.as_bytes())?;
+        let name = |r| Some((rows.number(r, 0)?, rows.get(r, 1)?.to_vec()));
+        Ok((0..rows.len()).filter_map(name).collect())
+    })
 }
 
 /// A connection, if the server takes one soon: it counts a session until its process has ended, and those of the restore

@@ -228,8 +228,9 @@ fn difference(expected: &Entry, found: &Entry, ignore: &Ignore) -> Option<String
         return None;
     }
     // Data may be loaded through a partition's root or into it directly: the columns are what counts.
-    // INSERT statements need not name them.
-    let columns = |entry: &Entry| copy_target(entry.copy_stmt).map(|(_, c)| c.to_vec());
+    // INSERT statements need not name them. Their order is the table's, which its own statement tells; but of who inherits a column that
+    // its parent got later no statement can tell that it stands behind its own.
+    let columns = |entry: &Entry| copy_target(entry.copy_stmt).map(|(_, c)| in_order(c));
     let statements = match expected.desc {
         b"TABLE DATA" if expected.copy_stmt.is_empty() || found.copy_stmt.is_empty() => {
             return None
@@ -245,6 +246,22 @@ fn difference(expected: &Entry, found: &Entry, ignore: &Ignore) -> Option<String
         let (expected, found) = first_difference(expected, found);
         format!("it has \"{found}\" where \"{expected}\" is expected")
     })
+}
+
+/// A list of columns, in parentheses, sorted by their names.
+fn in_order(list: &[u8]) -> Vec<u8> {
+    let (mut names, mut quoted) = (vec![Vec::new()], false);
+    for &c in list.strip_prefix(b"(").and_then(|l| l.strip_suffix(b")")).unwrap_or(list) {
+        quoted ^= c == b'"';
+        match (c, names.last_mut()) {
+            (b',', _) if !quoted => names.push(Vec::new()),
+            (_, Some(name)) => name.push(c),
+            _ => {}
+        }
+    }
+    let mut names: Vec<&[u8]> = names.iter().map(|name| name.trim_ascii()).collect();
+    names.sort_unstable();
+    [&b"("[..], &names.join(&b", "[..]), b")"].concat()
 }
 
 /// Characters of a statement that are shown.
