@@ -80,7 +80,8 @@ class Rack:
             f.seek(self.log_at)
             text = f.read()
             self.log_at = f.tell()
-        return [line for line in text.splitlines() if COMPLAINTS.search(line) and not HARMLESS.search(line)]
+        return [line for line in text.splitlines() if COMPLAINTS.search(line) and not HARMLESS.search(line)
+                and "STATEMENT:  " not in line]
 
     def make(self, case, am="firn", conn=None):
         conn = conn or self.conn

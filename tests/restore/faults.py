@@ -400,7 +400,9 @@ def one(world, scenario, kind, sync, proxy, disk, number, statement, seed):
         # The journal was gone already, and it said so.
         emptied = kind in CRASHES and EMPTIED in runs[0].out and runs[0].code == 3
         while runs[-1].code != 0 and len(runs) <= MOST and not emptied:
-            runs.append(firn(where, "target", path, *args, "--resume", patience=LIMIT))
+            # As it says itself: what has not got as far as its journal begins anew, also where others' rows are.
+            anew = "run the same command again" in runs[-1].out or "Without --resume a new one begins" in runs[-1].out
+            runs.append(firn(where, "target", path, *args, *([] if anew else ["--resume"]), patience=LIMIT))
         for run in runs:
             if PANIC.search(run.out):
                 return fired, f"it lost its head:\n{run.out[-2000:]}"
