@@ -323,7 +323,32 @@ def looked_at(world):
     same(dump, server.dump("target"))
 
 
+NOT_NULLS = """
+CREATE TABLE a (id int NOT NULL, v text) PARTITION BY RANGE (id); CREATE TABLE b PARTITION OF a FOR VALUES FROM (0) TO (1000000);
+INSERT INTO a SELECT i, repeat('x', 50) FROM generate_series(1, 20000) i; ALTER TABLE a DETACH PARTITION b;
+CREATE TABLE c (id int NOT NULL); CREATE TABLE d (id int CONSTRAINT c_id_not_null NOT NULL, v text); INSERT INTO d SELECT i, repeat('x', 50) FROM generate_series(1, 20000) i;
+CREATE TABLE e (k int NOT NULL, v text) PARTITION BY RANGE (k);
+DO $$ BEGIN FOR i IN 1..40 LOOP EXECUTE format('CREATE TABLE f%s (v text, k int CONSTRAINT e_k_not_null NOT NULL)', i);
+EXECUTE format('INSERT INTO f%s SELECT ''x'', %s * 1000 + j FROM generate_series(1, 900) j', i, i); EXECUTE format('ALTER TABLE e ATTACH PARTITION f%s FOR VALUES FROM (%s) TO (%s)', i, i * 1000, i * 1000 + 1000); END LOOP; END $$;"""
+
+
+def not_nulls(world):
+    """Constraints that the server names have the names that they have had."""
+    server = world.server(NEW)
+    names = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'n' AND connamespace = 'public'::regnamespace ORDER BY 1, 2"
+    with server.connect(server.fresh("not_nulls")) as c:
+        c.execute(NOT_NULLS)
+        expected = c.execute(names).fetchall()
+    path = world.archive("not-nulls", lambda p: server.archive("not_nulls", p, "c"))
+    for flags in (["-j1"], ["-j2"], ["-j4"], ["-j8", "--disable-rule=all"], ["-j8", "--disable-rule=partition-of"], ["-1"]):
+        server.fresh("target")
+        firn(server, "target", path, *flags).ok()
+        with server.connect("target") as c:
+            assert c.execute(names).fetchall() == expected, flags
+
+
 def cases(world):
+    yield "order of names of not null", lambda: not_nulls(world)
     for version in (OLD, NEW):
         for jobs in (1, 4):
             yield f"order of meanings {version} {jobs}", lambda v=version, j=jobs: meanings(world, v, j, ())

@@ -294,6 +294,20 @@ pub fn generates(defn: &[u8]) -> Option<bool> {
     found
 }
 
+/// The names that NOT NULL constraints of a table are given: from version 18 on, where they are not those that the server would choose.
+pub fn named_not_nulls(defn: &[u8]) -> Vec<Vec<u8>> {
+    let (begin, end) = (&b"CONSTRAINT "[..], &b" NOT NULL"[..]);
+    let mut names = Vec::new();
+    let mut rest = defn;
+    while let Some(at) = rest.windows(begin.len()).position(|w| w == begin) {
+        rest = &rest[at + begin.len()..];
+        let mut after = rest;
+        let name = take_name(&mut after);
+        names.extend(name.filter(|_| after.starts_with(end)).map(unquoted));
+    }
+    names
+}
+
 pub fn create_table(defn: &[u8]) -> Option<CreateTable<'_>> {
     let mut text = defn;
     take(&mut text, b"CREATE TABLE ")?;
@@ -485,6 +499,8 @@ mod tests {
         assert_eq!(generates(called), Some(true));
         let own = b"CREATE TABLE public.t (\n    a public.state DEFAULT public.f(),\n    b text GENERATED ALWAYS AS (lower('public.f(1)'::text)) STORED\n);\n";
         assert_eq!(generates(own), Some(false));
+        let named = b"CREATE TABLE public.b (\n    v text NOT NULL,\n    id integer CONSTRAINT a_id_not_null NOT NULL,\n    w text CONSTRAINT \"x y_not_null\" NOT NULL,\n    CONSTRAINT c CHECK ((id > 0)),\n    CONSTRAINT d NOT NULL w\n);\n";
+        assert_eq!(named_not_nulls(named), [&b"a_id_not_null"[..], b"x y_not_null", b"d"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use super::*;
 use crate::plan::code::is_code;
 use crate::plan::text;
+use std::collections::BTreeSet;
 
 /// What changes how later statements are understood, though nothing depends on it in the catalogs: with a cast an explicit
 /// conversion calls its function, without one it goes through text; a default operator class says how ORDER BY sorts.
@@ -135,6 +136,49 @@ impl Builder<'_> {
             }
             self.edge(before, step);
             like.push(step);
+        }
+    }
+
+    /// The server gives a NOT NULL constraint without a name that of table and column, unless one of its schema has that already, as that of a
+    /// table that was the other's partition may: so they are made in the archive's order. (Names that are cut, as they would be too
+    /// long, are not known again.)
+    ///
+    /// An edge leads only from a step all of whose entries stand before those of the other one, so that no circle comes of it.
+    pub(super) fn order_not_null_names(&mut self) {
+        let toc = self.input.toc;
+        let is_table = |place: &u32| toc.entry(*place as usize).desc == b"TABLE";
+        let tables: Vec<u32> = self.input.selection.places().filter(is_table).collect();
+        let named: Vec<(u32, Vec<Vec<u8>>)> = (tables.iter())
+            .map(|place| (*place, text::named_not_nulls(toc.entry(*place as usize).defn)))
+            .filter(|(_, names)| !names.is_empty())
+            .collect();
+        if named.is_empty() {
+            return;
+        }
+        let by_name: HashMap<(&[u8], &[u8]), u32> = (tables.iter())
+            .map(|place| (toc.entry(*place as usize), *place))
+            .map(|(entry, place)| ((entry.namespace, entry.tag), place))
+            .collect();
+        let mut pairs = BTreeSet::new();
+        for (place, names) in &named {
+            let namespace = toc.entry(*place as usize).namespace;
+            for name in names {
+                let cuts = (0..name.len()).filter(|at| name[*at] == b'_');
+                let likely = cuts.filter_map(|at| by_name.get(&(namespace, &name[..at])));
+                for other in likely.filter(|other| *other != place) {
+                    pairs.insert((*place.min(other), *place.max(other)));
+                }
+            }
+        }
+        let steps: BTreeSet<(u32, u32)> = (pairs.into_iter())
+            .map(|(first, second)| (self.step_of[first as usize], self.step_of[second as usize]))
+            .filter(|(before, after)| before != after && *before != NONE && *after != NONE)
+            .collect();
+        for (before, after) in steps {
+            let last = self.plan.entries(before as usize).iter().max();
+            if last < self.plan.entries(after as usize).iter().min() {
+                self.edge(before, after);
+            }
         }
     }
 
