@@ -252,18 +252,15 @@ const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
 /// The relations of these names, schema and table, as far as there are such.
 fn oids_of(connection: &Connection, names: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<u32>> {
     all_that_can_be_told(names, &|names| {
-        let list = |part: &dyn Fn(&(Vec<u8>, Vec<u8>)) -> Vec<u8>| {
-            names
-                .iter()
-                .map(|name| quote_literal(part(name).as_slice()))
-                .collect::<Vec<_>>()
-                .join(&b", "[..])
-        };
+        let (schemas, tables): (Vec<_>, Vec<_>) = names
+            .iter()
+            .map(|(schema, table)| (quote_literal(schema), quote_literal(table)))
+            .unzip();
         let sql = [
             &b"SELECT c.oid FROM ROWS FROM (pg_catalog.unnest(ARRAY["[..],
-            &list(&|(schema, _)| schema.clone()),
+            &schemas.join(&b", "[..]),
             b"]::pg_catalog.name[]), pg_catalog.unnest(ARRAY[",
-            &list(&|(_, table)| table.clone()),
+            &tables.join(&b", "[..]),
             b"]::pg_catalog.name[])) w (s, t) JOIN pg_catalog.pg_namespace n ON n.nspname = w.s \
               JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.t",
         ]
