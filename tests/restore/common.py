@@ -84,10 +84,11 @@ class Child:
         return Run(self.process.returncode, self.read(), time.time() - self.begin, self.peak, self.args)
 
     def until(self, c, sql):
-        """Waits until a query finds something, which it does while the program runs."""
-        while not c.execute(sql).fetchone():
+        """Waits until a query finds something, which it does while the program runs; the row."""
+        while not (row := c.execute(sql).fetchone()):
             assert self.poll() is None, self.read()
             time.sleep(0.01)
+        return row
 
     def read(self):
         # Not by seeking: the program writes where this file is.
