@@ -3,6 +3,7 @@
 Partitions of tables with very many of them get their indexes with themselves. With this server's few locks 350 are very many.
 """
 import os
+import random
 import shutil
 import time
 
@@ -261,6 +262,48 @@ def refused(world, version, extra):
             assert c.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
 
 
+def refused_and_cut(world):
+    """The connection is lost before or after messages of the transactions in which an index is taken away and rows
+    are copied without it: after --resume all is as if nothing had been."""
+    server, path, _ = damaged(world, OLD, ())
+    server.fresh("oracle")
+    server.pg_restore("oracle", path, check=False)
+    expected = twins.catalogs(server, "oracle")
+    rows = "SELECT id, v FROM p ORDER BY 1, 2"
+    how = ["-j", "1", "--on-error=continue"]
+    folder = os.path.join(server.root, "early-cut")
+    with Proxy(folder, server.root) as proxy:
+        server.fresh("target")
+        proxy.arm(None, keep=True)
+        firn(server, "target", path, *proxy.where("target"), *how, where=False).fails("_pkey")
+        # From the first that names the index by itself to the ones behind the copy that follows.
+        names = [n for n, _, sql in proxy.trace if b"part_7_pkey" in sql and b"CREATE" not in sql]
+        numbers = [n for n, _, _ in proxy.trace if names and names[0] <= n <= names[0] + 16]
+        assert len(numbers) > 3, [(n, sql[:80]) for n, _, sql in proxy.trace if b"part_7" in sql]
+        said = {n: " ".join(sql.decode(errors="replace").split())[:90] for n, _, sql in proxy.trace}
+        # FIRN_FAULT_STEPS=all: each of them.
+        seed = int(os.environ.get("FIRN_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+        drawn = numbers if os.environ.get("FIRN_FAULT_STEPS") == "all" else random.Random(seed).sample(numbers, 3)
+        print(f"     seed {seed}: " + "; ".join(f"{n} {said[n]}" for n in drawn), flush=True)
+        for number in drawn:
+            for action in (px.cut_before, px.cut_after):
+                server.fresh("target")
+                proxy.arm(px.at(number, action))
+                runs = [firn(server, "target", path, *proxy.where("target"), *how, where=False)]
+                proxy.arm(None)
+                while len(runs) < 4 and "_pkey" not in runs[-1].out:
+                    runs.append(firn(server, "target", path, *how, "--resume"))
+                what = f"{number} {action.__name__} {[r.code for r in runs]} {runs[-1].out[-1500:]}"
+                assert runs[-1].code == 1, what
+                # Once more: nothing else is left to do.
+                firn(server, "target", path, *how, "--resume").fails("_pkey")
+                with server.connect("target") as c, server.connect("oracle") as o:
+                    c.execute("DROP SCHEMA firn_restore CASCADE")
+                    assert c.execute(rows).fetchall() == o.execute(rows).fetchall(), what
+                twins.compare(expected, twins.catalogs(server, "target"), what, runs[-1])
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 TEMPORAL = """
 CREATE TABLE p (id int4range NOT NULL, d daterange, CONSTRAINT pk PRIMARY KEY (id, d WITHOUT OVERLAPS)) PARTITION BY RANGE (id);
 DO $$ BEGIN FOR i IN 1..%d LOOP EXECUTE format('CREATE TABLE part_%%s PARTITION OF p FOR VALUES FROM (int4range(%%s, %%s)) TO (int4range(%%s, %%s))', i, i, i + 1, i + 1, i + 2); END LOOP; END $$;
@@ -371,6 +414,7 @@ def cases(world):
         for extra in ((), ("--load-via-partition-root",)):
             yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
         yield f"early keys refused to others {version}", lambda v=version: refused_to_others(world, v)
+    yield "early keys refused and cut", lambda: refused_and_cut(world)
     yield "early overlaps refused", lambda: overlaps_refused(world)
     yield "early classes", lambda: classes(world)
     yield "early bounds, no member", lambda: overlapping(world, "no-member", NO_MEMBER, "")
