@@ -1,10 +1,10 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way."""
 from restore import again, alone, applications, asowner, beside, catalogs, common, compared, counted, crowded, damage, dumpsuite, early, errors, existing, faults, flags, hooks, \
-    hostile, inorder, kills, late, likeness, memory, misnamed, money, old, order, parts, planned, probing, redirect, regression, renamed, roundtrip, secrets, shapes, \
+    hostile, inorder, inserts, kills, late, likeness, memory, misnamed, money, old, order, parts, planned, probing, redirect, regression, renamed, roundtrip, secrets, shapes, \
     statistics, stopping, tables, unwritten, verified, versions
 
 PARTS = (roundtrip, catalogs, dumpsuite, applications, shapes, flags, likeness, inorder, compared, asowner, secrets, unwritten, verified, money, versions, old, order, early, probing,
-         planned, statistics, errors, damage, kills, faults, existing, again, hostile, hooks, beside, late, tables, crowded, stopping, memory, parts, alone, redirect, renamed, misnamed,
+         planned, statistics, errors, damage, kills, faults, existing, again, hostile, hooks, beside, late, inserts, tables, crowded, stopping, memory, parts, alone, redirect, renamed, misnamed,
          regression)
 
 

@@ -175,10 +175,11 @@ fn find_outside(text: &[u8], wanted: u8) -> Option<usize> {
     None
 }
 
-/// One statement and what follows it; the statement without its semicolon.
+/// One statement and what follows it; the statement without its semicolon. What follows is all there is to the text's end, blanks as well:
+/// it may be the beginning of one whose rest is still to be read.
 pub fn split_statement(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = find_outside(text, b';')?;
-    Some((&text[..end], text[end + 1..].trim_ascii()))
+    Some((&text[..end], text[end + 1..].trim_ascii_start()))
 }
 
 /// The number of rows of an `INSERT INTO name [(columns)] [OVERRIDING …] VALUES (…), (…) [ON CONFLICT …]`, without its semicolon.
@@ -540,6 +541,7 @@ mod tests {
             assert_eq!(rest, b"z");
         }
         assert_eq!(split_statement(b"x 'y; z"), None);
+        assert_eq!(split_statement(b"x; \n y  "), Some((&b"x"[..], &b"y  "[..])));
     }
 
     #[test]
