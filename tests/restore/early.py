@@ -202,6 +202,10 @@ INSERT INTO p SELECT i, 'value ' || i, 'w' FROM generate_series(1, {MANY}) i;
 CREATE TABLE after (id int PRIMARY KEY); INSERT INTO after SELECT 1;
 CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 CREATE TRIGGER seen BEFORE UPDATE ON after FOR EACH ROW EXECUTE FUNCTION seen();
+-- What is of a key goes with it, and comes with it.
+COMMENT ON INDEX part_7_pkey IS 'of an index'; COMMENT ON CONSTRAINT part_107_pkey ON part_107 IS 'of a key';
+COMMENT ON CONSTRAINT part_7_pkey ON part_7 IS 'of both'; COMMENT ON CONSTRAINT p_pkey ON p IS 'of all'; COMMENT ON INDEX part_8_pkey IS 'of another';
+CREATE VIEW grouped AS SELECT id, v FROM part_107 GROUP BY id; CREATE VIEW above AS SELECT v FROM grouped;
 """
 # As an index that was damaged in the source lets them in: the same row, and another of the same key. Two keys fail, and one.
 TWICE = {7: "value 7", 107: "other"}

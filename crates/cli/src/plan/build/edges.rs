@@ -20,6 +20,7 @@ impl Builder<'_> {
         let settled = self.settle_trees();
         self.order_checks(&settled);
         self.wait_for_data(&settled);
+        self.order_behind_keys();
         self.order_passes();
         self.order_values();
         self.order_generated();
@@ -367,6 +368,34 @@ impl Builder<'_> {
             }
             if everything {
                 self.edge(all_data, step);
+            }
+        }
+    }
+
+    /// An index that comes with its partition may go again for the sake of the rows: whatever is of it (its comment, that of its constraint,
+    /// the rule of a view that groups by the key) waits for these, as it would without the rule, and is left out when the index is.
+    fn order_behind_keys(&mut self) {
+        let (toc, selection) = (self.input.toc, self.input.selection);
+        let mut rows = HashMap::new();
+        for family in &self.plan.families {
+            for member in &family.members {
+                let data = selection.data_of(toc.entry(member.table as usize).dump_id);
+                for (index, _) in family.pairs_with_table(member) {
+                    rows.extend(data.map(|data| (toc.entry(*index as usize).dump_id, data)));
+                }
+            }
+        }
+        if rows.is_empty() {
+            return;
+        }
+        for place in selection.places() {
+            let step = self.step_of[place as usize];
+            if step == NONE || matches!(self.plan.steps[step as usize].work, Work::Group(_)) {
+                continue;
+            }
+            let needed = toc.entry(place as usize).dependencies;
+            for data in needed.iter().filter_map(|id| rows.get(id)) {
+                self.edge(self.step_of[*data as usize], step);
             }
         }
     }
