@@ -31,7 +31,7 @@ pub mod who;
 
 use locks::Lock;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 /// What the planner must know of the server. Stored in the journal, so that a resumed run plans the same.
@@ -208,6 +208,8 @@ pub struct Plan {
     /// The archive says for no session where names are looked up (before versions 10.3, 9.6.8 and so on): each entry's are
     /// meant in its own schema.
     pub selects_schemas: bool,
+    /// Places of rows, indexes and constraints for which functions of the archive may look at other tables' rows.
+    pub looks: HashSet<u32>,
     /// Statements that the archive has for the entries of this plan, and those that the plan runs.
     pub statements_archive: u64,
     pub statements_planned: u64,

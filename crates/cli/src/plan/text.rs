@@ -251,46 +251,85 @@ fn split_list(mut list: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// A statement calls a function, uses an operator or casts to a type by a name with a schema. `pg_dump` writes all that is not the server's
-/// own so; an operator class, a collation and a table are not called.
-pub fn calls_others(statement: &[u8]) -> bool {
+/// What an expression names with a schema: `pg_dump` writes all that is not the server's own so. An operator class, a collation and
+/// a table are not called. Names are those of the catalogs, without schemas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Called {
+    pub functions: Vec<Vec<u8>>,
+    pub operators: Vec<Vec<u8>>,
+    /// What it casts to.
+    pub types: Vec<Vec<u8>>,
+}
+
+impl Called {
+    pub fn add(&mut self, more: &Called) {
+        self.functions.extend(more.functions.iter().cloned());
+        self.operators.extend(more.operators.iter().cloned());
+        self.types.extend(more.types.iter().cloned());
+    }
+}
+
+/// What a text calls; a function without a name if it cannot be read to its end.
+pub fn called(statement: &[u8]) -> Called {
+    let mut found = Called::default();
     let mut text = statement;
     let mut cast = false;
     while !text.is_empty() {
         let mut rest = text;
         match take_name(&mut rest) {
             Some(name) => {
-                let qualified = last_part(name).len() < name.len();
-                if qualified && (cast || rest.starts_with(b"(")) {
-                    return true;
+                let last = last_part(name);
+                if last.len() < name.len() {
+                    if cast {
+                        found.types.push(unquoted(last));
+                    } else if rest.starts_with(b"(") {
+                        found.functions.push(unquoted(last));
+                    }
                 }
                 (text, cast) = (rest, false);
             }
             None => {
-                if text.starts_with(b"OPERATOR(") && !text.starts_with(b"OPERATOR(pg_catalog.") {
-                    return true;
+                if let Some(operator) = text.strip_prefix(b"OPERATOR(") {
+                    let end = operator.iter().position(|b| *b == b')').unwrap_or(operator.len());
+                    let (schema, name) =
+                        operator[..end].split_at(identifier(&operator[..end]).unwrap_or(0));
+                    if schema != b"pg_catalog" {
+                        found.operators.push(name.strip_prefix(b".").unwrap_or(name).to_vec());
+                    }
                 }
                 cast = text.starts_with(b"::") || cast && text.starts_with(b":");
-                let Some(length) = after_token(text) else { return true };
+                let Some(length) = after_token(text) else {
+                    found.functions.push(Vec::new());
+                    break;
+                };
                 text = &text[length.min(text.len())..];
             }
         }
     }
-    false
+    found
 }
 
-/// A table has stored generated columns; true if the expression of one of them calls what is not the server's own by its text, where
-/// casts that are implicit do not appear.
-pub fn generates(defn: &[u8]) -> Option<bool> {
+/// A statement calls a function, uses an operator or casts to a type by a name with a schema.
+pub fn calls_others(statement: &[u8]) -> bool {
+    called(statement) != Called::default()
+}
+
+/// A table has stored generated columns: what the expressions of these call by their text, where casts that are implicit do not appear.
+pub fn generated(defn: &[u8]) -> Option<Called> {
     let words = b" GENERATED ALWAYS AS (";
     let mut rest = defn;
     let mut found = None;
     while let Some(at) = rest.windows(words.len()).position(|w| w == words) {
         rest = &rest[at + words.len()..];
-        let end = find_outside(rest, b')').unwrap_or(rest.len());
+        // One that has no end leaves none to the others.
+        let Some(end) = find_outside(rest, b')') else {
+            found.get_or_insert_with(Called::default).add(&called(rest));
+            break;
+        };
         if rest[end..].starts_with(b") STORED") {
-            found = Some(found == Some(true) || calls_others(&rest[..end]));
+            found.get_or_insert_with(Called::default).add(&called(&rest[..end]));
         }
+        rest = &rest[end..];
     }
     found
 }
@@ -497,9 +536,19 @@ mod tests {
     fn generated_columns() {
         let called = b"CREATE TABLE public.t (\n    a integer,\n    b integer GENERATED ALWAYS AS ((a + 1)) STORED,\n    \
             c integer GENERATED ALWAYS AS (public.f((a)::bigint)) STORED\n);\n";
-        assert_eq!(generates(called), Some(true));
+        let names = |text: &[u8]| generated(text).unwrap().functions;
+        assert_eq!(names(called), [b"f"]);
         let own = b"CREATE TABLE public.t (\n    a public.state DEFAULT public.f(),\n    b text GENERATED ALWAYS AS (lower('public.f(1)'::text)) STORED\n);\n";
-        assert_eq!(generates(own), Some(false));
+        assert_eq!(generated(own), Some(Called::default()));
+        let more = b"CREATE TABLE t (\n    a x GENERATED ALWAYS AS ((((a)::public.\"Y\" OPERATOR(s.<>) 1) OPERATOR(pg_catalog.<>) 2)) STORED\n);";
+        let expected = Called {
+            functions: vec![],
+            operators: vec![b"<>".to_vec()],
+            types: vec![b"Y".to_vec()],
+        };
+        assert_eq!(generated(more), Some(expected));
+        assert_eq!(generated(b"CREATE TABLE t (a int);"), None);
+        assert_eq!(generated(b" GENERATED ALWAYS AS (x' s.f(").unwrap().functions, [b""]);
         let named = b"CREATE TABLE public.b (\n    v text NOT NULL,\n    id integer CONSTRAINT a_id_not_null NOT NULL,\n    w text CONSTRAINT \"x y_not_null\" NOT NULL,\n    CONSTRAINT c CHECK ((id > 0)),\n    CONSTRAINT d NOT NULL w\n);\n";
         assert_eq!(named_not_nulls(named), [&b"a_id_not_null"[..], b"x y_not_null", b"d"]);
     }

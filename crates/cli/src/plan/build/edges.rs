@@ -323,10 +323,13 @@ impl Builder<'_> {
         let selection = self.input.selection;
         let all_data = self.add_step(Work::Milestone, &[]);
         // A function finds what its text names, which no dependency tells.
-        let looks = selection
-            .places()
-            .map(|place| toc.entry(place as usize))
-            .any(|entry| matches!(entry.desc, b"INDEX" | b"CONSTRAINT") && self.code.runs(&entry));
+        let looks = |place: &u32| {
+            let entry = toc.entry(*place as usize);
+            matches!(entry.desc, b"INDEX" | b"CONSTRAINT" | b"CHECK CONSTRAINT")
+                && self.code.runs(&entry)
+        };
+        self.plan.looks = selection.places().filter(looks).collect();
+        let looks = !self.plan.looks.is_empty();
         for place in selection.places() {
             let entry = toc.entry(place as usize);
             // Statistics of tables count as data, but come last.
@@ -353,7 +356,9 @@ impl Builder<'_> {
             // Rows copied through a parent are filed under a partition: only when all is loaded is it complete. A function may
             // look at other tables, whatever it says of itself. A domain's constraint is about all tables that have it, and NOT VALID is
             // about rows that were there before.
-            let mut everything = !self.via_root.is_empty() || self.code.runs(&entry);
+            let mut everything = !self.via_root.is_empty()
+                || self.plan.looks.contains(&place)
+                || self.code.runs(&entry);
             for &id in entry.dependencies {
                 let Some(at) = toc.place(id) else { continue };
                 if matches!(toc.entry(at).desc, b"TABLE" | b"FOREIGN TABLE") {

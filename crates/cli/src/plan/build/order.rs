@@ -3,7 +3,6 @@
 //! `pg_restore` makes all of pre-data one after another, with several jobs, too. Most of that order means nothing; what does is here.
 
 use super::*;
-use crate::plan::code::is_code;
 use crate::plan::text;
 use std::collections::BTreeSet;
 
@@ -94,48 +93,59 @@ impl Builder<'_> {
     /// Rows of a table whose generated columns call functions of the archive, which may read other tables, come after the rows that stand
     /// before them in the archive, as in `pg_restore` without `-j`: what they generate is stored. Tables that call the same functions,
     /// such as partitions, do not wait for each other. (Tables that are emptied and filled together have no such order.)
+    ///
+    /// Rows that stand behind such a table are not kept back for it on several connections, nor does `pg_restore -j`: nearly everything would
+    /// wait. On one connection they are.
     pub(super) fn order_generated(&mut self) {
         let toc = self.input.toc;
-        let mut calling = HashMap::new();
-        for entry in toc.entries().filter(|e| e.desc == b"TABLE") {
-            let Some(calls) = text::generates(entry.defn) else { continue };
-            let needs = |kinds: fn(&[u8]) -> bool| -> Vec<i32> {
-                let is_one = |id: &i32| toc.place(*id).is_some_and(|p| kinds(toc.entry(p).desc));
-                entry.dependencies.iter().copied().filter(is_one).collect()
-            };
-            // Functions of implicit casts are dependencies; of what a type of a column is for there is no word.
-            if calls || !needs(|kind| is_code(kind) && kind != b"TYPE").is_empty() {
-                calling.insert(entry.dump_id, needs(is_code));
-            }
-        }
-        if calling.is_empty() || !self.input.facts.reloads.is_empty() {
+        let calling = self.code.generating();
+        if calling.is_empty() {
             return;
         }
+        let serial = self.input.facts.jobs == 1;
+        let ordered = self.input.facts.reloads.is_empty();
         // Rows since the last milestone, of tables that call the same functions, and of others.
         let (mut like, mut others) = (Vec::new(), Vec::new());
-        let (mut functions, mut before) = (None, NONE);
+        let (mut calls, mut before) = (None, NONE);
         for place in self.input.selection.places() {
             let entry = toc.entry(place as usize);
             if entry.desc != b"TABLE DATA" {
                 continue;
             }
             let step = self.step_of[place as usize];
-            let Some(found) = entry.dependencies.iter().find_map(|id| calling.get(id)) else {
-                others.push(step);
+            let found = entry.dependencies.iter().find_map(|id| calling.get(id));
+            self.plan.looks.extend(found.map(|_| place));
+            if !ordered {
                 continue;
-            };
-            if functions != Some(found) {
-                others.append(&mut like);
-                functions = Some(found);
             }
-            if !others.is_empty() {
+            let behind = match found {
+                Some(found) if calls != Some(found) => {
+                    others.append(&mut like);
+                    calls = Some(found);
+                    &mut others
+                }
+                Some(_) => &mut others,
+                None if serial => {
+                    calls = None;
+                    &mut like
+                }
+                None => {
+                    others.push(step);
+                    continue;
+                }
+            };
+            if !behind.is_empty() {
+                let steps = std::mem::take(behind);
                 let milestone = self.add_step(Work::Milestone, &[]);
                 self.edge(before, milestone);
-                others.drain(..).for_each(|other| self.edge(other, milestone));
+                steps.into_iter().for_each(|other| self.edge(other, milestone));
                 before = milestone;
             }
             self.edge(before, step);
-            like.push(step);
+            match found {
+                Some(_) => like.push(step),
+                None => others.push(step),
+            }
         }
     }
 

@@ -23,7 +23,8 @@ use std::sync::atomic::Ordering;
 
 /// Told once, with the first that is put off.
 const WHY: &str = "something failed, so what may only come after it is skipped, too, until --resume: triggers, rules, foreign keys \
-                   and checks of tables without their rows, default privileges, event triggers";
+                   and checks of tables without their rows, default privileges, event triggers, and rows, indexes and checks for which functions \
+                   look at rows that are missing";
 
 /// Tables that will get rows when those behind them are done already, by dump id.
 #[derive(Default)]
@@ -63,10 +64,25 @@ impl Site<'_> {
             b"EVENT TRIGGER" => self.is_missing(|_| true),
             _ => false,
         };
+        let waits = waits || self.looks_at_missing(entry);
         if waits && !self.put_off.swap(true, Ordering::Relaxed) {
             self.watch.event(&Event::Note(WHY));
         }
         waits
+    }
+
+    /// A function that it runs may look at rows that are missing, and it would keep what that makes of it: an index, a check, and the rows of
+    /// a table with generated columns, if these are such as stand before them.
+    fn looks_at_missing(&self, entry: &Entry) -> bool {
+        let toc = self.archive.toc();
+        let Some(own) = toc.place(entry.dump_id).map(|place| place as u32) else { return false };
+        let rows = |place: &u32| {
+            let desc = toc.entry(*place as usize).desc;
+            matches!(desc, b"TABLE DATA" | b"TABLE ATTACH")
+        };
+        let before = |place: &u32| entry.desc != b"TABLE DATA" || *place < own;
+        self.plan.looks.contains(&own)
+            && lock(&self.dead).iter().any(|place| rows(place) && before(place))
     }
 
     /// Something of these kinds has failed or was left out.
