@@ -344,6 +344,64 @@ def overlaps_refused(world):
     assert server.dump("target") == server.dump("early_temporal")
 
 
+# Keeps one partition from being attached, by whatever statement.
+DETACHED = """
+CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF current_query() ~ 'public.part_7 PARTITION OF|ATTACH PARTITION public.part_7 ' THEN RAISE EXCEPTION 'not this one'; END IF; END $$;
+CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
+"""
+
+
+def refused_in_pieces(world):
+    """A partition whose step was done entry by entry, and which could not be attached, gets the rows that its key refuses as well."""
+    server, path, _ = damaged(world, OLD, ())
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute(DETACHED)
+    firn(server, "target", path, "-j", "2", "--on-error=continue").fails("not this one", "part_7_pkey", "part_107_pkey")
+    with server.connect("target") as c:
+        c.execute("DROP EVENT TRIGGER refuse; DROP FUNCTION refuse()")
+        for number in TWICE:
+            assert c.execute(f"SELECT count(*) FROM part_{number}").fetchone() == (2,), number
+
+
+def refused_without_a_name(world, version, by_catalogs):
+    """A row that an index refuses with an error that does not name it: which one it is shows when they are made again behind the rows."""
+    server, source, _ = damaged(world, version, ())
+    path = os.path.join(world.folder, f"early-large-{version}")
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(source, path)
+    value = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=20000))
+    for name in os.listdir(path):
+        with open(os.path.join(path, name), "rb") as f:
+            text = f.read()
+        if name.endswith(".dat") and b"108\tvalue 108\tw\n" in text:
+            with open(os.path.join(path, name), "wb") as f:
+                f.write(text.replace(b"value 108", value.encode()))
+    server.fresh("oracle")
+    assert b"maximum size is 8191" in server.pg_restore("oracle", path, check=False).stderr
+    how = ["-j", "2", "--on-error=continue", *([] if by_catalogs else ["--disable-rule=staged-partitions"])]
+    server.fresh("target")
+    run = firn(server, "target", path, *how).fails("maximum size is 8191", "part_108_id_v_idx")
+    assert "part_108_pkey" not in run.out, run.out[-3000:]
+    rows = "SELECT md5(string_agg(p::text, '' ORDER BY p::text)), count(*) FROM p"
+    if by_catalogs:
+        server.fresh("copied", template="target")
+        with server.connect("copied") as c, server.connect("oracle") as o:
+            c.execute("DROP SCHEMA firn_restore CASCADE")
+            assert c.execute(rows).fetchone() == o.execute(rows).fetchone()
+        twins.compare(twins.catalogs(server, "oracle"), twins.catalogs(server, "copied"), f"large {version}", run)
+    firn(server, "target", path, *how, "--resume").fails("maximum size is 8191")
+    with server.connect("target") as c:
+        c.execute("UPDATE part_108 SET v = 'value 108'")
+        for number in TWICE:
+            c.execute(REMOVE.format(f"part_{number}"))
+    firn(server, "target", path, *how, "--resume", "--no-count").ok()
+    with server.connect("target") as c, server.connect("early_keys") as o:
+        assert c.execute(rows).fetchone() == o.execute(rows).fetchone()
+        assert c.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+
+
 def refused_to_others(world, version):
     """Who may not update catalogs gets the rows as well: in a partition that is detached until --resume makes its key."""
     server, path, _ = damaged(world, version, ())
@@ -508,6 +566,10 @@ def cases(world):
         for extra in ((), ("--load-via-partition-root",)):
             yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
         yield f"early keys refused to others {version}", lambda v=version: refused_to_others(world, v)
+        for catalogs in (True, False):
+            how = "" if catalogs else "detached"
+            yield f"early keys refused, large {version} {how}", lambda v=version, c=catalogs: refused_without_a_name(world, v, c)
+    yield "early keys refused in pieces", lambda: refused_in_pieces(world)
     yield "early keys refused and cut", lambda: refused_and_cut(world)
     yield "early overlaps refused", lambda: overlaps_refused(world)
     yield "early classes", lambda: classes(world)

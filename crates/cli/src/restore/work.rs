@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use stop::{Cancels, Stop};
 use uses::Uses;
+use worker::keys::Early;
 use worker::Worker;
 
 /// A step that could not be done.
@@ -117,6 +118,7 @@ pub struct Site<'a> {
     /// Made when it is needed.
     uses: OnceLock<Uses>,
     forced: OnceLock<order::Forced>,
+    early: OnceLock<Early>,
     /// How many workers have a connection.
     connected: AtomicUsize,
     /// It was told that there are fewer connections than were asked for.
@@ -190,6 +192,7 @@ impl<'a> Site<'a> {
             put_off: AtomicBool::new(false),
             uses: OnceLock::new(),
             forced: OnceLock::new(),
+            early: OnceLock::new(),
             connected: AtomicUsize::new(0),
             fewer: AtomicBool::new(false),
         }
@@ -313,6 +316,10 @@ impl<'a> Site<'a> {
         let users = &self.uses().sequences;
         let mut users = value.dependencies.iter().filter_map(|d| users.get(d)).flatten().peekable();
         users.peek().is_none() || users.any(|table| old.contains(table))
+    }
+
+    fn early(&self) -> &Early {
+        self.early.get_or_init(|| Early::of(self.plan, self.archive.toc()))
     }
 
     fn uses(&self) -> &Uses {

@@ -27,11 +27,18 @@ impl Renderer<'_> {
     /// the two together out of the catalogs, as DETACH PARTITION does for all indexes of a table; the rest is DROP.
     ///
     /// Who may not do that detaches the partition. It may have rows that the parent's key refuses as long as it is none.
-    pub fn without_indexes(&self, indexes: &[EarlyIndex], by_catalogs: bool) -> Vec<u8> {
+    /// What could not be attached, which the place of its attachment tells, need not be detached.
+    pub fn without_indexes(
+        &self,
+        indexes: &[EarlyIndex],
+        by_catalogs: bool,
+        attached: impl Fn(u32) -> bool,
+    ) -> Vec<u8> {
         let mut out = Vec::new();
         let mut detached = HashSet::new();
         for early in indexes {
-            let detach = !by_catalogs && detached.insert(early.table_attach);
+            let detach =
+                !by_catalogs && attached(early.table_attach) && detached.insert(early.table_attach);
             self.without_index(&mut out, early, by_catalogs, detach);
         }
         out
@@ -58,9 +65,11 @@ impl Renderer<'_> {
             let above = oid(&[schema_of(parent.name), above.name].concat());
             sql!(out, "LOCK TABLE ONLY ", parent.name, " IN SHARE UPDATE EXCLUSIVE MODE;\n");
             sql!(out, "LOCK TABLE ONLY ", own.table, " IN ACCESS EXCLUSIVE MODE;\n");
-            check(out, 1, "the_index_is_attached");
+            // What was made entry by entry may not be attached yet, and then nothing below ties it.
+            check(out, 0, "the_index_is_attached_elsewhere");
             let tied = "pg_catalog.pg_inherits WHERE inhrelid == ";
-            sql!(out, exact(tied), index, exact(" AND inhparent == "), above, ";\n");
+            let elsewhere = " AND inhparent OPERATOR(pg_catalog.<>) ";
+            sql!(out, exact(tied), index, elsewhere, above, ";\n");
             // 1259 is pg_class, 2606 pg_constraint.
             let ties =
                 " AND deptype OPERATOR(pg_catalog.=) ANY ('{P,S}'::pg_catalog.\"char\"[]);\n";

@@ -6,7 +6,7 @@
 //! - [`reload`]: tables that are emptied first.
 
 mod attempt;
-mod keys;
+pub(super) mod keys;
 mod reload;
 mod session;
 
@@ -206,7 +206,7 @@ impl Worker<'_, '_> {
     /// one by one, then give up what fails.
     fn single(&mut self, step: u32, tried: Tried) -> Result<Outcome> {
         let site = self.site;
-        let early = self.refusing_index(step, &tried.error).is_some();
+        let early = self.may_be_refused(step, &tried.error);
         if (may_pass(&tried.error) || early) && lock(&site.tried).insert(step) {
             let (what, why) = (site.describe(step), &tried.error.message);
             let message =

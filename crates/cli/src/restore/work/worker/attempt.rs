@@ -13,6 +13,7 @@ use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
 use crate::restore::{facts, journal, reload};
+use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 /// Which statements are used for a step.
@@ -27,6 +28,8 @@ pub(super) enum Statements<'a> {
     Piecewise,
     /// The planned ones, for rows, without these indexes.
     Without(&'a [EarlyIndex]),
+    /// The same, and then each of these again, to see which of them fail. Nothing of it stays.
+    Blame(&'a [EarlyIndex], &'a RefCell<Vec<(EarlyIndex, Tried)>>),
 }
 
 /// How a try of some steps failed.
@@ -64,6 +67,7 @@ impl Worker<'_, '_> {
             let result = self.attempt(steps, statements);
             self.pass_on_notices();
             let tried = match result {
+                Ok(_) if matches!(statements, Statements::Blame(..)) => return Ok(Attempt::Done),
                 Ok(copied) => {
                     self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
                     self.did.rows += copied.rows;
@@ -123,10 +127,13 @@ impl Worker<'_, '_> {
         let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
         self.records.set(None);
         let without = match statements {
-            Statements::Without(indexes) => indexes,
+            Statements::Without(indexes) | Statements::Blame(indexes, _) => indexes,
             _ => &[],
         };
-        sql.extend(site.renderer.without_indexes(without, self.updates_catalogs()));
+        let attached = |place: u32| !lock(&site.dead).contains(&place);
+        let without_them =
+            site.renderer.without_indexes(without, self.updates_catalogs(), attached);
+        sql.extend(without_them);
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
                 Work::Data(part, parts) => Some((*part, *parts)),
@@ -139,7 +146,7 @@ impl Worker<'_, '_> {
                 }
                 _ => {
                     let more = match statements {
-                        Statements::Planned | Statements::Without(_) => {
+                        Statements::Planned | Statements::Without(_) | Statements::Blame(..) => {
                             site.renderer.step(step, &mut settings)
                         }
                         Statements::Originals(order) => {
@@ -228,6 +235,12 @@ impl Worker<'_, '_> {
         }
         // The journal is of who restores.
         sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
+        if let Statements::Blame(indexes, found) = statements {
+            self.send(connection, &mut sql)?;
+            *found.borrow_mut() = self.failing(connection, indexes)?;
+            connection.run(b"ROLLBACK").map_err(|failure| failure.error)?;
+            return Ok(Copied::default());
+        }
         match statements {
             Statements::Piece(place) => {
                 self.records.set(steps.first().copied());
@@ -254,6 +267,27 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// Which of some indexes cannot be made, within a transaction.
+    fn failing(
+        &self,
+        connection: &Connection,
+        indexes: &[EarlyIndex],
+    ) -> Result<Vec<(EarlyIndex, Tried)>, Tried> {
+        let run = |sql: &[u8]| connection.run(sql).map(drop).map_err(|failure| failure.error);
+        let mut failing = Vec::new();
+        for early in indexes {
+            run(b"SAVEPOINT firn_index")?;
+            let mut sql = self.site.renderer.statements(&[early.index], &mut Settings::default());
+            match self.send(connection, &mut sql) {
+                Ok(_) => {}
+                Err(tried) if tried.error.kind == ErrorKind::Connection => return Err(tried),
+                Err(tried) => failing.push((*early, tried)),
+            }
+            run(b"ROLLBACK TO SAVEPOINT firn_index")?;
+        }
+        Ok(failing)
     }
 
     /// The archive's own statements. Those of a group whose rewrite failed are noted for the groups to come, as long as there may be some.

@@ -6,64 +6,93 @@
 //! by the archive's statement.
 
 use super::attempt::{Attempt, Statements, Tried};
-use super::Worker;
+use super::{lock, Worker};
+use crate::archive::Toc;
 use crate::error::{Error, Result};
 use crate::plan::build::{copies_via_root, describe};
-use crate::plan::family::IndexMode;
 use crate::plan::render::EarlyIndex;
 use crate::plan::schedule::Outcome;
 use crate::plan::text::{self, unquoted};
-use crate::plan::Work;
+use crate::plan::{Plan, Work};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// Two rows with the same key, or (WITHOUT OVERLAPS) with keys that overlap, and one that is too large for the index.
 const REFUSED: [&str; 3] = ["23505", "23P01", "54000"];
+/// Classes of errors that no index has a part in: of the connection, transactions, resources, the system.
+const OF_OTHERS: [&str; 6] = ["08", "25", "40", "53", "57", "58"];
 
-impl Worker<'_, '_> {
-    /// The index that a rule made before the rows of a step, which it refuses.
-    pub(super) fn refusing_index(&self, step: u32, error: &Error) -> Option<EarlyIndex> {
-        let site = self.site;
-        let (plan, toc) = (site.plan, site.archive.toc());
-        let state = error.sqlstate.as_deref().unwrap_or_default();
-        let named = error.constraint.as_ref().filter(|_| REFUSED.contains(&state))?;
-        if !matches!(plan.steps[step as usize].work, Work::Data(..)) {
-            return None;
-        }
-        let is_named = |place: u32| {
-            let entry = toc.entry(place as usize);
-            entry.namespace == &named.0[..]
-                && text::index(entry.defn).is_some_and(|index| unquoted(index.name) == named.1)
-        };
-        let early =
-            |family: &&crate::plan::family::Family| family.index_mode == IndexMode::WithTable;
-        for family in plan.families.iter().filter(early) {
-            for member in &family.members {
-                let pairs = family.pairs_with_table(member);
-                let Some(n) = pairs.iter().position(|(index, _)| is_named(*index)) else {
-                    continue;
-                };
-                let (index, attach) = pairs[n];
-                let makes = |step: &u32| {
-                    matches!(plan.steps[*step as usize].work, Work::Group(_))
-                        && plan.entries(*step as usize).contains(&index)
-                };
-                let step = (0..plan.steps.len() as u32).find(makes)?;
-                let number = match plan.steps[step as usize].work {
-                    Work::Group(group) => plan.groups[group as usize].family,
-                    _ => return None,
-                };
-                let above = family.indexes[n];
-                let table_attach = member.attach;
-                return Some(EarlyIndex {
-                    step,
-                    family: number,
-                    table_attach,
-                    index,
-                    attach,
-                    above,
-                });
+/// Indexes that come before rows.
+#[derive(Default)]
+pub(in crate::restore::work) struct Early {
+    /// By schema and name.
+    by_name: HashMap<(Vec<u8>, Vec<u8>), EarlyIndex>,
+    /// By the dump id of their table.
+    by_table: HashMap<i32, Vec<EarlyIndex>>,
+}
+
+impl Early {
+    pub(in crate::restore::work) fn of(plan: &Plan, toc: &Toc) -> Early {
+        let mut early = Early::default();
+        for (step, found) in plan.steps.iter().enumerate() {
+            let Work::Group(group) = found.work else { continue };
+            let group = &plan.groups[group as usize];
+            let family = &plan.families[group.family as usize];
+            for member in &family.members[group.members.start as usize..group.members.end as usize]
+            {
+                let table = toc.entry(member.table as usize).dump_id;
+                let pairs = family.pairs_with_table(member).iter().zip(&family.indexes);
+                for (&(index, attach), &above) in pairs {
+                    let (family, table_attach) = (group.family, member.attach);
+                    let one = EarlyIndex {
+                        step: step as u32,
+                        family,
+                        table_attach,
+                        index,
+                        attach,
+                        above,
+                    };
+                    early.by_table.entry(table).or_default().push(one);
+                    let entry = toc.entry(index as usize);
+                    if let Some(index) = text::index(entry.defn) {
+                        let name = (entry.namespace.to_vec(), unquoted(index.name));
+                        early.by_name.insert(name, one);
+                    }
+                }
             }
         }
-        None
+        early
+    }
+}
+
+impl Worker<'_, '_> {
+    /// An index that a rule made before the rows of a step may be why they fail.
+    pub(super) fn may_be_refused(&self, step: u32, error: &Error) -> bool {
+        let class = error.sqlstate.as_deref().and_then(|state| state.get(..2));
+        class.is_some_and(|class| !OF_OTHERS.contains(&class))
+            && (self.refusing_index(step, error).is_some() || !self.early_indexes(step).is_empty())
+    }
+
+    /// Those of the table that the step's rows are of.
+    fn early_indexes(&self, step: u32) -> &[EarlyIndex] {
+        let site = self.site;
+        if !matches!(site.plan.steps[step as usize].work, Work::Data(..)) {
+            return &[];
+        }
+        let entry = site.archive.toc().entry(site.plan.entries(step as usize)[0] as usize);
+        let mut tables = entry.dependencies.iter();
+        tables.find_map(|id| site.early().by_table.get(id)).map_or(&[], |all| all)
+    }
+
+    /// The index that a rule made before the rows of a step, which it refuses by its name.
+    fn refusing_index(&self, step: u32, error: &Error) -> Option<EarlyIndex> {
+        let site = self.site;
+        let state = error.sqlstate.as_deref().unwrap_or_default();
+        let named = error.constraint.as_ref().filter(|_| REFUSED.contains(&state))?;
+        if !matches!(site.plan.steps[step as usize].work, Work::Data(..)) {
+            return None;
+        }
+        site.early().by_name.get(&(named.0.clone(), named.1.clone())).copied()
     }
 
     /// Who restores may update catalogs, of a version whose catalogs are known, and it is not switched off.
@@ -89,12 +118,32 @@ impl Worker<'_, '_> {
         }
         let (mut indexes, mut errors) = (Vec::new(), Vec::new());
         let mut last = Tried { error: tried.error.clone(), statement: tried.statement.clone() };
+        let mut blamed = false;
         loop {
             match self.refusing_index(step, &last.error) {
-                Some(index) if !indexes.contains(&index) => indexes.push(index),
-                _ => return Ok(None),
+                Some(index) if !blamed && !indexes.contains(&index) => {
+                    indexes.push(index);
+                    errors.push(last);
+                }
+                _ if blamed => return Ok(None),
+                // Not all refusals name their index: all are taken away, and made again behind the rows.
+                _ => {
+                    blamed = true;
+                    let mut all = self.early_indexes(step).to_vec();
+                    all.retain(|early| !lock(&site.dead).contains(&early.index));
+                    let found = RefCell::new(Vec::new());
+                    if all.is_empty() {
+                        return Ok(None);
+                    }
+                    match self.attempt_surely(&[step], Statements::Blame(&all, &found))? {
+                        Attempt::Done if found.borrow().is_empty() => return Ok(None),
+                        Attempt::Done => {}
+                        Attempt::Failed(_) => return Ok(None),
+                        Attempt::Left => return Ok(Some(Outcome::NotRun)),
+                    }
+                    (indexes, errors) = found.into_inner().into_iter().unzip();
+                }
             }
-            errors.push(last);
             match self.attempt_surely(&[step], Statements::Without(&indexes))? {
                 Attempt::Done => break,
                 Attempt::Failed(tried) => last = tried,
