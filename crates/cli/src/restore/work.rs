@@ -299,12 +299,21 @@ impl<'a> Site<'a> {
             let dead = dead || entry.desc == b"SEQUENCE SET" && self.counts_old_rows(&entry);
             let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
             let dead = dead || self.puts_off(&entry);
+            // Attached, a partition would get another index than the archive's for one that is missing, as the parent's is there.
+            let dead = dead || entry.desc == b"TABLE ATTACH" && self.lacks_index(*place);
             if dead {
                 self.skip(*place);
             }
             !dead
         });
         all
+    }
+
+    /// An index that comes before rows could not be made of the partition that is attached there.
+    fn lacks_index(&self, attach: u32) -> bool {
+        let indexes = self.early().of_attachment(attach);
+        let dead = lock(&self.dead);
+        indexes.iter().any(|index| dead.contains(index))
     }
 
     /// A table has kept its old rows, and the sequence gives numbers to it, or nobody knows to which it does.

@@ -29,6 +29,8 @@ pub(in crate::restore::work) struct Early {
     by_name: HashMap<(Vec<u8>, Vec<u8>), EarlyIndex>,
     /// By the dump id of their table.
     by_table: HashMap<i32, Vec<EarlyIndex>>,
+    /// By the place of their table's attachment: places.
+    by_attach: HashMap<u32, Vec<u32>>,
 }
 
 impl Early {
@@ -52,6 +54,7 @@ impl Early {
                         attach,
                         above,
                     };
+                    early.by_attach.entry(table_attach).or_default().push(index);
                     early.by_table.entry(table).or_default().push(one);
                     let entry = toc.entry(index as usize);
                     if let Some(index) = text::index(entry.defn) {
@@ -62,6 +65,11 @@ impl Early {
             }
         }
         early
+    }
+
+    /// The early indexes of the partition that is attached there.
+    pub(in crate::restore::work) fn of_attachment(&self, place: u32) -> &[u32] {
+        self.by_attach.get(&place).map_or(&[], |indexes| indexes)
     }
 }
 
