@@ -407,9 +407,9 @@ def refused_without_a_name(world, version, by_catalogs):
         assert c.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
 
 
-def refused_to_others(world, version):
+def refused_to_others(world, version, extra):
     """Who may not update catalogs gets the rows as well: in a partition that is detached until --resume makes its key."""
-    server, path, _ = damaged(world, version, ())
+    server, path, _ = damaged(world, version, extra)
     server.roles("early_owner LOGIN")
     server.fresh("target")
     with server.connect("target") as c:
@@ -570,7 +570,7 @@ def cases(world):
     for version in (OLD, NEW):
         for extra in ((), ("--load-via-partition-root",)):
             yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
-        yield f"early keys refused to others {version}", lambda v=version: refused_to_others(world, v)
+            yield f"early keys refused to others {version} {' '.join(extra)}", lambda v=version, e=extra: refused_to_others(world, v, e)
         for catalogs in (True, False):
             how = "" if catalogs else "detached"
             yield f"early keys refused, large {version} {how}", lambda v=version, c=catalogs: refused_without_a_name(world, v, c)

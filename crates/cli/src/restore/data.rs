@@ -41,7 +41,9 @@ pub struct Flow<'a> {
 
 /// Copy a part, `(which, of how many)`, of a table's rows. The transaction is open.
 ///
-/// `skip_empty`: run nothing for a table without rows. `freeze`: the table is of this restore and has no rows.
+/// `skip_empty`: run nothing for a table without rows. `freeze`: the table is of this restore and has no rows. `into`: copy into another
+/// table than the archive's statement does.
+#[allow(clippy::too_many_arguments)]
 pub fn copy_rows(
     connection: &Connection,
     archive: &Archive,
@@ -49,9 +51,12 @@ pub fn copy_rows(
     part: (u16, u16),
     skip_empty: bool,
     freeze: bool,
+    into: Option<&[u8]>,
     flow: &Flow,
 ) -> Result<Copied> {
     let entry = archive.toc().entry(place);
+    let elsewhere = into.and_then(|table| copy_into(entry.copy_stmt, table));
+    let statement = elsewhere.as_deref().unwrap_or(entry.copy_stmt);
     if !entry.has_data {
         return Ok(Copied::default());
     }
@@ -79,7 +84,7 @@ pub fn copy_rows(
             }
         };
         if !begun {
-            copied.statements += begin_copy(connection, entry.copy_stmt, freeze)?;
+            copied.statements += begin_copy(connection, statement, freeze)?;
             begun = true;
         }
         if let Err(e) = connection.put_copy(&piece) {
@@ -94,7 +99,7 @@ pub fn copy_rows(
     copied.sent += u64::from(open);
     if begun || !skip_empty {
         if !begun {
-            begin_copy(connection, entry.copy_stmt, false)?;
+            begin_copy(connection, statement, false)?;
         }
         copied.rows = connection.finish_copy()?;
     }
@@ -119,6 +124,12 @@ fn begin_copy(connection: &Connection, statement: &[u8], freeze: bool) -> Result
 /// The table that a COPY statement copies into.
 pub fn table_of_copy(statement: &[u8]) -> Option<&[u8]> {
     take_name(&mut statement.strip_prefix(b"COPY ")?)
+}
+
+/// A COPY statement with another table in it.
+fn copy_into(statement: &[u8], table: &[u8]) -> Option<Vec<u8>> {
+    let rest = &statement[b"COPY ".len() + table_of_copy(statement)?.len()..];
+    Some([b"COPY ", table, rest].concat())
 }
 
 /// The statements of a COPY with FREEZE.

@@ -154,7 +154,7 @@ impl Sink for Server<'_> {
     fn rows(&mut self, archive: &Archive, place: usize) -> Result<()> {
         let moved = |bytes| self.watch.event(&Event::Moved { worker: None, rows: 0, bytes });
         let flow = Flow { stop: self.stop, moved: &moved };
-        let copied = copy_rows(&self.connection, archive, place, (0, 1), false, false, &flow);
+        let copied = copy_rows(&self.connection, archive, place, (0, 1), false, false, None, &flow);
         tell::notices(&self.connection, self.watch);
         let (toc, at) = (archive.toc(), place as u32);
         let noted = copied.and_then(|copied| {

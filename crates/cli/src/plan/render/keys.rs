@@ -22,6 +22,11 @@ pub struct EarlyIndex {
 }
 
 impl Renderer<'_> {
+    /// The name of an early index's table.
+    pub fn table_of(&self, early: &EarlyIndex) -> Option<&[u8]> {
+        Some(text::index(self.entry(early.index).defn)?.table)
+    }
+
     /// Leave things as `pg_restore` does when it cannot make the index of a partition: the partition has none, that of its parent has all
     /// others and is not valid. No statement takes the index of a partition away while the parent has one, so this takes what ties
     /// the two together out of the catalogs, as DETACH PARTITION does for all indexes of a table; the rest is DROP.

@@ -197,8 +197,20 @@ impl Worker<'_, '_> {
                     let rules = &site.terms.rules;
                     let freeze = rules.copy_freeze && part.1 == 1 && self.can_freeze(place);
                     // Whether a table is there that was to be is for the server to say, rows or none.
+                    // A partition that is detached gets no rows through its parent.
+                    let detached = without.first().filter(|_| !self.updates_catalogs());
+                    let into = detached.and_then(|early| self.site.renderer.table_of(early));
                     let skip_empty = rules.skip_empty_data && self.table_made(place).is_some();
-                    copy_rows(connection, site.archive, place, part, skip_empty, freeze, &flow)
+                    copy_rows(
+                        connection,
+                        site.archive,
+                        place,
+                        part,
+                        skip_empty,
+                        freeze,
+                        into,
+                        &flow,
+                    )
                 }
                 None => {
                     let others = site.objects_of_others();

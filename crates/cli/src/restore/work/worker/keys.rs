@@ -119,9 +119,15 @@ impl Worker<'_, '_> {
         let toc = site.archive.toc();
         let place = site.plan.entries(step as usize)[0];
         let by_catalogs = self.updates_catalogs();
-        // A partition that is detached gets no rows through its parent.
+        // A partition that is detached gets its rows by itself, which is not for INSERTs through its parent, nor by hash, as the hash may
+        // be another one here.
         let entry = toc.entry(place as usize);
-        if !by_catalogs && (copies_via_root(&entry) || entry.copy_stmt.is_empty()) {
+        let by_hash = |early: &EarlyIndex| {
+            let attach = text::attach(toc.entry(early.table_attach as usize).defn);
+            attach.is_none_or(|attach| attach.bound.starts_with(b"FOR VALUES WITH "))
+        };
+        let hashed = || self.early_indexes(step).iter().any(by_hash);
+        if !by_catalogs && (entry.copy_stmt.is_empty() || copies_via_root(&entry) && hashed()) {
             return Ok(None);
         }
         let (mut indexes, mut errors) = (Vec::new(), Vec::new());

@@ -70,8 +70,9 @@ impl Worker<'_, '_> {
             copied.statements += self.send(connection, sql)?;
             let skip_empty = site.terms.rules.skip_empty_data;
             let at = place as usize;
-            let found = copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, flow)
-                .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
+            let found =
+                copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, None, flow)
+                    .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
             if found.rows < found.sent {
                 let (rows, sent) = (found.rows, found.sent);
                 let what = describe(&site.archive.toc().entry(at));
