@@ -1,5 +1,6 @@
 //! Comparing tables' rows: how many, and on request which.
 
+mod order;
 mod reader;
 
 use super::forms::{Forms, Settings};
@@ -13,6 +14,7 @@ use crate::backup::{Done, Login, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::text::{inserted_rows, last_part, split_statement, take_name, unquoted};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,6 +30,8 @@ pub struct Rows {
     pub places: Vec<usize>,
     /// Its columns as COPY names them, separated by commas; none of a table without any.
     columns: Vec<u8>,
+    /// Where these stand in entries that have them in another order, by place.
+    orders: HashMap<usize, Vec<usize>>,
     /// Rows were loaded through it: they are its own or those of its partitions.
     below: bool,
     /// The archive has rows of foreign tables, which are read then.
@@ -95,21 +99,17 @@ pub fn tables(
         }
         let of = entry.dependencies.iter().filter_map(|&id| Some(toc.entry(toc.place(id)?)));
         let is_foreign = of.into_iter().any(|table| table.desc == b"FOREIGN TABLE");
-        let rows = tables.entry(target.clone()).or_insert_with(|| {
-            let columns = columns.strip_prefix(b"(").and_then(|c| c.strip_suffix(b")"));
-            Rows {
-                columns: columns.unwrap_or_default().to_vec(),
-                below: target != own,
-                condition: conditions
-                    .get(&own)
-                    .filter(|_| target == own)
-                    .cloned()
-                    .unwrap_or_default(),
-                name: target,
-                ..Rows::default()
-            }
+        let columns = columns.strip_prefix(b"(").and_then(|c| c.strip_suffix(b")"));
+        let columns = columns.unwrap_or_default();
+        let rows = tables.entry(target.clone()).or_insert_with(|| Rows {
+            columns: columns.to_vec(),
+            below: target != own,
+            condition: conditions.get(&own).filter(|_| target == own).cloned().unwrap_or_default(),
+            name: target,
+            ..Rows::default()
         });
         rows.places.push(place);
+        rows.orders.extend(order::of(&rows.columns, columns).map(|order| (place, order)));
         rows.foreign |= is_foreign;
         rows.inserts |= inserts;
     }
@@ -294,7 +294,7 @@ pub fn under_others(
         }
         let mut wanted = RowSum::default();
         for &place in &table.places {
-            wanted.merge(read(archive, place, &forms, work.halt)?);
+            wanted.merge(read(archive, table, place, &forms, work.halt)?);
         }
         for settings in forms.settings() {
             settings.set(connection)?;
@@ -336,10 +336,13 @@ pub fn of_archive(
     let one = |_: &(), table: &Rows| {
         let mut whole = RowSum::default();
         for &place in &table.places {
-            whole.merge(match told.get(&archive.toc().entry(place).dump_id) {
+            // What is told is of the lines as they are.
+            let as_is = work.depth == Depth::Counts || !table.orders.contains_key(&place);
+            let told = told.get(&archive.toc().entry(place).dump_id).filter(|_| as_is);
+            whole.merge(match told {
                 Some(sum) => *sum,
                 None if table.inserts => inserted(archive, place, work.halt)?,
-                None => read(archive, place, &Forms::default(), work.halt)?,
+                None => read(archive, table, place, &Forms::default(), work.halt)?,
             });
         }
         Ok((whole, whole.rows()))
@@ -347,13 +350,21 @@ pub fn of_archive(
     each(tables, "archived rows of ", work, || Ok(()), one)
 }
 
-/// Reads the rows of an entry.
-fn read(archive: &Archive, place: usize, forms: &Forms, halt: &Halt) -> Result<RowSum> {
+/// Reads the rows of an entry of a table.
+fn read(
+    archive: &Archive,
+    table: &Rows,
+    place: usize,
+    forms: &Forms,
+    halt: &Halt,
+) -> Result<RowSum> {
+    let order = table.orders.get(&place);
     let mut data = BufReader::with_capacity(256 << 10, archive.data(place)?);
     let mut sum = RowSum::default();
     let mut row = Vec::new();
     while data.read_until(b'\n', &mut row).map_err(read_error)? > 0 {
-        sum.add_rows(&forms.row(&row));
+        let values = order.map_or(Cow::Borrowed(&row[..]), |order| order::row(&row, order));
+        sum.add_rows(&forms.row(&values));
         row.clear();
         if sum.rows().is_multiple_of(4096) {
             halt.check()?;
