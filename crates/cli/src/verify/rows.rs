@@ -34,6 +34,8 @@ pub struct Rows {
     orders: HashMap<usize, Vec<usize>>,
     /// Rows were loaded through it: they are its own or those of its partitions.
     below: bool,
+    /// Of these the archive has the rows by themselves, also where they are among those partitions: schemas and names.
+    apart: Arc<HashSet<(Vec<u8>, Vec<u8>)>>,
     /// The archive has rows of foreign tables, which are read then.
     foreign: bool,
     /// Which rows are data, if not all are.
@@ -112,6 +114,12 @@ pub fn tables(
         rows.orders.extend(order::of(&rows.columns, columns).map(|order| (place, order)));
         rows.foreign |= is_foreign;
         rows.inserts |= inserts;
+    }
+    if tables.values().any(|rows| rows.below) {
+        let own = tables.values().filter(|rows| !rows.below);
+        let names = own.filter_map(|rows| <[Vec<u8>; 2]>::try_from(rows.name.clone()).ok());
+        let apart: Arc<HashSet<_>> = Arc::new(names.map(|[schema, name]| (schema, name)).collect());
+        tables.values_mut().for_each(|rows| rows.apart = apart.clone());
     }
     Ok(tables.into_values().collect())
 }

@@ -94,7 +94,8 @@ fn places(connection: &Connection, table: &Rows) -> Result<Vec<Place>> {
     let rows = connection.query(&sql)?;
     let cell = |row, column| rows.get(row, column).unwrap_or_default().to_vec();
     let kind = |row| rows.get(row, 2).and_then(|kind| kind.first()).copied().unwrap_or(b'r');
-    Ok((0..rows.len()).map(|row| ((cell(row, 0), cell(row, 1)), kind(row))).collect())
+    let places = (0..rows.len()).map(|row| ((cell(row, 0), cell(row, 1)), kind(row)));
+    Ok(places.filter(|(name, _)| !table.apart.contains(name)).collect())
 }
 
 fn copied(
