@@ -451,6 +451,9 @@ CREATE TABLE e_plain (k int, v int GENERATED ALWAYS AS (k + 1) STORED); INSERT I
 -- Of what is inherited the archive says nothing with the table that inherits it.
 CREATE TABLE b_kid (t text) INHERITS (e_above); INSERT INTO b_kid (k, t) SELECT 1, repeat('x', 1000) FROM generate_series(1, 4000);
 CREATE TABLE b_deep (u text) INHERITS (b_kid); INSERT INTO b_deep (k, t) SELECT 1, repeat('x', 1000) FROM generate_series(1, 4000);
+CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER far FOREIGN DATA WRAPPER nothing;
+CREATE FOREIGN TABLE e_far (k int, v int GENERATED ALWAYS AS (rate(k)) STORED) SERVER far;
+CREATE TABLE b_near (t text) INHERITS (e_far); INSERT INTO b_near (k, t) SELECT 1, repeat('x', 1000) FROM generate_series(1, 4000);
 """
 # What stands behind is not there yet, in the archive's order.
 BEHIND = """
@@ -469,7 +472,8 @@ def generated(world):
     server.fresh("oracle")
     server.pg_restore("oracle", path)
     stored = ("SELECT v, count(*) FROM (SELECT v::text FROM b_made UNION ALL SELECT v::text FROM c_parts UNION ALL SELECT v::text FROM d_sums "
-              "UNION ALL SELECT v::text FROM e_plain UNION ALL SELECT v FROM b_cast UNION ALL SELECT 'kid ' || v FROM e_above) s GROUP BY 1")
+              "UNION ALL SELECT v::text FROM e_plain UNION ALL SELECT v FROM b_cast UNION ALL SELECT 'kid ' || v FROM e_above "
+              "UNION ALL SELECT 'near ' || v FROM b_near) s GROUP BY 1")
 
     def values(db):
         with server.connect(db) as c:
@@ -488,6 +492,38 @@ def generated(world):
             assert o.execute(late).fetchone() == (-1,)
             # On several connections it is there by chance, as with pg_restore.
             assert jobs > 1 or c.execute(late).fetchone() == (-1,)
+
+
+def generated_there(world, version):
+    """So it is in tables that are there before, of which an archive of rows alone says nothing, or those of which the archive has the definition."""
+    server = world.server(version)
+    with server.connect(server.fresh("early_there")) as c:
+        c.execute(GENERATED + """
+            CREATE FUNCTION plain(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 * 2; END';
+            CREATE TABLE g_plain (k int, v int GENERATED ALWAYS AS (plain(k)) STORED); INSERT INTO g_plain (k) VALUES (1)""")
+    whole = world.archive(f"early-there-{version}", lambda p: server.archive("early_there", p, "c", "0"))
+    rows = world.archive(f"early-there-rows-{version}", lambda p: server.archive("early_there", p, "c", "0", extra=["-a"]))
+    stored = " UNION ALL ".join(f"SELECT {name!r}, v::text, count(*) FROM {name} GROUP BY 2" for name in
+                                ("b_made", "c_parts", "d_sums", "e_plain", "b_cast", "b_kid", "b_deep", "b_near", "g_plain"))
+
+    def values(db):
+        with server.connect(db) as c:
+            return sorted(c.execute(stored).fetchall())
+
+    def schema(db):
+        server.fresh(db)
+        server.pg_restore(db, whole, "-s")
+    schema("oracle")
+    server.pg_restore("oracle", rows)
+    assert values("oracle") == values("early_there")
+    folder = os.path.join(server.root, "early-proxy")
+    for archive, jobs in ((whole, 1), (whole, 4), (rows, 1), (rows, 4)):
+        schema("target")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"COPY public\.a_rates", px.call(lambda _: time.sleep(2))))
+            firn(server, "target", archive, *proxy.where("target"), "-a", "-j", str(jobs), where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert values("target") == values("oracle"), (archive, jobs, values("target"), values("oracle"))
 
 
 def resumed(world):
@@ -568,6 +604,7 @@ def cases(world):
     yield "early resumed", lambda: resumed(world)
     yield "early quiet", lambda: quiet(world)
     for version in (OLD, NEW):
+        yield f"early generated there {version}", lambda v=version: generated_there(world, v)
         for extra in ((), ("--load-via-partition-root",)):
             yield f"early keys refused {version} {' '.join(extra)}", lambda v=version, e=extra: refused(world, v, e)
             yield f"early keys refused to others {version} {' '.join(extra)}", lambda v=version, e=extra: refused_to_others(world, v, e)

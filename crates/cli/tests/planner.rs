@@ -225,6 +225,7 @@ fn facts(superuser: bool, lock_slots: u64) -> Facts {
         jobs: 2,
         reloads: Vec::new(),
         crossing: Default::default(),
+        generated: Default::default(),
     }
 }
 

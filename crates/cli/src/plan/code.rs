@@ -13,7 +13,7 @@ mod reads;
 
 use super::text::{calls_others, generated, Called};
 use crate::archive::{Entry, Toc};
-use reads::reads_nothing;
+pub use reads::reads_nothing;
 use std::collections::{HashMap, HashSet};
 
 /// What the stored generated columns of a table call.
@@ -23,6 +23,13 @@ pub struct Calls {
     known: Vec<i32>,
     /// Names of what is not, such as members of extensions.
     others: Vec<Vec<u8>>,
+}
+
+impl Calls {
+    /// Of a table that was there before, by the names of what it calls.
+    pub fn named(names: impl Iterator<Item = Vec<u8>>) -> Calls {
+        Calls { known: Vec::new(), others: names.collect() }
+    }
 }
 
 /// What of an archive runs functions of its own.
@@ -152,7 +159,9 @@ impl<'a> Code<'a> {
     pub fn generating(&self) -> HashMap<i32, Calls> {
         let mut columns = HashMap::<i32, Called>::new();
         let mut calling = HashMap::<i32, Calls>::new();
-        for entry in self.toc.entries().filter(|e| e.desc == b"TABLE") {
+        // A table may inherit from a foreign one.
+        let is_table = |entry: &Entry| matches!(entry.desc, b"TABLE" | b"FOREIGN TABLE");
+        for entry in self.toc.entries().filter(is_table) {
             let words = b"\nINHERITS (";
             let inherits = entry.defn.windows(words.len()).any(|w| w == words);
             let above: &[i32] = if inherits { entry.dependencies } else { &[] };
@@ -358,7 +367,7 @@ mod tests {
         let below = b"CREATE TABLE k (\n)\nINHERITS (public.t);\n";
         let state = b"CREATE TABLE t (\n    b boolean GENERATED ALWAYS AS ((s = 'on'::public.state)) STORED\n);\n";
         let mut found = Toc::default();
-        let entries: [Tagged; 8] = [
+        let entries: [Tagged; 10] = [
             (b"FUNCTION", b"f(integer)", reads, &[]),
             (b"TYPE", b"state", b"CREATE TYPE public.state AS ENUM (\n);\n", &[]),
             (b"TABLE", b"t", lower, &[1]),
@@ -368,6 +377,8 @@ mod tests {
             (b"TABLE", b"t", state, &[2]),
             // Of an extension, or of what is not in the archive.
             (b"TABLE", b"t", calls, &[]),
+            (b"FOREIGN TABLE", b"t", calls, &[1]),
+            (b"TABLE", b"k", below, &[9]),
         ];
         for (n, (desc, tag, defn, dependencies)) in entries.into_iter().enumerate() {
             let dump_id = n as i32 + 1;
@@ -380,11 +391,11 @@ mod tests {
             ids.sort_unstable();
             ids
         };
-        assert_eq!(of(&found), [4, 5, 6, 8]);
+        assert_eq!(of(&found), [4, 5, 6, 8, 9, 10]);
         // The function of a cast need not be named.
         found
-            .push(&Entry { dump_id: 9, desc: b"CAST", dependencies: &[1], ..Entry::default() })
+            .push(&Entry { dump_id: 11, desc: b"CAST", dependencies: &[1], ..Entry::default() })
             .unwrap();
-        assert_eq!(of(&found), [3, 4, 5, 6, 8]);
+        assert_eq!(of(&found), [3, 4, 5, 6, 8, 9, 10]);
     }
 }

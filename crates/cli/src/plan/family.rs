@@ -358,6 +358,7 @@ mod tests {
             jobs: 1,
             reloads: Vec::new(),
             crossing: Default::default(),
+            generated: Default::default(),
         };
         let above = text::create_table(
             b"CREATE TABLE p (\n    a integer NOT NULL\n)\nPARTITION BY RANGE (a);",

@@ -31,7 +31,7 @@ pub mod who;
 
 use locks::Lock;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 /// What the planner must know of the server. Stored in the journal, so that a resumed run plans the same.
@@ -53,6 +53,10 @@ pub struct Facts {
     /// What needed something of schemas whose objects are redirected, before: as oids.
     #[serde(default)]
     pub crossing: BTreeSet<String>,
+    /// Rows that go into tables which were there before and have stored generated columns: places of the entries, and oids of what the columns
+    /// call and may read other tables.
+    #[serde(default)]
+    pub generated: BTreeMap<u32, BTreeSet<u32>>,
 }
 
 /// Tables that are emptied and filled in one transaction: foreign keys tie them together.

@@ -41,6 +41,7 @@ pub fn of_server(connection: &Connection, jobs: usize) -> Result<Facts> {
         jobs,
         reloads: Vec::new(),
         crossing: Default::default(),
+        generated: Default::default(),
     })
 }
 
@@ -54,6 +55,7 @@ pub fn assumed(jobs: usize) -> Facts {
         jobs,
         reloads: Vec::new(),
         crossing: Default::default(),
+        generated: Default::default(),
     }
 }
 

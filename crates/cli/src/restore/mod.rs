@@ -26,6 +26,7 @@ pub mod data;
 pub mod database;
 pub mod facts;
 pub mod finish;
+mod generated;
 pub mod journal;
 pub mod left_out;
 mod pass;

@@ -1,7 +1,7 @@
 //! The archive as the flags name it: its format, and the list of what is restored of it.
 
 use super::proof::schemas;
-use super::{reload, Options};
+use super::{generated, reload, Options};
 use crate::archive::{Archive, Toc};
 use crate::error::{Error, Result};
 use crate::pg::Connection;
@@ -51,12 +51,14 @@ impl Options {
         }
     }
 
-    /// Finds out which tables are emptied together, if they are to be emptied; and what is there already where schemas go.
+    /// Finds out which tables are emptied together, if they are to be emptied; what is there already where schemas go; and what tables that
+    /// are there generate.
     pub fn add_reloads(&self, connection: &Connection, toc: &Toc, facts: &mut Facts) -> Result<()> {
         if self.truncate {
             facts.reloads = reload::groups(connection, toc, &select(toc, &self.filter))?;
         }
         facts.crossing = schemas::crossing(connection, &self.redirects)?;
+        facts.generated = generated::calls(connection, toc, &select(toc, &self.filter))?;
         Ok(())
     }
 

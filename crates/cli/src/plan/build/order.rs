@@ -3,6 +3,7 @@
 //! `pg_restore` makes all of pre-data one after another, with several jobs, too. Most of that order means nothing; what does is here.
 
 use super::*;
+use crate::plan::code::Calls;
 use crate::plan::text;
 use std::collections::BTreeSet;
 
@@ -99,7 +100,12 @@ impl Builder<'_> {
     pub(super) fn order_generated(&mut self) {
         let toc = self.input.toc;
         let calling = self.code.generating();
-        if calling.is_empty() {
+        // Tables that were there before are told by the server.
+        let named = |oid: &u32| oid.to_string().into_bytes();
+        let there: HashMap<u32, Calls> = (self.input.facts.generated.iter())
+            .map(|(place, calls)| (*place, Calls::named(calls.iter().map(named))))
+            .collect();
+        if calling.is_empty() && there.is_empty() {
             return;
         }
         let serial = self.input.facts.jobs == 1;
@@ -114,6 +120,7 @@ impl Builder<'_> {
             }
             let step = self.step_of[place as usize];
             let found = entry.dependencies.iter().find_map(|id| calling.get(id));
+            let found = found.or_else(|| there.get(&place));
             self.plan.looks.extend(found.map(|_| place));
             if !ordered {
                 continue;

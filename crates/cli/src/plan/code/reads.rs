@@ -50,7 +50,9 @@ const NAMES: [&str; 12] = [
 /// cannot be told by such simple means may read.
 pub fn reads_nothing(defn: &[u8]) -> bool {
     let text = defn.to_ascii_lowercase();
-    let Some(own) = text.strip_prefix(b"create function ") else { return false };
+    // As an archive has it, and as a server tells it.
+    let own = [&b"create function "[..], b"create or replace function "];
+    let Some(own) = own.iter().find_map(|words| text.strip_prefix(*words)) else { return false };
     // Its own name, of plain words: `schema.name(`.
     let Some(end) = own.iter().position(|b| *b == b'(') else { return false };
     let rest = &own[end..];
@@ -96,6 +98,9 @@ mod tests {
         ] {
             assert!(of(what), "{what}");
         }
+        // As the server tells it.
+        let told = "(a integer)\n RETURNS integer\n LANGUAGE plpgsql\n IMMUTABLE\nAS $function$BEGIN RETURN $1 * 2; END$function$\n";
+        assert!(reads_nothing(format!("CREATE OR REPLACE FUNCTION s.f{told}").as_bytes()));
         for what in [
             "(a integer) RETURNS integer\n    LANGUAGE sql IMMUTABLE\n    AS $_$ SELECT max(v) FROM t $_$;\n",
             "(a integer) RETURNS integer\n    LANGUAGE sql IMMUTABLE\n    AS $_$ SELECT s.g($1) $_$;\n",
