@@ -23,12 +23,14 @@ pub struct Calls {
     known: Vec<i32>,
     /// Names of what is not, such as members of extensions.
     others: Vec<Vec<u8>>,
+    /// Something else than members of extensions is among these: it may look at any table.
+    pub looks: bool,
 }
 
 impl Calls {
     /// Of a table that was there before, by the names of what it calls.
     pub fn named(names: impl Iterator<Item = Vec<u8>>) -> Calls {
-        Calls { known: Vec::new(), others: names.collect() }
+        Calls { known: Vec::new(), others: names.collect(), looks: true }
     }
 }
 
@@ -174,7 +176,9 @@ impl<'a> Code<'a> {
             for more in above.iter().filter_map(|id| calling.get(id)) {
                 calls.known.extend(&more.known);
                 calls.others.extend(more.others.iter().cloned());
+                calls.looks |= more.looks;
             }
+            calls.looks |= self.foreign_class;
             calls.known.sort_unstable();
             calls.known.dedup();
             calls.others.sort_unstable();
@@ -188,12 +192,15 @@ impl<'a> Code<'a> {
     }
 
     fn calls(&self, table: &Entry, called: &Called) -> Calls {
-        let mut calls = Calls { known: Vec::new(), others: called.operators.clone() };
+        let others = called.operators.clone();
+        let mut calls = Calls { others, ..Calls::default() };
+        let mut extension = false;
         // What is found among the dependencies is no member of an extension.
         let (mut functions, mut types) = (called.functions.clone(), called.types.clone());
         for &id in table.dependencies {
             let Some(place) = self.toc.place(id) else { continue };
             let entry = self.toc.entry(place);
+            extension |= entry.desc == b"EXTENSION";
             let may_call = match entry.desc {
                 b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => {
                     let is_it = |name: &Vec<u8>| {
@@ -221,6 +228,7 @@ impl<'a> Code<'a> {
         }
         calls.others.extend(functions);
         calls.others.extend(types);
+        calls.looks = !calls.known.is_empty() || !calls.others.is_empty() && !extension;
         calls
     }
 }
@@ -367,7 +375,7 @@ mod tests {
         let below = b"CREATE TABLE k (\n)\nINHERITS (public.t);\n";
         let state = b"CREATE TABLE t (\n    b boolean GENERATED ALWAYS AS ((s = 'on'::public.state)) STORED\n);\n";
         let mut found = Toc::default();
-        let entries: [Tagged; 10] = [
+        let entries: [Tagged; 12] = [
             (b"FUNCTION", b"f(integer)", reads, &[]),
             (b"TYPE", b"state", b"CREATE TYPE public.state AS ENUM (\n);\n", &[]),
             (b"TABLE", b"t", lower, &[1]),
@@ -379,6 +387,8 @@ mod tests {
             (b"TABLE", b"t", calls, &[]),
             (b"FOREIGN TABLE", b"t", calls, &[1]),
             (b"TABLE", b"k", below, &[9]),
+            (b"EXTENSION", b"e", b"", &[]),
+            (b"TABLE", b"t", calls, &[11]),
         ];
         for (n, (desc, tag, defn, dependencies)) in entries.into_iter().enumerate() {
             let dump_id = n as i32 + 1;
@@ -391,11 +401,14 @@ mod tests {
             ids.sort_unstable();
             ids
         };
-        assert_eq!(of(&found), [4, 5, 6, 8, 9, 10]);
+        assert_eq!(of(&found), [4, 5, 6, 8, 9, 10, 12]);
+        // What is an extension's looks at no table of the archive's.
+        let looks = |id| Code::of(&found, false).generating()[&id].looks;
+        assert!([4, 5, 6, 8, 9, 10].into_iter().all(looks) && !looks(12));
         // The function of a cast need not be named.
         found
-            .push(&Entry { dump_id: 11, desc: b"CAST", dependencies: &[1], ..Entry::default() })
+            .push(&Entry { dump_id: 13, desc: b"CAST", dependencies: &[1], ..Entry::default() })
             .unwrap();
-        assert_eq!(of(&found), [3, 4, 5, 6, 8, 9, 10]);
+        assert_eq!(of(&found), [3, 4, 5, 6, 8, 9, 10, 12]);
     }
 }

@@ -121,7 +121,7 @@ impl Builder<'_> {
             let step = self.step_of[place as usize];
             let found = entry.dependencies.iter().find_map(|id| calling.get(id));
             let found = found.or_else(|| there.get(&place));
-            self.plan.looks.extend(found.map(|_| place));
+            self.plan.looks.extend(found.filter(|calls| calls.looks).map(|_| place));
             if !ordered {
                 continue;
             }
