@@ -416,3 +416,27 @@ fn parts_of_rows_that_are_needed_early() {
     assert!(plan.steps.iter().any(|s| matches!(s.work, Work::Data(_, 2..))));
     run(&maker.toc, &plan, 2, 6400, 1);
 }
+
+/// Rows alone, of three tables that were there: the generated columns of the second may look at other tables.
+#[test]
+fn generated_columns_that_were_there() {
+    let mut maker = Maker::default();
+    let path = "SELECT pg_catalog.set_config('search_path', '', false);\n";
+    maker.add("SEARCHPATH", "SEARCHPATH", Section::PreData, path, &[]);
+    for name in ["a", "b", "c"] {
+        maker.add("TABLE DATA", name, Section::Data, "", &[]);
+    }
+    let waiting = |jobs, generated: &[u32]| -> Vec<u32> {
+        let generated = generated.iter().map(|place| (*place, [20_000].into())).collect();
+        let facts = Facts { jobs, generated, ..facts(true, 6400) };
+        let plan = planned(&maker.toc, &facts, Rules::all(true), 1 << 20);
+        let of_rows = |place: &u32| {
+            let step = (0..plan.steps.len()).find(|step| plan.entries(*step) == [*place]);
+            plan.waits[step.unwrap()] > 0
+        };
+        (1..4).filter(of_rows).collect()
+    };
+    assert!(waiting(1, &[]).is_empty() && waiting(2, &[]).is_empty());
+    assert_eq!(waiting(2, &[2]), [2]);
+    assert_eq!(waiting(1, &[2]), [2, 3]);
+}
