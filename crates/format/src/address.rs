@@ -32,6 +32,7 @@ impl Tid {
 
     /// Which row of the stripe at `slot` this is; None when it lies before it or its offset is not
     /// one of a stripe row.
+    #[inline]
     pub fn row_in(self, slot: Slot) -> Option<u32> {
         let block = self.block.checked_sub(VIRTUAL_BASE)?.checked_sub(slot.0)?;
         if self.offset == 0 || u32::from(self.offset) > ROWS_PER_BLOCK {

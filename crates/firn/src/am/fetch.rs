@@ -163,16 +163,23 @@ impl Fetcher {
         self.fetch(tid, snap, slot)
     }
 
-    /// Put the row at `tid` into `slot` if `snap` sees it.
-    pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
-        let Some(directory) = &self.directory else { return false };
+    /// The slot's scan asks of rows only whether they are there, and it is known already that `snap` sees this one. False says nothing. Calls
+    /// nothing of PostgreSQL's, and cannot fail.
+    #[inline]
+    pub fn sees_at_once(&self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
         let only_whether = match &self.wanted {
             Some((known, Some(needed))) => {
                 needed.only_whether && *known == slot && slot.is_marked()
             }
             _ => false,
         };
-        if only_whether && self.known.is_of_whole(tid, snap) {
+        only_whether && self.known.is_of_whole(tid, snap)
+    }
+
+    /// Put the row at `tid` into `slot` if `snap` sees it.
+    pub fn fetch(&mut self, tid: Tid, snap: Snap, slot: TupleSlot) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        if self.sees_at_once(tid, snap, slot) {
             return true;
         }
         if snap.is_serializable() {

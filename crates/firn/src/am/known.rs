@@ -7,6 +7,7 @@ use crate::pg::snapshot::SnapshotId;
 use crate::pg::Snap;
 use crate::write::pending_at;
 use firn_format::{DirectoryEntry, Slot, Tid, TombstoneState, VIRTUAL_BASE};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
@@ -16,8 +17,20 @@ const SINGLE_LOOKS: u32 = 2;
 /// Stripes remembered at most.
 const MOST: usize = 1_024;
 
+/// A stripe without rows.
+const NONE: (Slot, u32) = (Slot(0), 0);
+
+/// Places for stripes at hand, 8 kB: a stripe of the usual size has some 900 blocks and so 14 of them, of which the first and
+/// the last are its neighbours' as well.
+const AT_HAND: usize = 1_024;
+
+/// Where the stripe of a row is, if it is at hand.
+#[inline]
+fn place_of(tid: Tid) -> usize {
+    (tid.block >> 6) as usize % AT_HAND
+}
+
 /// Stripes with rows that were fetched under one snapshot, by slot.
-#[derive(Default)]
 pub struct KnownStripes {
     seen_by: Option<SnapshotId>,
     stripes: BTreeMap<u32, Known>,
@@ -25,6 +38,9 @@ pub struct KnownStripes {
     last: Option<Rc<DirectoryEntry>>,
     /// Slots and rows of those that have no tombstones, in order.
     whole: Vec<(Slot, u32)>,
+    /// Those of them that were asked for last, each by some of its blocks ([`place_of`]): entries of an index may lead from
+    /// stripe to stripe, and a search costs as much as all else of such a row. Empty until there is one.
+    at_hand: Vec<Cell<(Slot, u32)>>,
 }
 
 struct Known {
@@ -38,18 +54,44 @@ struct Known {
     whole: bool,
 }
 
+impl Default for KnownStripes {
+    fn default() -> KnownStripes {
+        KnownStripes {
+            seen_by: None,
+            stripes: BTreeMap::new(),
+            last: None,
+            whole: Vec::new(),
+            at_hand: Vec::new(),
+        }
+    }
+}
+
 impl KnownStripes {
     /// The row is one of a stripe that was looked into before and all of whose rows this snapshot sees. False says nothing.
     #[inline]
     pub fn is_of_whole(&self, tid: Tid, snap: Snap) -> bool {
+        let (slot, rows) = self.at_hand.get(place_of(tid)).map_or(NONE, Cell::get);
+        (tid.row_in(slot).is_some_and(|row| row < rows) || self.turn_to_whole(tid))
+            && self.seen_by.is_some()
+            && self.seen_by == snap.id()
+    }
+
+    /// The row is one of another stripe without tombstones, which is at hand now.
+    fn turn_to_whole(&self, tid: Tid) -> bool {
         let Some(block) = tid.block.checked_sub(VIRTUAL_BASE) else { return false };
         let next = self.whole.partition_point(|(slot, _)| slot.0 <= block);
         let Some((slot, rows)) = next.checked_sub(1).and_then(|i| self.whole.get(i)) else {
             return false;
         };
+        if let Some(place) = self.at_hand.get(place_of(tid)) {
+            place.set((*slot, *rows));
+        }
         tid.row_in(*slot).is_some_and(|row| row < *rows)
-            && self.seen_by.is_some()
-            && self.seen_by == snap.id()
+    }
+
+    fn forget_whole(&mut self) {
+        self.whole.clear();
+        self.at_hand.clear();
     }
 
     /// As [`locate`].
@@ -67,7 +109,7 @@ impl KnownStripes {
             self.seen_by = id;
             self.stripes.clear();
             self.last = None;
-            self.whole.clear();
+            self.forget_whole();
         }
         let candidate = self.stripes.range_mut(..=tid.block.checked_sub(VIRTUAL_BASE)?).next_back();
         if let Some((_, known)) = candidate {
@@ -83,6 +125,7 @@ impl KnownStripes {
                     if known.whole && !before {
                         let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
                         self.whole.insert(place, (slot, rows));
+                        self.at_hand.resize(AT_HAND, Cell::new(NONE));
                     }
                     return at;
                 }
@@ -92,10 +135,11 @@ impl KnownStripes {
         if let Place::Stripe(found) = &at.place {
             if self.stripes.len() >= MOST {
                 self.stripes.clear();
-                self.whole.clear();
+                self.forget_whole();
             }
             // It is asked for its tombstones anew.
             self.whole.retain(|(slot, _)| *slot != found.slot);
+            self.at_hand.fill(Cell::new(NONE));
             self.stripes.insert(found.slot.0, Known::of(found));
             self.last = Some(found.entry.clone());
         }

@@ -75,8 +75,14 @@ pub(super) unsafe extern "C-unwind" fn index_fetch_tuple(
         if !all_dead.is_null() {
             *all_dead = false;
         }
+        let desc = scan as *mut FetchDesc;
+        // Most rows of an index-only scan need no more.
+        if let Some(fetcher) = &*(*desc).state {
+            if fetcher.sees_at_once(tid_of(&*tid), Snap::of(snapshot), Slot::of(slot)) {
+                return true;
+            }
+        }
         callback(|| {
-            let desc = scan as *mut FetchDesc;
             let state = &mut *(*desc).state;
             let rel = Rel::of((*scan).rel);
             crate::pg::memory::within((*desc).context, || {
