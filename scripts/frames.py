@@ -29,7 +29,7 @@ HARMLESS = set("""
 # Functions of the crate that frames may call though they are no frames by the rules, and why.
 # Methods of the crate that frames may call: they read or write fields.
 METHODS = set("""
-    is_firn oid live pages write raw of is_virtual is_marked set_tid ready scan start
+    is_firn oid live pages write raw of is_virtual is_marked set_tid ready scan start sees_at_once
 """.split())
 # Variables that hold pointers to Rust functions, not to C's.
 RUST_POINTERS = {"handler", "claim"}

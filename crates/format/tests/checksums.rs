@@ -3,7 +3,7 @@
 mod common;
 
 use common::{meta_of, same, seed, Case, Cell, Random};
-use firn_format::{Decoder, DirectoryEntry, ErrorKind, Result, Stripe, StripeMeta};
+use firn_format::{Decoder, DirectoryEntry, ErrorKind, Outline, Result, Stripe, StripeMeta};
 
 fn entry_of(stripe: &Stripe) -> DirectoryEntry {
     DirectoryEntry {
@@ -31,7 +31,7 @@ fn any_stripe(r: &mut Random) -> (Case, Stripe) {
 fn open(bytes: &[u8], entry: &DirectoryEntry) -> Result<StripeMeta> {
     let tail = &bytes[entry.meta_offset as usize..];
     entry.verify_meta(tail)?;
-    StripeMeta::parse(tail, entry.meta_offset)
+    StripeMeta::of_file(bytes, entry.meta_offset)
 }
 
 /// The cells of a page, read as a whole and one by one.
@@ -89,6 +89,12 @@ fn every_changed_byte_is_found() {
         let (case, stripe) = any_stripe(&mut r);
         let entry = entry_of(&stripe);
         let meta = open(&stripe.bytes, &entry).expect("metadata");
+        let outline =
+            Outline::parse(&stripe.bytes[entry.meta_offset as usize..], entry.meta_offset);
+        let far = outline.expect("an outline").far();
+        let pages_of =
+            |column| meta.pages(column).last().map_or(4, |p| p.offset + u64::from(p.len));
+        let end = (0..meta.columns().len()).map(pages_of).max().unwrap_or(4);
         let mut bytes = stripe.bytes.clone();
         for _ in 0..400 {
             let at = r.below(bytes.len());
@@ -111,9 +117,13 @@ fn every_changed_byte_is_found() {
                 };
                 assert!(error.message.starts_with(&named), "{}", error.message);
                 *(if page.is_some() { &mut pages } else { &mut dictionaries }) += 1;
+            } else if far.contains(&(at as u64)) {
+                tails += 1;
+                assert!(open(&bytes, &entry).is_err(), "byte {at} of what is said of far columns");
             } else {
-                // Parquet's magic number at the start, which no reader of single pages needs.
-                assert!(at < 4, "byte {at} belongs to no page");
+                // Parquet's magic number at the start, which no reader of single pages needs, and offset indexes of far columns,
+                // which are for others.
+                assert!(at < 4 || at as u64 >= end, "byte {at} belongs to no page");
             }
             bytes[at] ^= flip;
         }

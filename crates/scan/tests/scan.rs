@@ -75,8 +75,8 @@ fn made(rows: u32, options: WriteOptions) -> Made {
         writer.end_row();
     }
     let stripe = writer.encode().expect("a stripe");
-    let tail = &stripe.bytes[stripe.meta_offset as usize..];
-    let meta = Arc::new(StripeMeta::parse(tail, stripe.meta_offset).expect("its metadata"));
+    let meta = StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).expect("its metadata");
+    let meta = Arc::new(meta);
     Made { stripe, meta }
 }
 

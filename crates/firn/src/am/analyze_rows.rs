@@ -95,7 +95,7 @@ fn column(
 ) -> Values {
     let mut out = Values::default();
     let handle = reader.handle().clone();
-    let (stored, conversion) = match source(layout, handle.meta(toast), i) {
+    let (stored, conversion) = match source(layout, handle.outline(toast).columns(), i) {
         Source::Stored { stored, conversion } => (stored, conversion),
         Source::Constant { value, null } => {
             out.values = vec![value; rows.len()];

@@ -31,6 +31,7 @@ fn place_of(tid: Tid) -> usize {
 }
 
 /// Stripes with rows that were fetched under one snapshot, by slot.
+#[derive(Default)]
 pub struct KnownStripes {
     seen_by: Option<SnapshotId>,
     stripes: BTreeMap<u32, Known>,
@@ -52,18 +53,6 @@ struct Known {
     rows_asked_for: u32,
     /// It has no tombstones.
     whole: bool,
-}
-
-impl Default for KnownStripes {
-    fn default() -> KnownStripes {
-        KnownStripes {
-            seen_by: None,
-            stripes: BTreeMap::new(),
-            last: None,
-            whole: Vec::new(),
-            at_hand: Vec::new(),
-        }
-    }
 }
 
 impl KnownStripes {

@@ -138,7 +138,9 @@ impl PageReader {
         if let Some((_, page)) = self.at_hand[stored].as_ref().filter(|(n, _)| *n == number) {
             return page.clone();
         }
-        let page = Rc::new(self.handle.decode_page(toast, stored, number, &mut self.bytes));
+        let page = self.handle.meta(toast).page(stored, number);
+        let page = page.unwrap_or_else(|e| self.handle.raise(e));
+        let page = Rc::new(self.handle.decode_page(toast, stored, &page, &mut self.bytes));
         self.at_hand[stored] = Some((number, page.clone()));
         page
     }

@@ -8,7 +8,10 @@ use crate::directory::chunks;
 use crate::pg::datum::Conversion;
 use crate::pg::report::raise_format;
 use crate::pg::{error, guc, Kind, Rel, Toast};
-use firn_format::{Column, Decoder, Dictionary, DirectoryEntry, Location, Slot, StripeMeta, Tid};
+use firn_format::{
+    Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PageRef, Place, Slot,
+    StripeMeta, Tid, RECORD_BYTES,
+};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -39,6 +42,7 @@ pub struct StripeHandle {
     table: String,
     /// Owner of the table, whose credentials open the store.
     owner: u32,
+    outline: OnceCell<Outline>,
     meta: OnceCell<Arc<StripeMeta>>,
     dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,
     dictionary_datums: RefCell<Vec<Option<Converted>>>,
@@ -101,6 +105,7 @@ pub fn handle_for(
             entry: entry.clone(),
             table: table.name(),
             owner: table.owner(),
+            outline: OnceCell::new(),
             meta: OnceCell::new(),
             dictionaries: RefCell::default(),
             dictionary_datums: RefCell::default(),
@@ -240,24 +245,75 @@ impl StripeHandle {
         }
     }
 
-    /// The stripe's metadata, read and parsed at first use.
-    pub fn meta(&self, toast: &Toast) -> &Arc<StripeMeta> {
-        if let Some(meta) = self.meta.get() {
-            return meta;
+    /// What has to be known of the stripe for a row of it, read at first use.
+    pub fn outline(&self, toast: &Toast) -> &Outline {
+        if let Some(outline) = self.outline.get() {
+            return outline;
         }
         let offset = self.entry.meta_offset;
         let len = self.entry.bytes.saturating_sub(offset) as usize;
         let mut tail = Vec::new();
         self.read(toast, offset, len, &mut tail);
-        let meta = self
+        let outline = self
             .entry
             .verify_meta(&tail)
-            .and_then(|()| StripeMeta::parse(&tail, offset))
+            .and_then(|()| Outline::parse(&tail, offset))
             .unwrap_or_else(|e| self.raise(e));
-        self.grow(meta.memory_bytes());
-        self.dictionaries.borrow_mut().resize(meta.columns().len(), None);
-        self.dictionary_datums.borrow_mut().resize(meta.columns().len(), None);
-        self.meta.get_or_init(|| Arc::new(meta))
+        self.grow(outline.memory_bytes());
+        self.dictionaries.borrow_mut().resize(outline.columns().len(), None);
+        self.dictionary_datums.borrow_mut().resize(outline.columns().len(), None);
+        self.outline.get_or_init(|| outline)
+    }
+
+    /// The stripe's metadata, also that of all pages of far columns.
+    pub fn meta(&self, toast: &Toast) -> &Arc<StripeMeta> {
+        if let Some(meta) = self.meta.get() {
+            return meta;
+        }
+        let outline = self.outline(toast);
+        let meta = match outline.whole() {
+            Some(meta) => meta.clone(),
+            None => {
+                let far = outline.far();
+                let mut bytes = Vec::new();
+                self.read(toast, far.start, (far.end - far.start) as usize, &mut bytes);
+                let meta = outline.complete(&bytes).unwrap_or_else(|e| self.raise(e));
+                self.grow(meta.memory_bytes());
+                Arc::new(meta)
+            }
+        };
+        self.meta.get_or_init(|| meta)
+    }
+
+    /// The page that holds a row of a stripe column. Of a far column its place is read, each time, from where all sessions
+    /// have it, unless a scan has read all of them.
+    pub fn page_of(
+        &self,
+        toast: &Toast,
+        column: usize,
+        row: u32,
+        bytes: &mut Vec<u8>,
+    ) -> PageRef<'_> {
+        // A request for each place would be slower than one for all.
+        if self.meta.get().is_none() && matches!(self.entry.location, Location::Object { .. }) {
+            self.meta(toast);
+        }
+        let page = match self.meta.get() {
+            Some(meta) => meta.page(column, meta.page_of(column, row)),
+            None => {
+                let outline = self.outline(toast);
+                outline.place(column, row).and_then(|place| match place {
+                    Place::Page(page) => Ok(page),
+                    Place::Record { number, offset } => {
+                        self.read(toast, offset, RECORD_BYTES, bytes);
+                        let record = bytes.first_chunk();
+                        let short = || firn_format::Error::corrupt("a page map ends early");
+                        outline.page_of_record(column, number, record.ok_or_else(short)?)
+                    }
+                })
+            }
+        };
+        page.unwrap_or_else(|e| self.raise(e))
     }
 
     /// Raise what is wrong with this stripe's bytes.
@@ -267,14 +323,14 @@ impl StripeHandle {
 
     /// The dictionary of a stripe column; None when it has none.
     pub fn dictionary(&self, toast: &Toast, column: usize) -> Option<Arc<Dictionary>> {
-        let meta = self.meta(toast);
-        let (offset, len) = meta.dictionary(column)?;
+        let outline = self.outline(toast);
+        let (offset, len) = outline.dictionary(column)?;
         if let Some(Some(d)) = self.dictionaries.borrow().get(column) {
             return Some(d.clone());
         }
         let mut bytes = Vec::new();
         self.read(toast, offset, len as usize, &mut bytes);
-        let dictionary = with_decoder(|d| d.decode_dictionary(meta, column, &bytes))
+        let dictionary = with_decoder(|d| outline.decode_dictionary(d, column, &bytes))
             .unwrap_or_else(|e| self.raise(e));
         self.grow(2 * dictionary.memory_bytes());
         if let Some(place) = self.dictionaries.borrow_mut().get_mut(column) {
@@ -288,16 +344,12 @@ impl StripeHandle {
         &self,
         toast: &Toast,
         column: usize,
-        number: usize,
+        page: &PageRef<'_>,
         bytes: &mut Vec<u8>,
     ) -> Column {
-        let meta = self.meta(toast);
         let dictionary = self.dictionary(toast, column);
-        let Some(page) = meta.pages(column).get(number) else {
-            self.raise(firn_format::Error::corrupt("a page is missing from the page index"))
-        };
-        self.read(toast, page.offset, page.len as usize, bytes);
-        with_decoder(|d| d.decode_page(meta, column, number, bytes, dictionary.as_ref()))
+        self.read(toast, page.location.offset, page.location.len as usize, bytes);
+        with_decoder(|d| d.decode(page, bytes, dictionary.as_ref()))
             .unwrap_or_else(|e| self.raise(e))
     }
 

@@ -5,7 +5,7 @@ use super::datums::{column_datums, Datums, Rows};
 use super::handle::StripeHandle;
 use super::layout::Layout;
 use crate::pg::datum::{Conversion, Datum};
-use firn_format::{Column, StripeMeta};
+use firn_format::{Column, ColumnSpec, StripeMeta};
 use firn_scan::DecodedBatch;
 
 /// Where the values of a table's column come from.
@@ -30,7 +30,7 @@ impl Projection {
         meta: &StripeMeta,
         wanted: impl Iterator<Item = usize>,
     ) -> Projection {
-        Projection { columns: wanted.map(|i| (i, source(layout, meta, i))).collect() }
+        Projection { columns: wanted.map(|i| (i, source(layout, meta.columns(), i))).collect() }
     }
 
     /// The stripe's columns among them, in their order.
@@ -66,14 +66,16 @@ impl Projection {
     }
 }
 
-/// Where column `i` of the table comes from.
-pub fn source(layout: &Layout, meta: &StripeMeta, i: usize) -> Source {
+/// Where column `i` of the table comes from, in a stripe of these columns.
+pub fn source(layout: &Layout, columns: &[ColumnSpec], i: usize) -> Source {
     let Some(column) = layout.columns.get(i).and_then(Option::as_ref) else {
         return Source::Constant { value: 0, null: true };
     };
-    let stored = meta.column_by_field_id(i32::from(column.attribute.number));
-    match stored.and_then(|stored| Some((stored, meta.columns().get(stored)?.kind))) {
-        Some((stored, kind)) => Source::Stored { stored, conversion: column.conversion_from(kind) },
+    let number = i32::from(column.attribute.number);
+    match columns.iter().enumerate().find(|(_, spec)| spec.field_id == number) {
+        Some((stored, ColumnSpec { kind, .. })) => {
+            Source::Stored { stored, conversion: column.conversion_from(*kind) }
+        }
         None => {
             let (value, null) = layout.missing(i);
             Source::Constant { value, null }

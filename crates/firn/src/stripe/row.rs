@@ -7,7 +7,7 @@ use super::pages::{self, PageKey};
 use super::projection::{source, Source};
 use crate::pg::datum::{Conversion, Datum};
 use crate::pg::Toast;
-use firn_format::{Column, PageLocation, StripeMeta, StripeWriter};
+use firn_format::{Column, ColumnSpec, PageRef, StripeWriter};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -97,7 +97,7 @@ impl RowBuffer {
     }
 
     /// Find out where the columns of a stripe are.
-    fn enter(&mut self, layout: &Layout, meta: &StripeMeta, handle: u64) {
+    fn enter(&mut self, layout: &Layout, columns: &[ColumnSpec], handle: u64) {
         self.at = AtStripe { handle, ..AtStripe::default() };
         for stage in 0..=self.first.len() {
             for i in 0..layout.columns.len() {
@@ -107,7 +107,7 @@ impl RowBuffer {
                 {
                     continue;
                 }
-                match source(layout, meta, i) {
+                match source(layout, columns, i) {
                     Source::Constant { value, null } => {
                         (self.values[i], self.nulls[i]) = (value, null)
                     }
@@ -131,18 +131,17 @@ impl RowBuffer {
         toast: &Toast,
         handle: &StripeHandle,
         key: PageKey,
-        page: &PageLocation,
+        page: &PageRef<'_>,
         follows: bool,
     ) -> Option<Rc<Column>> {
         if let Some(kept) = pages::find(handle.number, key) {
             return Some(kept);
         }
         let pays = || follows || pages::is_asked_again(handle.number, key);
-        if !pages::fits(page.len as usize) || !pays() {
+        if !pages::fits(page.location.len as usize) || !pays() {
             return None;
         }
-        let (column, number) = (key.0 as usize, key.1 as usize);
-        let decoded = Rc::new(handle.decode_page(toast, column, number, &mut self.page));
+        let decoded = Rc::new(handle.decode_page(toast, key.0 as usize, page, &mut self.page));
         pages::keep(handle.number, key, &decoded);
         Some(decoded)
     }
@@ -152,19 +151,17 @@ impl RowBuffer {
         &mut self,
         toast: &Toast,
         handle: &StripeHandle,
-        (column, number): PageKey,
-        page: &PageLocation,
+        column: u32,
+        page: &PageRef<'_>,
         within: u32,
         conversion: Conversion,
     ) -> One {
-        let (column, number) = (column as usize, number as usize);
-        let dictionary = handle.dictionary(toast, column);
-        handle.read(toast, page.offset, page.len as usize, &mut self.page);
-        let meta = handle.meta(toast);
+        let dictionary = handle.dictionary(toast, column as usize);
+        handle.read(toast, page.location.offset, page.location.len as usize, &mut self.page);
         let (bytes, value, out) = (&self.page, &mut self.value, &mut self.bytes);
         value.clear();
         with_decoder(|d| {
-            d.value_at(meta, column, number, within, bytes, dictionary.as_ref(), value)
+            d.value_in(page, within, bytes, dictionary.as_ref(), value)
                 .map(|v| one_value(&v, conversion, out))
                 .unwrap_or_else(|e| handle.raise(e))
         })
@@ -206,7 +203,7 @@ pub fn stripe_row(
         out.by_reference.clear();
     }
     if out.at.handle != handle.number {
-        out.enter(layout, handle.meta(toast), handle.number);
+        out.enter(layout, handle.outline(toast).columns(), handle.number);
     }
     let end_of = |stages: usize| {
         let last = stages.min(out.at.ends.len()).checked_sub(1);
@@ -232,18 +229,19 @@ pub fn stripe_row(
 impl RowBuffer {
     /// The value of a column that is not in the page at hand.
     fn turn_to(&mut self, toast: &Toast, handle: &StripeHandle, i: usize, row: u32) -> One {
+        let stored = self.at.columns[i].stored;
+        let page = handle.page_of(toast, stored as usize, row, &mut self.page);
+        let location = page.location;
+        let number = page.number as u32;
         let at = &mut self.at.columns[i];
-        let (stored, conversion) = (at.stored, at.conversion);
-        let meta = handle.meta(toast);
-        let number = meta.page_of(stored as usize, row) as u32;
-        let Some(page) = meta.pages(stored as usize).get(number as usize) else { return One::Null };
+        let conversion = at.conversion;
         // Who goes from page to page will read all of it.
         let follows = !at.rows.is_empty() && at.page + 1 == number;
         at.page = number;
-        at.rows = page.first_row..page.first_row.saturating_add(page.rows);
-        let within = row.saturating_sub(page.first_row);
+        at.rows = location.first_row..location.first_row.saturating_add(location.rows);
+        let within = row.saturating_sub(location.first_row);
         let key = (stored, number);
-        match self.decoded(toast, handle, key, page, follows) {
+        match self.decoded(toast, handle, key, &page, follows) {
             Some(decoded) if within as usize >= decoded.rows => {
                 handle.raise(firn_format::Error::corrupt("a page has no such row"))
             }
@@ -253,7 +251,7 @@ impl RowBuffer {
             }
             None => {
                 self.at.columns[i].decoded = Weak::new();
-                self.value_of(toast, handle, key, page, within, conversion)
+                self.value_of(toast, handle, stored, &page, within, conversion)
             }
         }
     }

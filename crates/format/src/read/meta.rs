@@ -1,13 +1,15 @@
 //! A stripe's metadata: its columns, where their pages are, and the pages' zone maps.
 
+use super::outline::{Far, Outline};
 use super::thrift::{self, Reader};
 use crate::checksum;
 use crate::error::{Error, Result};
+use crate::page_map;
 use crate::schema::{ColumnKind, ColumnSpec, Physical};
 use crate::zone::{Bound, ZoneMap};
 
 /// Most rows of one page; bounds what decoding a page of few bytes can allocate.
-const MAX_PAGE_ROWS: u32 = 1 << 22;
+pub(super) const MAX_PAGE_ROWS: u32 = 1 << 22;
 
 /// Parquet's numbers for physical types.
 mod parquet_type {
@@ -40,22 +42,49 @@ pub struct PageLocation {
     pub rows: u32,
 }
 
-#[derive(Debug)]
-struct ColumnMeta {
-    compression: Compression,
-    pages: Vec<PageLocation>,
+#[derive(Clone, Debug)]
+pub(super) struct ColumnMeta {
+    pub compression: Compression,
+    pub pages: Vec<PageLocation>,
     dictionary: Option<(u64, u32)>,
-    zones: Vec<Option<ZoneMap>>,
+    pub zones: Vec<Option<ZoneMap>>,
     /// Of the dictionary page, if there is one, and the data pages; empty in files without.
-    checksums: Vec<u32>,
+    pub checksums: Vec<u32>,
 }
 
 /// What a stripe file says about itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StripeMeta {
-    rows: u32,
-    specs: Vec<ColumnSpec>,
-    columns: Vec<ColumnMeta>,
+    pub(super) rows: u32,
+    pub(super) specs: Vec<ColumnSpec>,
+    pub(super) columns: Vec<ColumnMeta>,
+}
+
+/// A data page: all that is needed to decode it.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRef<'a> {
+    /// Counted in its column.
+    pub number: usize,
+    pub location: PageLocation,
+    pub(super) column: &'a str,
+    pub(super) kind: ColumnKind,
+    pub(super) compression: Compression,
+    /// Files of older versions have none.
+    pub(super) checksum: Option<u32>,
+}
+
+impl PageRef<'_> {
+    /// Hold the page as stored against its checksum.
+    ///
+    /// # Errors
+    /// Corrupt when they differ; the message names the page.
+    pub fn verify(&self, bytes: &[u8]) -> Result<()> {
+        let Some(expected) = self.checksum else { return Ok(()) };
+        checksum::verify(bytes, expected, || {
+            let (page, at) = (self.number, self.location.offset);
+            format!("page {page} of column \"{}\", at byte {at},", self.column)
+        })
+    }
 }
 
 /// A leaf of the file's schema.
@@ -87,13 +116,25 @@ struct Footer<'a> {
 }
 
 impl StripeMeta {
-    /// Read a stripe's metadata. `tail` is the file from byte `meta_offset` to its end: column index,
-    /// offset index, footer, footer length and magic number.
+    /// The metadata of a stripe file that is there whole.
     ///
     /// # Errors
-    /// Corrupt when the bytes contradict themselves, Unsupported when they are valid Parquet that no
-    /// writer of this format version makes.
-    pub fn parse(tail: &[u8], meta_offset: u64) -> Result<StripeMeta> {
+    /// As [`Outline::parse`] and [`Outline::complete`].
+    pub fn of_file(file: &[u8], meta_offset: u64) -> Result<StripeMeta> {
+        let part = |from: u64, to: u64| {
+            let range = usize::try_from(from).ok()?..usize::try_from(to).ok()?;
+            file.get(range)
+        };
+        let short = || Error::corrupt("a stripe's metadata is too short");
+        let tail = part(meta_offset, file.len() as u64).ok_or_else(short)?;
+        let outline = Outline::parse(tail, meta_offset)?;
+        let far = outline.far();
+        outline.complete(part(far.start, far.end).ok_or_else(short)?)
+    }
+
+    /// Read what `tail`, the file from byte `meta_offset` to its end, says: column indexes and offset indexes but for those of far
+    /// columns, footer, footer length and magic number. And what is said of far columns elsewhere, where that is.
+    pub(super) fn parse(tail: &[u8], meta_offset: u64) -> Result<(StripeMeta, Vec<Option<Far>>)> {
         let (rest, end) = tail
             .split_last_chunk::<8>()
             .ok_or_else(|| Error::corrupt("a stripe's metadata is too short"))?;
@@ -128,25 +169,25 @@ impl StripeMeta {
         }
         let mut specs = Vec::with_capacity(footer.schema.len());
         let mut columns = Vec::with_capacity(footer.schema.len());
+        let mut far = Vec::with_capacity(footer.schema.len());
         for (i, leaf) in footer.schema.iter().enumerate() {
             let spec = column_spec(leaf, &footer)?;
-            let column = match footer.chunks.get(i) {
-                Some(chunk) => column_meta(&spec, leaf, chunk, rows, tail, meta_offset)?,
-                None => ColumnMeta {
-                    compression: Compression::None,
-                    pages: Vec::new(),
-                    dictionary: None,
-                    zones: Vec::new(),
-                    checksums: Vec::new(),
-                },
+            let map = footer.value(&format!("{}{}", page_map::KEY, spec.field_id));
+            let (column, own) = match (footer.chunks.get(i), map) {
+                (Some(chunk), None) => {
+                    (column_meta(&spec, leaf, chunk, rows, tail, meta_offset)?, None)
+                }
+                (Some(chunk), Some(map)) => far_column(leaf, chunk, map, rows, meta_offset)?,
+                (None, _) => (ColumnMeta::empty(Compression::None), None),
             };
             specs.push(spec);
             columns.push(column);
+            far.push(own);
         }
         if let Some(text) = footer.value(checksum::KEY) {
-            distribute(&checksum::from_text(text)?, &mut columns)?;
+            distribute(&checksum::from_text(text)?, &mut columns, &far)?;
         }
-        Ok(StripeMeta { rows, specs, columns })
+        Ok((StripeMeta { rows, specs, columns }, far))
     }
 
     pub fn rows(&self) -> u32 {
@@ -195,24 +236,14 @@ impl StripeMeta {
     /// # Errors
     /// Corrupt when they differ; the message names the page.
     pub fn verify_page(&self, column: usize, page: Option<usize>, bytes: &[u8]) -> Result<()> {
+        if let Some(number) = page {
+            return self.page(column, number)?.verify(bytes);
+        }
         let (Some(spec), Some(meta)) = (self.specs.get(column), self.columns.get(column)) else {
             return Err(Error::corrupt("a stripe has no such column"));
         };
-        if meta.checksums.is_empty() {
-            return Ok(());
-        }
-        let first = usize::from(meta.dictionary.is_some());
-        let expected = meta.checksums.get(page.map_or(0, |p| first + p));
-        let expected = *expected.ok_or_else(|| Error::corrupt("a column has no such page"))?;
-        checksum::verify(bytes, expected, || {
-            let name = &spec.name;
-            match page.map(|p| (p, self.pages(column).get(p))) {
-                Some((p, Some(at))) => {
-                    format!("page {p} of column \"{name}\", at byte {},", at.offset)
-                }
-                _ => format!("the dictionary of column \"{name}\""),
-            }
-        })
+        let Some(expected) = meta.checksums.first() else { return Ok(()) };
+        checksum::verify(bytes, *expected, || format!("the dictionary of column \"{}\"", spec.name))
     }
 
     /// Memory it takes, bytes.
@@ -235,22 +266,44 @@ impl StripeMeta {
         sum
     }
 
-    /// Kind, compression and location of a page.
-    pub(super) fn locate(
-        &self,
-        column: usize,
-        page: usize,
-    ) -> Result<(ColumnKind, Compression, PageLocation)> {
+    /// A data page of a column.
+    ///
+    /// # Errors
+    /// Corrupt when there is no such page.
+    pub fn page(&self, column: usize, number: usize) -> Result<PageRef<'_>> {
+        let missing = || Error::corrupt("a column has no such page");
         let (kind, compression) = self.kind(column)?;
-        let location = self.pages(column).get(page);
-        let location = location.ok_or_else(|| Error::corrupt("a column has no such page"))?;
-        Ok((kind, compression, *location))
+        let location = *self.pages(column).get(number).ok_or_else(missing)?;
+        let (Some(spec), Some(meta)) = (self.specs.get(column), self.columns.get(column)) else {
+            return Err(missing());
+        };
+        let checksum = match meta.checksums.is_empty() {
+            true => None,
+            false => {
+                let first = usize::from(meta.dictionary.is_some());
+                Some(*meta.checksums.get(first + number).ok_or_else(missing)?)
+            }
+        };
+        Ok(PageRef { number, location, column: &spec.name, kind, compression, checksum })
     }
 
     pub(super) fn kind(&self, column: usize) -> Result<(ColumnKind, Compression)> {
         match (self.specs.get(column), self.columns.get(column)) {
             (Some(spec), Some(meta)) => Ok((spec.kind, meta.compression)),
             _ => Err(Error::corrupt("a stripe has no such column")),
+        }
+    }
+}
+
+impl ColumnMeta {
+    /// Of a column of whose pages nothing is known.
+    fn empty(compression: Compression) -> ColumnMeta {
+        ColumnMeta {
+            compression,
+            pages: Vec::new(),
+            dictionary: None,
+            zones: Vec::new(),
+            checksums: Vec::new(),
         }
     }
 }
@@ -402,6 +455,33 @@ fn index_bytes(at: (i64, i32), tail: &[u8], meta_offset: u64) -> Result<&[u8]> {
     part().ok_or_else(|| Error::corrupt("a page index lies outside of the metadata"))
 }
 
+fn compression_of(leaf: &Leaf, chunk: &Chunk) -> Result<Compression> {
+    if chunk.physical != Some(leaf.physical) {
+        return Err(Error::corrupt("a column chunk's type is not its column's"));
+    }
+    match chunk.codec {
+        Some(0) => Ok(Compression::None),
+        Some(6) => Ok(Compression::Zstd),
+        Some(7) => Ok(Compression::Lz4),
+        other => Err(Error::unsupported(format!("compression {other:?} is not known"))),
+    }
+}
+
+/// A column whose pages are told elsewhere.
+fn far_column(
+    leaf: &Leaf,
+    chunk: &Chunk,
+    map: &str,
+    rows: u32,
+    meta_offset: u64,
+) -> Result<(ColumnMeta, Option<Far>)> {
+    if chunk.dictionary_offset.is_some() {
+        return Err(Error::unsupported("a column with a page map has a dictionary"));
+    }
+    let far = Far::new(map, chunk.column_index, rows, meta_offset)?;
+    Ok((ColumnMeta::empty(compression_of(leaf, chunk)?), Some(far)))
+}
+
 fn column_meta(
     spec: &ColumnSpec,
     leaf: &Leaf,
@@ -410,15 +490,7 @@ fn column_meta(
     tail: &[u8],
     meta_offset: u64,
 ) -> Result<ColumnMeta> {
-    let compression = match chunk.codec {
-        Some(0) => Compression::None,
-        Some(6) => Compression::Zstd,
-        Some(7) => Compression::Lz4,
-        other => return Err(Error::unsupported(format!("compression {other:?} is not known"))),
-    };
-    if chunk.physical != Some(leaf.physical) {
-        return Err(Error::corrupt("a column chunk's type is not its column's"));
-    }
+    let compression = compression_of(leaf, chunk)?;
     let index =
         chunk.offset_index.ok_or_else(|| Error::unsupported("a stripe has no offset index"))?;
     let pages = read_pages(index_bytes(index, tail, meta_offset)?, rows, meta_offset)?;
@@ -439,10 +511,17 @@ fn column_meta(
     Ok(ColumnMeta { compression, pages, dictionary, zones, checksums: Vec::new() })
 }
 
-/// Give each column the checksums of its pages; columns follow each other in the file.
-fn distribute(mut checksums: &[u32], columns: &mut [ColumnMeta]) -> Result<()> {
+/// Give each column the checksums of its pages; columns follow each other in the file. Far columns have their own.
+fn distribute(
+    mut checksums: &[u32],
+    columns: &mut [ColumnMeta],
+    far: &[Option<Far>],
+) -> Result<()> {
     let bad = || Error::corrupt("a stripe has not as many checksums as pages");
-    for column in columns {
+    for (column, far) in columns.iter_mut().zip(far) {
+        if far.is_some() {
+            continue;
+        }
         let count = usize::from(column.dictionary.is_some()) + column.pages.len();
         let (own, rest) = checksums.split_at_checked(count).ok_or_else(bad)?;
         column.checksums = own.to_vec();
@@ -495,7 +574,7 @@ fn read_pages(bytes: &[u8], rows: u32, meta_offset: u64) -> Result<Vec<PageLocat
     Ok(pages)
 }
 
-fn read_zones(
+pub(super) fn read_zones(
     bytes: &[u8],
     kind: ColumnKind,
     pages: &[PageLocation],

@@ -5,12 +5,14 @@
 
 mod bits;
 mod meta;
+mod outline;
 mod page;
 mod thrift;
 mod value;
 
-pub use meta::{PageLocation, StripeMeta};
-pub(crate) use page::page_len;
+pub use meta::{PageLocation, PageRef, StripeMeta};
+pub use outline::{Outline, Place, RECORD_BYTES};
+pub(crate) use page::page_len_and_rows;
 pub use page::Decoder;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bits;
-use super::meta::{Compression, StripeMeta};
+use super::meta::{Compression, PageRef, StripeMeta};
 use super::thrift::{Reader, TRUE};
 use crate::column::{ByteColumn, Column, Dictionary, Values};
 use crate::error::{Error, Result};
@@ -106,11 +106,11 @@ fn size(x: i32) -> Result<usize> {
     usize::try_from(x).map_err(|_| bad("a size is negative"))
 }
 
-/// Length of the page that `bytes` begin with, header included.
-pub(crate) fn page_len(bytes: &[u8]) -> Result<usize> {
+/// Length of the page that `bytes` begin with, header included, and how many rows it has.
+pub(crate) fn page_len_and_rows(bytes: &[u8]) -> Result<(usize, u32)> {
     let (header, len) = read_header(bytes)?;
     let len = len.checked_add(size(header.stored)?).filter(|n| *n <= bytes.len());
-    len.ok_or_else(|| bad("it ends early"))
+    Ok((len.ok_or_else(|| bad("it ends early"))?, size(header.values)? as u32))
 }
 
 /// Read a page's header and find its parts.
@@ -179,17 +179,11 @@ impl Decoder {
         Decoder { ignore_checksums: true, ..Decoder::default() }
     }
 
-    /// Hold a page, or without a number the dictionary page, against its checksum.
-    pub(super) fn verify(
-        &self,
-        meta: &StripeMeta,
-        column: usize,
-        page: Option<usize>,
-        bytes: &[u8],
-    ) -> Result<()> {
+    /// Hold a page against its checksum.
+    pub(super) fn verify(&self, page: &PageRef<'_>, bytes: &[u8]) -> Result<()> {
         match self.ignore_checksums {
             true => Ok(()),
-            false => meta.verify_page(column, page, bytes),
+            false => page.verify(bytes),
         }
     }
 
@@ -236,7 +230,9 @@ impl Decoder {
         bytes: &[u8],
     ) -> Result<Arc<Dictionary>> {
         let (kind, compression) = meta.kind(column)?;
-        self.verify(meta, column, None, bytes)?;
+        if !self.ignore_checksums {
+            meta.verify_page(column, None, bytes)?;
+        }
         let page = open(bytes, compression, true)?;
         if page.encoding != Encoding::Plain {
             return Err(Error::unsupported("a dictionary is not plain"));
@@ -264,10 +260,22 @@ impl Decoder {
         bytes: &[u8],
         dict: Option<&Arc<Dictionary>>,
     ) -> Result<Column> {
-        let (kind, compression, location) = meta.locate(column, page)?;
-        self.verify(meta, column, Some(page), bytes)?;
+        self.decode(&meta.page(column, page)?, bytes, dict)
+    }
+
+    /// As [`Decoder::decode_page`] of a page that was found already.
+    ///
+    /// # Errors
+    /// Of that.
+    pub fn decode(
+        &mut self,
+        page: &PageRef<'_>,
+        bytes: &[u8],
+        dict: Option<&Arc<Dictionary>>,
+    ) -> Result<Column> {
+        self.verify(page, bytes)?;
+        let (kind, compression, rows) = (page.kind, page.compression, page.location.rows as usize);
         let page = open(bytes, compression, false)?;
-        let rows = location.rows as usize;
         if page.values != rows || page.nulls > rows {
             return Err(bad("its row count is not the index's"));
         }

@@ -129,7 +129,7 @@ fn writer(codec: Codec, nulls: Nulls, rows: u64) -> StripeWriter {
 }
 
 fn meta_of(stripe: &Stripe) -> StripeMeta {
-    StripeMeta::parse(&stripe.bytes[stripe.meta_offset as usize..], stripe.meta_offset).unwrap()
+    StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).unwrap()
 }
 
 fn part(stripe: &Stripe, offset: u64, len: u32) -> &[u8] {
@@ -370,8 +370,7 @@ fn bytes_keep_their_bounds() {
 
 /// Read everything that can be reached; only panics matter.
 fn read_all(bytes: &[u8], meta_offset: u64) {
-    let Some(tail) = bytes.get(meta_offset as usize..) else { return };
-    let Ok(meta) = StripeMeta::parse(tail, meta_offset) else { return };
+    let Ok(meta) = StripeMeta::of_file(bytes, meta_offset) else { return };
     read_pages(bytes, &meta);
 }
 
@@ -445,8 +444,7 @@ fn an_unknown_version_is_refused() {
     let at = stripe.bytes.windows(key.len()).rposition(|w| w == key).unwrap() + key.len() + 2;
     assert_eq!(stripe.bytes[at], b'1');
     stripe.bytes[at] = b'2';
-    let tail = &stripe.bytes[stripe.meta_offset as usize..];
-    let error = StripeMeta::parse(tail, stripe.meta_offset).unwrap_err();
+    let error = StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).unwrap_err();
     assert_eq!(error.kind, crate::error::ErrorKind::Unsupported);
 }
 
@@ -475,7 +473,7 @@ fn checksums_and_pages_are_counted() {
         let footer = u32::from_le_bytes(changed[end..end + 4].try_into().unwrap());
         let footer = footer as usize + text.len() - len;
         changed[end..end + 4].copy_from_slice(&(footer as u32).to_le_bytes());
-        let parsed = StripeMeta::parse(&changed, stripe.meta_offset);
+        let parsed = Outline::parse(&changed, stripe.meta_offset);
         assert_eq!(parsed.is_ok(), count == checksums.len(), "{count}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bits;
-use super::meta::StripeMeta;
+use super::meta::{PageRef, StripeMeta};
 use super::page::{fitting, next_bytes, open, rle_body, Decoder, Encoding};
 use crate::column::{Dictionary, Value};
 use crate::error::{Error, Result};
@@ -27,8 +27,23 @@ impl Decoder {
         dict: Option<&'a Arc<Dictionary>>,
         out: &'a mut Vec<u8>,
     ) -> Result<Value<'a>> {
-        let (kind, compression, location) = meta.locate(column, page)?;
-        self.verify(meta, column, Some(page), bytes)?;
+        self.value_in(&meta.page(column, page)?, row, bytes, dict, out)
+    }
+
+    /// As [`Decoder::value_at`] of a page that was found already.
+    ///
+    /// # Errors
+    /// Of that.
+    pub fn value_in<'a>(
+        &mut self,
+        page: &PageRef<'_>,
+        row: u32,
+        bytes: &'a [u8],
+        dict: Option<&'a Arc<Dictionary>>,
+        out: &'a mut Vec<u8>,
+    ) -> Result<Value<'a>> {
+        self.verify(page, bytes)?;
+        let (kind, compression, location) = (page.kind, page.compression, page.location);
         let page = open(bytes, compression, false)?;
         if page.values != location.rows as usize || page.nulls > page.values {
             return Err(Error::corrupt("a page's row count is not the index's"));

@@ -3,10 +3,8 @@
 use super::builder::{ColumnBuilder, Data};
 use super::choose::{choose, Choice};
 use super::zones::zone_map;
-use super::{Codec, WriteOptions};
-use crate::checksum;
+use super::{far, Codec, WriteOptions};
 use crate::error::{Error, Result};
-use crate::read::page_len;
 use crate::schema::{ColumnKind, ColumnSpec, Physical};
 use crate::zone::ZoneMap;
 use crate::FORMAT_VERSION;
@@ -14,14 +12,17 @@ use bytes::Bytes;
 use parquet::basic::{
     Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as PhysicalType, ZstdLevel,
 };
+use parquet::column::writer::ColumnWriterImpl;
 use parquet::data_type::{
     BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray,
     FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
 };
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::types::{ColumnPath, Type};
+use parquet::file::writer::{
+    SerializedFileWriter, SerializedPageWriter, SerializedRowGroupWriter, TrackedWrite,
+};
+use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, Type};
 use std::sync::Arc;
 
 /// An encoded stripe.
@@ -50,7 +51,7 @@ const MAX_BYTES: usize = 2_000_000_000;
 /// Bytes of a value that Parquet's statistics keep, if they can round a maximum of so many up.
 const STATISTICS_BYTES: usize = 64;
 
-fn failed(e: parquet::errors::ParquetError) -> Error {
+pub(super) fn failed(e: parquet::errors::ParquetError) -> Error {
     Error::too_large(format!("the Parquet writer refused a stripe: {e}"))
 }
 
@@ -173,7 +174,6 @@ fn properties(
                 .set_column_encoding(path, Encoding::PLAIN),
             Choice::Wide => builder
                 .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_data_page_size_limit(path.clone(), options.page_bytes(c))
                 .set_column_encoding(path, Encoding::PLAIN),
         };
     }
@@ -203,23 +203,40 @@ pub(super) fn encode(
     let choices: Vec<Choice> = builders.iter().map(choose).collect();
     let fields = named.iter().map(|c| parquet_type(c).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     let schema = Type::group_type_builder("firn").with_fields(fields).build().map_err(failed)?;
-    let properties = properties(&named, &choices, builders, options, rows)?;
+    let (schema, properties) =
+        (Arc::new(schema), properties(&named, &choices, builders, options, rows)?);
+    let parquet_columns = SchemaDescriptor::new(schema.clone());
     let mut sink: Vec<u8> = Vec::with_capacity(raw_bytes / 4 + 4_096);
-    let mut file = SerializedFileWriter::new(&mut sink, Arc::new(schema), Arc::new(properties))
+    let mut file = SerializedFileWriter::new(&mut sink, schema, Arc::new(properties.clone()))
         .map_err(failed)?;
     let mut group = file.next_row_group().map_err(failed)?;
-    for ((spec, builder), choice) in named.iter().zip(builders).zip(&choices) {
-        write_column(&mut group, spec, builder, *choice, options)?;
+    for (i, (spec, builder)) in named.iter().zip(builders).enumerate() {
+        let pages = match (choices.get(i), &builder.data) {
+            (Some(Choice::Wide), Data::Bytes(values)) => Some(PagesOf {
+                rows: options.rows_of_page(spec, values.data.len() / builder.len().max(1)),
+                column: parquet_columns.column(i),
+                properties: properties.clone(),
+            }),
+            _ => None,
+        };
+        write_column(&mut group, spec, builder, pages)?;
     }
-    group.close().map_err(failed)?;
-    let meta_offset = file.bytes_written();
+    let group = group.close().map_err(failed)?;
+    let mut meta_offset = file.bytes_written();
+    let mut pages = Vec::new();
     if rows > 0 && !columns.is_empty() {
         file.flush().map_err(|e| Error::too_large(format!("a stripe could not be kept: {e}")))?;
-        let checksums = page_checksums(file.inner().get(4..meta_offset).unwrap_or(&[]))?;
-        let text = checksum::to_text(&checksums);
-        file.append_key_value_metadata(KeyValue::new(checksum::KEY.to_owned(), text));
+        if meta_offset <= MAX_BYTES {
+            pages = far::pages(file.inner(), &group)?;
+        }
+        if !far::is_any(&pages) {
+            file.append_key_value_metadata(far::checksums(&pages));
+        }
     }
-    file.close().map_err(failed)?;
+    let metadata = file.close().map_err(failed)?;
+    if far::is_any(&pages) {
+        meta_offset = far::put_before_metadata(&mut sink, meta_offset, metadata, &named, &pages)?;
+    }
     if sink.len() > MAX_BYTES {
         return Err(Error::too_large(format!("a stripe of {} bytes is too large", sink.len())));
     }
@@ -235,36 +252,24 @@ pub(super) fn encode(
     })
 }
 
-/// The checksum of each page; `pages` holds nothing but pages.
-fn page_checksums(mut pages: &[u8]) -> Result<Vec<u32>> {
-    let mut checksums = Vec::new();
-    while !pages.is_empty() {
-        let (page, rest) = pages.split_at(page_len(pages)?);
-        checksums.push(crc32c::crc32c(page));
-        pages = rest;
-    }
-    Ok(checksums)
-}
-
 fn write_column<W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     spec: &ColumnSpec,
     builder: &ColumnBuilder,
-    choice: Choice,
-    options: &WriteOptions,
+    pages: Option<PagesOf>,
 ) -> Result<()> {
     match &builder.data {
-        Data::Bool(v) => typed::<BoolType, W>(group, &present(v, builder), builder, 0),
-        Data::I32(v) => typed::<Int32Type, W>(group, &present(v, builder), builder, 0),
-        Data::I64(v) => typed::<Int64Type, W>(group, &present(v, builder), builder, 0),
-        Data::F32(v) => typed::<FloatType, W>(group, &present(v, builder), builder, 0),
-        Data::F64(v) => typed::<DoubleType, W>(group, &present(v, builder), builder, 0),
+        Data::Bool(v) => typed::<BoolType, W>(group, &present(v, builder), builder, None),
+        Data::I32(v) => typed::<Int32Type, W>(group, &present(v, builder), builder, None),
+        Data::I64(v) => typed::<Int64Type, W>(group, &present(v, builder), builder, None),
+        Data::F32(v) => typed::<FloatType, W>(group, &present(v, builder), builder, None),
+        Data::F64(v) => typed::<DoubleType, W>(group, &present(v, builder), builder, None),
         Data::I128(v) => {
             let values: Vec<FixedLenByteArray> = present(v, builder)
                 .iter()
                 .map(|x| FixedLenByteArray::from(x.to_be_bytes().to_vec()))
                 .collect();
-            typed::<FixedLenByteArrayType, W>(group, &values, builder, 0)
+            typed::<FixedLenByteArrayType, W>(group, &values, builder, None)
         }
         Data::Bytes(v) => {
             // One shared buffer; every value is a slice of it.
@@ -276,16 +281,10 @@ fn write_column<W: std::io::Write + Send>(
             if spec.kind.physical() == Physical::Bytes && spec.kind == ColumnKind::Uuid {
                 let values: Vec<FixedLenByteArray> =
                     slices.map(|s| FixedLenByteArray::from(ByteArray::from(s))).collect();
-                return typed::<FixedLenByteArrayType, W>(group, &values, builder, 0);
+                return typed::<FixedLenByteArrayType, W>(group, &values, builder, None);
             }
             let values: Vec<ByteArray> = slices.map(ByteArray::from).collect();
-            // The writer looks at a page's size after each batch only: wide values need small ones.
-            let average = v.data.len() / values.len().max(1);
-            let step = match choice {
-                Choice::Wide => (options.page_bytes(spec) / average.max(1)).max(1),
-                _ => 0,
-            };
-            typed::<ByteArrayType, W>(group, &values, builder, step)
+            typed::<ByteArrayType, W>(group, &values, builder, pages)
         }
     }
 }
@@ -297,31 +296,53 @@ fn present<'a, T: Copy>(values: &'a [T], builder: &ColumnBuilder) -> std::borrow
     values.iter().zip(&builder.nulls).filter(|(_, n)| !**n).map(|(v, _)| *v).collect()
 }
 
-/// Write one column; with `step` > 0 in batches of that many rows.
+/// How a column is written whose pages have as many rows each.
+struct PagesOf {
+    rows: usize,
+    column: ColumnDescPtr,
+    properties: WriterProperties,
+}
+
+/// Write one column.
 fn typed<T: DataType, W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
     builder: &ColumnBuilder,
-    step: usize,
+    pages: Option<PagesOf>,
 ) -> Result<()> {
     let levels: Vec<i16> = builder.nulls.iter().map(|n| i16::from(!*n)).collect();
-    let mut column = group
-        .next_column()
-        .map_err(failed)?
-        .ok_or_else(|| Error::corrupt("a stripe's schema lacks a column"))?;
-    {
-        let writer = column.typed::<T>();
-        if step == 0 {
-            writer.write_batch(values, Some(&levels), None).map_err(failed)?;
-        } else {
-            let mut at = 0;
-            for part in levels.chunks(step) {
-                let count = part.iter().filter(|l| **l == 1).count();
-                let slice = values.get(at..at + count).unwrap_or(&[]);
-                writer.write_batch(slice, Some(part), None).map_err(failed)?;
-                at += count;
-            }
+    match pages {
+        None => {
+            let mut column = group
+                .next_column()
+                .map_err(failed)?
+                .ok_or_else(|| Error::corrupt("a stripe's schema lacks a column"))?;
+            column.typed::<T>().write_batch(values, Some(&levels), None).map_err(failed)?;
+            column.close().map_err(failed)
         }
+        Some(pages) => in_pages::<T, W>(group, values, &levels, pages),
     }
-    column.close().map_err(failed)
+}
+
+/// Write a column in pages of as many rows each. Parquet's writer has one such number for all columns of a file, so this one is written
+/// beside it and put in.
+fn in_pages<T: DataType, W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    levels: &[i16],
+    pages: PagesOf,
+) -> Result<()> {
+    let properties = pages
+        .properties
+        .into_builder()
+        .set_data_page_row_count_limit(pages.rows)
+        .set_write_batch_size(pages.rows)
+        .build();
+    let mut bytes = TrackedWrite::new(Vec::new());
+    let page_writer = Box::new(SerializedPageWriter::new(&mut bytes));
+    let mut writer = ColumnWriterImpl::<T>::new(pages.column, Arc::new(properties), page_writer);
+    writer.write_batch(values, Some(levels), None).map_err(failed)?;
+    let closed = writer.close().map_err(failed)?;
+    let bytes = bytes.into_inner().map_err(failed)?;
+    group.append_column(&Bytes::from(bytes), closed).map_err(failed)
 }

@@ -166,8 +166,7 @@ impl Case {
 }
 
 pub fn meta_of(stripe: &firn_format::Stripe) -> StripeMeta {
-    StripeMeta::parse(&stripe.bytes[stripe.meta_offset as usize..], stripe.meta_offset)
-        .expect("metadata that was just written")
+    StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).expect("metadata that was just written")
 }
 
 fn any_kind(r: &mut Random) -> ColumnKind {

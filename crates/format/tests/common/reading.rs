@@ -15,8 +15,7 @@ pub struct Outcome {
 /// Read everything; ends in values or errors, never in a panic.
 pub fn read_all(file: &[u8], meta_offset: usize) -> Outcome {
     let mut outcome = Outcome::default();
-    let Some(tail) = file.get(meta_offset..) else { return outcome };
-    let Ok(meta) = StripeMeta::parse(tail, meta_offset as u64) else { return outcome };
+    let Ok(meta) = StripeMeta::of_file(file, meta_offset as u64) else { return outcome };
     outcome.opened = true;
     read_pages(file, &meta, &mut outcome);
     outcome

@@ -52,7 +52,7 @@ fn check_stripe(table: Rel, directory: &Directory, found: &Found, name: &str, re
     if let Err(e) = entry.verify_meta(tail) {
         return report("error", name, &e.to_string());
     }
-    let meta = match StripeMeta::parse(tail, entry.meta_offset) {
+    let meta = match StripeMeta::of_file(&bytes, entry.meta_offset) {
         Ok(meta) => meta,
         Err(e) => return report("error", name, &format!("its metadata: {e}")),
     };
