@@ -196,5 +196,5 @@ pub fn moved_to(table: Rel, origin: Tid, mover: u32) -> Option<Tid> {
     if directory.toast.is_empty() {
         return None;
     }
-    forward::find(&directory.toast, origin, mover, &directory)
+    forward::find(&directory, origin, mover)
 }

@@ -1,177 +1,55 @@
-//! What becomes of our rows of the TOAST relation when VACUUM FULL or CLUSTER writes the table anew. Stripes
-//! stay as they are, TIDs included, but the rows of the row store get new places, and two kinds of our rows
-//! name such places: forwarding lists (where rows were before a move) and tombstones (where an update put the
-//! next version).
-//!
-//! Who can ask for them is a snapshot that does not see the move or the update. What every snapshot sees is
-//! not carried: such a list is left out, such a tombstone loses its successor. The places in the others are
-//! translated by sorting and merging, as they may be as many as rows were changed since the oldest snapshot:
-//! the wants (place, and where it stands) and the moves (old place, new place) are sorted by the old place,
-//! the answers by where they belong, which is the order in which our rows are then copied.
+//! What becomes of our rows when VACUUM FULL or CLUSTER writes the table anew, see `firn_directory::carry`: sorted by
+//! PostgreSQL's sort.
 
-use super::{forward, keys};
-use crate::pg::sorter::{Item, Sorter};
+use super::raise::OrRaise;
+use crate::pg::sorter::Sorter;
 use crate::pg::toast::FROZEN_XID;
-use crate::pg::{xact, Snap, Toast};
-use firn_format::{Tid, Tombstone};
-use std::ops::ControlFlow;
+use crate::pg::{xact, Toast};
+pub use firn_directory::carry::Carried;
+use firn_directory::carry::{self, Item, Sort};
 
 /// Three sorts live at a time, and CLUSTER's own beside them.
 const SHARE: i32 = 4;
 
-fn packed(tid: Tid) -> [u8; 6] {
-    let mut out = [0; 6];
-    out[..4].copy_from_slice(&tid.block.to_be_bytes());
-    out[4..].copy_from_slice(&tid.offset.to_be_bytes());
-    out
-}
+/// Which rows of the row store went where.
+pub type Moves = carry::Moves<Sorter>;
+/// The places in the row store that our rows name and somebody may still ask for.
+pub type Wants = carry::Wants<Sorter>;
+/// Places in our rows and what they are now, in the order of our rows' places.
+pub type NewPlaces = carry::NewPlaces<Sorter>;
 
-fn unpacked(bytes: &[u8]) -> Tid {
-    let byte = |i: usize| bytes.get(i).copied().unwrap_or(0);
-    Tid {
-        block: u32::from_be_bytes([byte(0), byte(1), byte(2), byte(3)]),
-        offset: u16::from_be_bytes([byte(4), byte(5)]),
+impl Sort for Sorter {
+    fn put(&mut self, item: &Item) {
+        Sorter::put(self, item)
+    }
+    fn sort(&mut self) {
+        Sorter::sort(self)
+    }
+    fn next(&mut self) -> Option<Item> {
+        Sorter::next(self)
     }
 }
 
-/// Two places and the number of an entry.
-fn item(first: Tid, second: Tid, at: u16) -> Item {
-    let mut item = [0; 16];
-    item[..6].copy_from_slice(&packed(first));
-    item[6..12].copy_from_slice(&packed(second));
-    item[12..14].copy_from_slice(&at.to_be_bytes());
-    item
+fn sorter() -> Sorter {
+    Sorter::new(SHARE)
+}
+
+/// No moves yet.
+pub fn moves() -> Moves {
+    carry::Moves(sorter())
+}
+
+/// Collect what is wanted; None when nothing is.
+pub fn wants(toast: &Toast, oldest: u32) -> Option<Wants> {
+    Wants::collect(toast, oldest, sorter).or_raise(toast)
+}
+
+/// Find out where the places are now.
+pub fn resolve(wants: Wants, moves: Moves) -> NewPlaces {
+    wants.resolve(moves, sorter())
 }
 
 /// Every snapshot sees what `xmin` did, `oldest` being the oldest transaction that some snapshot does not see.
 pub fn is_settled(xmin: u32, oldest: u32) -> bool {
     xmin == FROZEN_XID || xact::precedes(xmin, oldest)
-}
-
-/// The places in the row store that our rows name and somebody may still ask for.
-pub struct Wants(Sorter);
-
-impl Wants {
-    /// Collect them; None when there are none.
-    pub fn collect(toast: &Toast, oldest: u32) -> Option<Wants> {
-        let mut wants = None;
-        let mut want = |origin: Tid, row: Tid, at: usize| {
-            let sorter = wants.get_or_insert_with(|| Sorter::new(SHARE));
-            sorter.put(&item(origin, row, at as u16));
-        };
-        let ids = std::iter::once(keys::FORWARDING).chain(keys::TOMBSTONES..=keys::LAST_TOMBSTONES);
-        for id in ids {
-            toast.scan::<()>(id, i32::MIN, i32::MAX, Snap::any(), false, |_, row| {
-                xact::check_for_interrupts();
-                if is_settled(row.xmin(), oldest) {
-                    return ControlFlow::Continue(());
-                }
-                if id == keys::FORWARDING {
-                    for (at, origin) in forward::entries(row.data()).enumerate() {
-                        want(origin, row.place(), at);
-                    }
-                } else if let Some(next) = successor(row.data()) {
-                    want(next, row.place(), 0);
-                }
-                ControlFlow::Continue(())
-            });
-        }
-        wants.map(Wants)
-    }
-
-    /// Find out where the places are now.
-    pub fn resolve(self, moves: Moves) -> NewPlaces {
-        let (mut wants, mut moves) = (self.0, moves.0);
-        wants.sort();
-        moves.sort();
-        let mut answers = Sorter::new(SHARE);
-        let mut moved = moves.next();
-        while let Some(want) = wants.next() {
-            while moved.is_some_and(|m| m[..6] < want[..6]) {
-                moved = moves.next();
-            }
-            if let Some(moved) = moved.filter(|m| m[..6] == want[..6]) {
-                let at = u16::from_be_bytes([want[12], want[13]]);
-                answers.put(&item(unpacked(&want[6..12]), unpacked(&moved[6..12]), at));
-            }
-        }
-        answers.sort();
-        let next = answers.next();
-        NewPlaces(Some((answers, next)))
-    }
-}
-
-/// Which rows of the row store went where.
-pub struct Moves(Sorter);
-
-impl Moves {
-    pub fn new() -> Moves {
-        Moves(Sorter::new(SHARE))
-    }
-    pub fn note(&mut self, old: Tid, new: Tid) {
-        // The order in which the items are sorted ends with the new place.
-        self.0.put(&item(old, new, 0));
-    }
-}
-
-/// Places in our rows and what they are now, in the order of our rows' places.
-pub struct NewPlaces(Option<(Sorter, Option<Item>)>);
-
-/// What becomes of a row of ours.
-pub enum Carried {
-    AsItIs,
-    With(Vec<u8>),
-    Not,
-}
-
-impl NewPlaces {
-    /// Nobody asks for any place.
-    pub fn none() -> NewPlaces {
-        NewPlaces(None)
-    }
-
-    /// The new places in the row at `row`: the number of the entry, and where it leads. To be called for
-    /// rows in the order of their places.
-    fn of(&mut self, row: Tid) -> Vec<(usize, Tid)> {
-        let mut found = Vec::new();
-        let Some((answers, next)) = &mut self.0 else { return found };
-        let wanted = packed(row);
-        while let Some(answer) = next.filter(|a| a[..6] <= wanted[..]) {
-            if answer[..6] == wanted {
-                let at = u16::from_be_bytes([answer[12], answer[13]]);
-                found.push((usize::from(at), unpacked(&answer[6..12])));
-            }
-            *next = answers.next();
-        }
-        found
-    }
-
-    /// What becomes of the row of ours at `row`, stored under `id`; `settled` as of [`is_settled`].
-    pub fn carry(&mut self, id: u32, row: Tid, settled: bool, data: &[u8]) -> Carried {
-        match id {
-            keys::FORWARDING if settled => Carried::Not,
-            keys::FORWARDING => Carried::With(forward::translated(data, &self.of(row))),
-            keys::TOMBSTONES..=keys::LAST_TOMBSTONES => match successor(data) {
-                None => Carried::AsItIs,
-                Some(_) => {
-                    let next = self.of(row).first().map(|(_, tid)| *tid).filter(|_| !settled);
-                    Carried::With(led_to(data, next))
-                }
-            },
-            _ => Carried::AsItIs,
-        }
-    }
-}
-
-fn successor(data: &[u8]) -> Option<Tid> {
-    Tombstone::decode(data).ok()?.successor.filter(|tid| !tid.is_virtual())
-}
-
-/// A tombstone with another successor.
-fn led_to(data: &[u8], next: Option<Tid>) -> Vec<u8> {
-    match (Tombstone::decode(data), next) {
-        (Ok(stone), Some(_)) => Tombstone { successor: next, ..stone }.encode().to_vec(),
-        (Ok(_), None) => Tombstone::deleted().encode().to_vec(),
-        (Err(_), _) => data.to_vec(),
-    }
 }

@@ -1,9 +1,9 @@
 //! Row counts of a table with stripes, for planning and for the commands that keep them.
 
-use super::counted::{self, Counted};
 use super::{tombstones, Directory, Found};
 use crate::pg::rel::{StorageId, BLOCK_BYTES};
 use crate::pg::{xact, LockMode, Rel, Snap, Toast};
+use firn_directory::counted::{self, Counted};
 use firn_format::{Error, Slot};
 use std::cell::RefCell;
 use std::collections::HashMap;

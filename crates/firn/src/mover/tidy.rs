@@ -3,10 +3,10 @@
 //! long as directory rows lie at its end, where their new versions were put because no page before it
 //! had room then.
 
-use crate::directory::{allocation, cleaned, forward, tombstones, Directory, Found};
-use crate::pg::toast::{CHUNK_BYTES, FROZEN_XID};
-use crate::pg::{guc, rowlock, xact, LockMode, OpenRel, Rel, Snap};
-use firn_format::{Location, TombstoneState};
+use crate::directory::{allocation, clean, cleaned, forward, Directory};
+use crate::pg::toast::CHUNK_BYTES;
+use crate::pg::{guc, xact, LockMode, OpenRel, Rel, Snap};
+use firn_format::Location;
 
 /// Pages below which a file is not worth the work.
 const SMALL: u64 = 64;
@@ -23,7 +23,7 @@ fn tidy(table: Rel) {
     if allocation::next_block(&directory.toast).is_some() {
         cleaned::make_room(&directory.toast);
     }
-    remove_dead_stripes(&directory, oldest);
+    clean::remove_dead_stripes(&directory.toast, oldest);
 }
 
 /// Tidy up at the end of VACUUM, or `leave` that to a transaction of its own; returns whether one is asked for.
@@ -99,50 +99,6 @@ pub fn shrink(oid: u32) -> Option<u32> {
     }
     let moved = move_directory_rows(&directory);
     (moved > 0).then(|| directory.toast.rel().oid())
-}
-
-/// Remove the stripes without a row that some snapshot sees. Their index entries, if they still have any, lead
-/// nowhere from then on, as their slots are never used again.
-fn remove_dead_stripes(directory: &Directory, oldest: u32) {
-    let mut first = None;
-    for found in directory.list_readable(Snap::self_snap(), |_, _| ()) {
-        xact::check_for_interrupts();
-        let (rows, mut dead) = (found.entry.rows, 0);
-        tombstones::each_readable(
-            &directory.toast,
-            found.slot,
-            rows,
-            Snap::self_snap(),
-            |_, stone| {
-                let settled = stone.xmin == FROZEN_XID || xact::precedes(stone.xmin, oldest);
-                let deleted = stone.tombstone.state == TombstoneState::Deleted;
-                dead += u32::from(deleted && settled);
-            },
-        );
-        if dead == rows && !is_any_held(directory, &found) {
-            directory.remove(&found, xact::command_id(true));
-            first = first.or(Some(found.slot.0));
-        }
-    }
-    // Index entries that this VACUUM has left are the next one's to find.
-    let clean = cleaned::read(&directory.toast);
-    if let Some(slot) = first.filter(|slot| *slot < clean.blocks) {
-        cleaned::write(&directory.toast, cleaned::Cleaned { blocks: slot, ..clean });
-    }
-}
-
-/// Somebody holds a lock on a tombstone of the stripe: on a key that an update left alone. To delete it would be to
-/// wait for him.
-fn is_any_held(directory: &Directory, found: &Found) -> bool {
-    let mut places = Vec::new();
-    tombstones::each_readable(
-        &directory.toast,
-        found.slot,
-        found.entry.rows,
-        Snap::self_snap(),
-        |_, stone| places.push(stone.place),
-    );
-    places.into_iter().any(|place| rowlock::is_held(directory.toast.rel(), place))
 }
 
 /// When less than half of the file is in use, move directory rows from its end to free pages at its

@@ -8,37 +8,10 @@ use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 pub use super::toast_row::RowView;
 use super::{ext, LockMode, Rel};
+pub use firn_directory::{seq_of, unsigned_of, ChunkKey, ChunkRow, CHUNK_BYTES, FROZEN_XID};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
-
-/// Most payload bytes of one chunk row: four bytes of varlena header and eight of key on a page of
-/// 8 kB leave room for 8,124; a round 8,100 survives every rewrite.
-pub const CHUNK_BYTES: usize = 8_100;
-
-/// The transaction id that stands for "long ago, seen by all".
-pub const FROZEN_XID: u32 = 2;
-
-/// Key of a row in the TOAST relation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ChunkKey {
-    pub id: u32,
-    pub seq: i32,
-}
-
-/// A row found in the TOAST relation.
-#[derive(Clone, Debug)]
-pub struct ChunkRow {
-    /// As the index has it.
-    pub key: ChunkKey,
-    /// The row has another one.
-    pub key_is_damaged: bool,
-    /// Where the row is now; a rewrite of the table moves it.
-    pub place: Tid,
-    /// Inserting transaction as stored (2 when frozen).
-    pub xmin: u32,
-    pub data: Vec<u8>,
-}
 
 /// An open TOAST relation of a firn table with its indexes.
 pub struct Toast {
@@ -439,16 +412,6 @@ impl Drop for Toast {
             ext::toast_close_indexes(self.indexes, self.index_count, self.release as i32);
         }
     }
-}
-
-/// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.
-pub fn seq_of(unsigned: u32) -> i32 {
-    (unsigned ^ 0x8000_0000) as i32
-}
-
-/// Inverse of [`seq_of`].
-pub fn unsigned_of(seq: i32) -> u32 {
-    seq as u32 ^ 0x8000_0000
 }
 
 /// PostgreSQL's bulk insert state: a ring of buffers and a remembered target block.

@@ -1,10 +1,11 @@
 //! Finding rows of a TOAST relation by their keys. Where a row has another key than the index leads to it by, it is found out
 //! whether it is damaged or another row at a place that was given out again.
 
+use super::report::Report;
 use super::snapshot::Snap;
 use super::survey::key_of_entry;
 use super::toast::{raw_tid, tid_of, ChunkKey, ChunkRow, RowView, Toast};
-use super::{error, ext, Kind};
+use super::{error, ext, Kind, Rel};
 use firn_format::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -31,14 +32,7 @@ impl Toast {
     }
 
     pub(crate) fn raise_damaged_key(&self, key: ChunkKey, row: &RowView) -> ! {
-        let (own, Tid { block, offset }) = (row.key(), row.place());
-        error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", self.rel().oid()))
-            .detail(format!(
-                "The index leads to ({block},{offset}) by the key ({}, {}), the row says ({}, {}).",
-                key.id, key.seq, own.id, own.seq
-            ))
-            .hint("Run firn.check() on the table; restore it from a backup or standby.")
-            .raise()
+        damaged_key(self.rel(), key, row.key(), row.place()).raise()
     }
 
     /// As [`Toast::scan`] for those who can do without a row whose key is damaged, or have more to say of it: it is visited under the
@@ -216,20 +210,6 @@ impl Toast {
         })
     }
 
-    /// As [`Toast::find`], but one whose key is damaged says so.
-    pub fn find_damaged(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
-        self.scan_damaged(key.id, key.seq, key.seq, snap, false, |key, row| {
-            ControlFlow::Break(row.to_row(key))
-        })
-    }
-
-    /// The row with the greatest sequence number up to `key.seq` that `snap` sees, or one that says that its key is damaged.
-    pub fn find_at_or_before(&self, key: ChunkKey, snap: Snap) -> Option<ChunkRow> {
-        self.scan_damaged(key.id, i32::MIN, key.seq, snap, true, |key, row| {
-            ControlFlow::Break(row.to_row(key))
-        })
-    }
-
     /// The row at a remembered place, if it is still the row of `key` and `snap` sees it. The
     /// visitor gets its bytes.
     pub fn at<T>(
@@ -298,6 +278,17 @@ impl Toast {
             visible
         }
     }
+}
+
+/// What is said of a row that the index leads to by `key` and that says that its key is `own`.
+pub(crate) fn damaged_key(toast: Rel, key: ChunkKey, own: ChunkKey, place: Tid) -> Report {
+    let Tid { block, offset } = place;
+    error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", toast.oid()))
+        .detail(format!(
+            "The index leads to ({block},{offset}) by the key ({}, {}), the row says ({}, {}).",
+            key.id, key.seq, own.id, own.seq
+        ))
+        .hint("Run firn.check() on the table; restore it from a backup or standby.")
 }
 
 /// The row under `id` that `snap` has found may be overwritten by another session while it is looked at. What

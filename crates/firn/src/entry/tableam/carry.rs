@@ -1,7 +1,7 @@
 //! VACUUM FULL and CLUSTER: what belongs to the stripes goes from the old TOAST relation to the new one.
 
 use super::rewrite_table::{self, Found, Request};
-use crate::directory::carry::{is_settled, Carried, Moves, NewPlaces, Wants};
+use crate::directory::carry::{self, is_settled, Carried, NewPlaces};
 use crate::directory::{counts, keys, Directory};
 use crate::pg::ext::{self, direct, guarded};
 use crate::pg::own_toast;
@@ -24,19 +24,19 @@ pub(super) unsafe fn copy_table(request: &Request) -> Found {
         own_toast::drop_left_over_indexes(from);
         let wants = {
             let toast = Toast::open_oid(from, LockMode::AccessShare);
-            Wants::collect(&toast, request.oldest.into_inner())
+            carry::wants(&toast, request.oldest.into_inner())
         };
         let (mut found, places) = match wants {
             None => (rewrite_table::copy(request, None), NewPlaces::none()),
             Some(wants) => {
-                let mut moves = Moves::new();
+                let mut moves = carry::moves();
                 let found = rewrite_table::copy(request, Some(&mut moves));
-                (found, wants.resolve(moves))
+                (found, carry::resolve(wants, moves))
             }
         };
         let Some(to) = new.toast_oid() else { return found };
         let (all, live) = stripe_rows(old);
-        carry(request, from, to, places);
+        carry_rows(request, from, to, places);
         keep_defaults(old, to);
         if all > 0 {
             // The caller sets the table's count to what we return.
@@ -50,7 +50,7 @@ pub(super) unsafe fn copy_table(request: &Request) -> Found {
 
 /// Copy all rows of ours from the old TOAST relation to the new one, their transaction ids kept, so
 /// that older snapshots go on seeing what they saw. A row at a time.
-unsafe fn carry(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
+unsafe fn carry_rows(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
     // SAFETY: nobody else reads or writes the two TOAST relations; a tuple is looked at while its page is pinned, and changed in a copy of our own.
     unsafe {
         // The new index will go by the rows' keys, so this is the last moment to see that one is damaged.

@@ -2,10 +2,7 @@
 //! in a pass over all indexes; the note of it, overwritten in place, says which of them have come since, and how many
 //! rows have been given new entries, so that the indexes may have pages which are mostly empty now.
 
-use super::keys;
-use crate::pg::lock::AllocationLock;
-use crate::pg::toast::ChunkRow;
-use crate::pg::{ChunkKey, Snap, Toast};
+use crate::{keys, ChunkKey, ChunkRow, ChunkStore, Keep};
 
 const KEY: ChunkKey = ChunkKey { id: keys::CLEANED, seq: 0 };
 const VERSION: u8 = 1;
@@ -116,78 +113,78 @@ impl Damaged {
 }
 
 /// The note. Without one, or with a damaged one, nothing counts as clean: that costs a pass.
-pub fn read(toast: &Toast) -> Cleaned {
-    row(toast).and_then(|row| Cleaned::decode(&row.data)).unwrap_or_default()
+pub fn read<S: ChunkStore>(store: &S) -> Cleaned {
+    row(store).and_then(|row| Cleaned::decode(&row.data)).unwrap_or_default()
 }
 
-fn row(toast: &Toast) -> Option<ChunkRow> {
-    toast.find_damaged(KEY, Snap::self_snap()).filter(|row| !row.key_is_damaged)
+fn row<S: ChunkStore>(store: &S) -> Option<ChunkRow> {
+    store.find_damaged(KEY, store.own()).filter(|row| !row.key_is_damaged)
 }
 
 /// Write the note, outside of any transaction.
-pub fn write(toast: &Toast, cleaned: Cleaned) {
-    let _lock = AllocationLock::take(toast.rel());
-    if let Some(row) = row(toast).filter(|row| row.data.len() == LEN) {
-        toast.overwrite(row.place, KEY, &cleaned.encode());
+pub fn write<S: ChunkStore>(store: &S, cleaned: Cleaned) {
+    let _lock = store.lock_allocation();
+    if let Some(row) = row(store).filter(|row| row.data.len() == LEN) {
+        store.overwrite(row.place, KEY, &cleaned.encode());
     }
 }
 
 /// Rows are given new index entries, in a transaction that keeps VACUUM out to its end. (When it is rolled back, its
 /// entries are bloat all the same.)
-pub fn count_moved(toast: &Toast, rows: u64) {
-    let note = read(toast);
+pub fn count_moved<S: ChunkStore>(store: &S, rows: u64) {
+    let note = read(store);
     let moved = note.moved.saturating_add(rows.try_into().unwrap_or(u32::MAX));
     if rows > 0 {
-        write(toast, Cleaned { moved, ..note });
+        write(store, Cleaned { moved, ..note });
     }
 }
 
 /// VACUUM has removed the entries that the moved rows had before, but for the `left` that some snapshot needs.
-pub fn settle(toast: &Toast, left: u64) {
-    let note = read(toast);
+pub fn settle<S: ChunkStore>(store: &S, left: u64) {
+    let note = read(store);
     let moved = note.moved.min(left.try_into().unwrap_or(u32::MAX));
     if moved < note.moved {
         let settled = note.settled.saturating_add(note.moved - moved);
         let settled_others = note.settled_others.saturating_add(note.moved - moved);
-        write(toast, Cleaned { moved, settled, settled_others, ..note });
+        write(store, Cleaned { moved, settled, settled_others, ..note });
     }
 }
 
 /// Tidying up is left to a transaction of its own.
-pub fn leave_tidying(toast: &Toast) {
-    write(toast, read(toast).leave());
+pub fn leave_tidying<S: ChunkStore>(store: &S) {
+    write(store, read(store).leave());
 }
 
 /// What had been left has been tidied up, by a transaction that has committed.
-pub fn is_tidied(toast: &Toast, left: u8) {
-    let note = read(toast);
+pub fn is_tidied<S: ChunkStore>(store: &S, left: u8) {
+    let note = read(store);
     if note != note.tidied(left) {
-        write(toast, note.tidied(left));
+        write(store, note.tidied(left));
     }
 }
 
 /// After moves of so many rows that are settled, B-trees and indexes of other kinds are as small as new ones.
-pub fn forget_settled(toast: &Toast, rows: u64, of_others: u64) {
-    let note = read(toast);
+pub fn forget_settled<S: ChunkStore>(store: &S, rows: u64, of_others: u64) {
+    let note = read(store);
     let less = |count: u32, by: u64| count.saturating_sub(by.try_into().unwrap_or(u32::MAX));
     let settled = less(note.settled, rows);
     let settled_others = less(note.settled_others, of_others);
     if (settled, settled_others) != (note.settled, note.settled_others) {
-        write(toast, Cleaned { settled, settled_others, ..note });
+        write(store, Cleaned { settled, settled_others, ..note });
     }
 }
 
 /// Make room for the note where an error had kept it from being made with the first stripe.
-pub fn make_room(toast: &Toast) {
-    let _lock = AllocationLock::take(toast.rel());
-    if toast.find_damaged(KEY, Snap::self_snap()).is_none() {
-        prepare(toast);
+pub fn make_room<S: ChunkStore>(store: &S) {
+    let _lock = store.lock_allocation();
+    if store.find_damaged(KEY, store.own()).is_none() {
+        prepare(store);
     }
 }
 
 /// Make room for the note of a table that gets its first stripe.
-pub(super) fn prepare(toast: &Toast) {
-    toast.insert(KEY, &Cleaned::default().encode(), crate::pg::xact::command_id(true), true);
+pub(crate) fn prepare<S: ChunkStore>(store: &S) {
+    store.insert(KEY, &Cleaned::default().encode(), store.command_id(), Keep::ForGood);
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! Directory rows seen before, per session. What is remembered is checked against the row itself at
 //! each use; the gain is not to search the index and not to decode.
 
-use super::Found;
-use crate::pg::guc;
-use crate::pg::rel::StorageId;
+use crate::Found;
 use firn_format::{Bound, DirectoryEntry, ZoneMap};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::rc::Rc;
 
 /// Bytes kept of a row as they are: length word and the fields before the zone maps, by which rows of
@@ -44,19 +42,18 @@ struct OfTable {
     bytes: usize,
 }
 
-#[derive(Default)]
-struct Seen {
-    tables: HashMap<StorageId, OfTable>,
+/// What a session remembers, of tables that are named by what they are stored in.
+pub struct Seen<I> {
+    tables: HashMap<I, OfTable>,
     bytes: usize,
+    /// Bytes that all of it may take.
+    pub most: usize,
 }
 
-thread_local! {
-    static SEEN: RefCell<Seen> = RefCell::default();
-}
-
-/// Bytes that all of it may take: a quarter of what the session's metadata may.
-fn most() -> usize {
-    guc::metadata_cache() / 4
+impl<I> Default for Seen<I> {
+    fn default() -> Seen<I> {
+        Seen { tables: HashMap::new(), bytes: 0, most: 0 }
+    }
 }
 
 /// Heap memory of an entry and what is kept beside it, about.
@@ -71,52 +68,51 @@ fn weight(entry: &DirectoryEntry) -> usize {
     fixed + maps + zones
 }
 
-/// What is remembered of a slot.
-pub fn at(storage: StorageId, slot: u32) -> Option<Rc<Remembered>> {
-    SEEN.with_borrow(|seen| seen.tables.get(&storage)?.rows.get(&slot).cloned())
-}
+impl<I: Copy + Eq + Hash> Seen<I> {
+    /// Nothing is remembered yet, and never more than so many bytes will be.
+    pub fn new(most: usize) -> Seen<I> {
+        Seen { most, ..Seen::default() }
+    }
 
-/// The remembered stripe that holds a virtual block.
-pub fn covering(storage: StorageId, block: u32) -> Option<Rc<Remembered>> {
-    SEEN.with_borrow(|seen| {
-        let (slot, row) = seen.tables.get(&storage)?.rows.range(..=block).next_back()?;
+    /// What is remembered of a slot.
+    pub fn at(&self, storage: I, slot: u32) -> Option<Rc<Remembered>> {
+        self.tables.get(&storage)?.rows.get(&slot).cloned()
+    }
+
+    /// The remembered stripe that holds a virtual block.
+    pub fn covering(&self, storage: I, block: u32) -> Option<Rc<Remembered>> {
+        let (slot, row) = self.tables.get(&storage)?.rows.range(..=block).next_back()?;
         (block - slot < row.found.entry.blocks).then(|| row.clone())
-    })
-}
+    }
 
-/// Remember a row, in place of what was known of its slot. Where there is no room, other tables' rows go;
-/// what does not fit then is not remembered: a walk through a directory larger than that would only
-/// drive out what the next one asks for first.
-pub fn remember(storage: StorageId, found: &Found, print: Print) {
-    let new = weight(&found.entry);
-    SEEN.with_borrow_mut(|seen| {
-        seen.remove(storage, found.slot.0);
-        if seen.bytes + new > most() {
-            seen.tables.retain(|id, _| *id == storage);
-            seen.bytes = seen.tables.get(&storage).map_or(0, |t| t.bytes);
+    /// Remember a row, in place of what was known of its slot. Where there is no room, other tables' rows go;
+    /// what does not fit then is not remembered: a walk through a directory larger than that would only
+    /// drive out what the next one asks for first.
+    pub fn remember(&mut self, storage: I, found: &Found, print: Print) {
+        let new = weight(&found.entry);
+        self.remove(storage, found.slot.0);
+        if self.bytes + new > self.most {
+            self.tables.retain(|id, _| *id == storage);
+            self.bytes = self.tables.get(&storage).map_or(0, |t| t.bytes);
         }
-        if seen.bytes + new > most() {
+        if self.bytes + new > self.most {
             return;
         }
         let row = Rc::new(Remembered { found: found.clone(), print });
-        let table = seen.tables.entry(storage).or_default();
+        let table = self.tables.entry(storage).or_default();
         table.rows.insert(found.slot.0, row);
         table.bytes += new;
-        seen.bytes += new;
-    });
-}
+        self.bytes += new;
+    }
 
-/// The storage was emptied, and its slots will be given out anew.
-pub fn forget(storage: StorageId) {
-    SEEN.with_borrow_mut(|seen| {
-        if let Some(table) = seen.tables.remove(&storage) {
-            seen.bytes -= table.bytes;
+    /// The storage was emptied, and its slots will be given out anew.
+    pub fn forget(&mut self, storage: I) {
+        if let Some(table) = self.tables.remove(&storage) {
+            self.bytes -= table.bytes;
         }
-    });
-}
+    }
 
-impl Seen {
-    fn remove(&mut self, storage: StorageId, slot: u32) {
+    fn remove(&mut self, storage: I, slot: u32) {
         let Some(table) = self.tables.get_mut(&storage) else { return };
         let Some(old) = table.rows.remove(&slot) else { return };
         let weight = weight(&old.found.entry);

@@ -2,9 +2,7 @@
 //! knows the stripes' part of it can tell the row store's. A note of it is overwritten in place, like
 //! reltuples, by VACUUM and ANALYZE.
 
-use super::keys;
-use crate::pg::lock::AllocationLock;
-use crate::pg::{ChunkKey, Snap, Toast};
+use crate::{keys, ChunkKey, ChunkStore, Keep};
 
 const KEY: ChunkKey = ChunkKey { id: keys::COUNTED, seq: 0 };
 const VERSION: u8 = 1;
@@ -43,35 +41,35 @@ impl Counted {
 }
 
 /// The note, if there is one. A damaged one is none: it only helps estimates.
-pub fn read(toast: &Toast) -> Option<Counted> {
-    if toast.is_empty() {
+pub fn read<S: ChunkStore>(store: &S) -> Option<Counted> {
+    if store.is_empty() {
         return None;
     }
-    let row = toast.find_damaged(KEY, Snap::self_snap()).filter(|row| !row.key_is_damaged);
+    let row = store.find_damaged(KEY, store.own()).filter(|row| !row.key_is_damaged);
     row.and_then(|row| Counted::decode(&row.data))
 }
 
 /// Write the note, outside of any transaction: VACUUM's cannot write otherwise.
-pub fn write(toast: &Toast, counted: Counted) {
-    let _lock = AllocationLock::take(toast.rel());
-    match toast.find_damaged(KEY, Snap::self_snap()) {
+pub fn write<S: ChunkStore>(store: &S, counted: Counted) {
+    let _lock = store.lock_allocation();
+    match store.find_damaged(KEY, store.own()) {
         Some(row) if row.data.len() == LEN && !row.key_is_damaged => {
-            toast.overwrite(row.place, KEY, &counted.encode())
+            store.overwrite(row.place, KEY, &counted.encode())
         }
         Some(_) => (),
-        None => insert(toast, counted),
+        None => insert(store, counted),
     }
 }
 
 /// Make room for the note of a table that gets its first stripe: a row written later would lie
 /// behind the chunks and keep their file from shrinking when they go.
-pub(super) fn prepare(toast: &Toast) {
-    insert(toast, Counted { whole: -1.0, rows: 0, live: 0 })
+pub(crate) fn prepare<S: ChunkStore>(store: &S) {
+    insert(store, Counted { whole: -1.0, rows: 0, live: 0 })
 }
 
-/// Frozen from birth, as it belongs to no transaction.
-fn insert(toast: &Toast, counted: Counted) {
-    toast.insert(KEY, &counted.encode(), crate::pg::xact::command_id(true), true);
+/// It belongs to no transaction.
+fn insert<S: ChunkStore>(store: &S, counted: Counted) {
+    store.insert(KEY, &counted.encode(), store.command_id(), Keep::ForGood);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The number line of chunk addresses: one address per chunk of a stripe, never used twice.
 
-use super::keys;
+use crate::keys;
 
 /// Chunk id and first (unsigned) sequence number of an address.
 pub fn key_of(address: u64) -> (u32, u32) {

@@ -1,0 +1,230 @@
+//! What the directory asks of the place where its rows are.
+
+use crate::seen::Seen;
+use crate::{Error, Result};
+use firn_format::Tid;
+use std::hash::Hash;
+use std::ops::ControlFlow;
+
+/// Most payload bytes of one row: four bytes of varlena header and eight of key on a page of
+/// 8 kB leave room for 8,124; a round 8,100 survives every rewrite.
+pub const CHUNK_BYTES: usize = 8_100;
+
+/// The transaction id that stands for "long ago, seen by all".
+pub const FROZEN_XID: u32 = 2;
+
+/// Key of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChunkKey {
+    pub id: u32,
+    pub seq: i32,
+}
+
+/// A row found, as a copy.
+#[derive(Clone, Debug)]
+pub struct ChunkRow {
+    /// As the index has it.
+    pub key: ChunkKey,
+    /// The row has another one.
+    pub key_is_damaged: bool,
+    /// Where the row is now; a rewrite of the table moves it.
+    pub place: Tid,
+    /// Inserting transaction as stored (2 when frozen).
+    pub xmin: u32,
+    pub data: Vec<u8>,
+}
+
+/// A row while it is looked at.
+pub trait Row {
+    /// The key that the row itself has.
+    fn key(&self) -> ChunkKey;
+    /// The payload.
+    fn data(&self) -> &[u8];
+    fn place(&self) -> Tid;
+    /// Inserting transaction; 2 when frozen.
+    fn xmin(&self) -> u32;
+    /// Inserting transaction as first written, frozen or not.
+    fn raw_xmin(&self) -> u32;
+    /// Command that inserted it, meaningful for the session's own transaction only.
+    fn cmin(&self) -> u32;
+
+    /// It has the key by which the index has led to it; otherwise it is damaged.
+    fn is_under(&self, key: ChunkKey) -> bool {
+        self.key() == key
+    }
+    /// The row, found by `key`.
+    fn to_row(&self, key: ChunkKey) -> ChunkRow {
+        ChunkRow {
+            key,
+            key_is_damaged: !self.is_under(key),
+            place: self.place(),
+            xmin: self.xmin(),
+            data: self.data().to_vec(),
+        }
+    }
+}
+
+/// How long a row that is inserted stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// As long as the transaction is not rolled back.
+    WithTransaction,
+    /// Whatever becomes of the transaction, once its index has an entry of it.
+    ForGood,
+}
+
+/// Rows under keys, with transactions: one table's, as one session has it open. PostgreSQL's TOAST relation is one, the memory of a
+/// test another. Code over it is generic, never `dyn`: a look-up of one row goes through here.
+///
+/// A method returns nothing that could say that it failed: where a call cannot be carried out (a full disk, a cancel request, the end of the
+/// server) it does not return but unwinds, as PostgreSQL's errors do behind the extension's fence, and the transaction is
+/// rolled back. So any call may be the last one.
+pub trait ChunkStore {
+    /// What is seen. Its owner keeps it valid.
+    type Snap: Copy;
+    type Row: Row;
+    /// A lock, given back when it is dropped.
+    type Lock;
+    /// Names what rows are stored in; a rewrite gives it another.
+    type Storage: Copy + Eq + Hash;
+
+    fn storage(&self) -> Self::Storage;
+    /// Nothing has ever been stored here (or it is being emptied).
+    fn is_empty(&self) -> bool;
+
+    /// Everything, dead or alive.
+    fn any(&self) -> Self::Snap;
+    /// What is committed, or done by this transaction.
+    fn own(&self) -> Self::Snap;
+    /// As [`ChunkStore::own`], and what running transactions do, which is told of by [`ChunkStore::writer`].
+    fn with_dirty<T>(&self, body: impl FnOnce(Self::Snap) -> T) -> T;
+    /// The running transaction that has inserted the row last visited under this dirty snapshot; 0 when that is over.
+    fn writer(&self, dirty: Self::Snap) -> u32;
+    /// Each version is judged when it is come to, so that a row that is replaced meanwhile can be missed.
+    fn may_miss(&self, snap: Self::Snap) -> bool;
+
+    /// Visit the rows `id`, `low..=high` that `snap` sees, in key order (or backwards). A row whose key is damaged is
+    /// visited under the key that the index has, and [`Row::is_under`] denies that.
+    fn scan<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Self::Snap,
+        backward: bool,
+        visit: impl FnMut(ChunkKey, &Self::Row) -> ControlFlow<B>,
+    ) -> Option<B>;
+    /// The row at a remembered place, if it is still the row of `key` and `snap` sees it.
+    fn at<T>(
+        &self,
+        place: Tid,
+        key: ChunkKey,
+        snap: Self::Snap,
+        visit: impl FnOnce(&Self::Row) -> T,
+    ) -> Option<T>;
+    /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
+    fn has_entry(&self, id: u32, low: i32, high: i32) -> bool;
+
+    /// Insert one row; returns its place.
+    fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid;
+    /// Replace the row at `place`, which nobody else changes now.
+    fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid;
+    /// Delete the row at `place`, which nobody else changes now.
+    fn delete(&self, place: Tid, cid: u32);
+    /// Delete the rows of `id` from `first` on, `count` of them, but for those whose keys are damaged.
+    fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32);
+    /// Overwrite a row's bytes where they are, outside of any transaction. The length does not change.
+    fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]);
+
+    /// The number of the command that is about to write.
+    fn command_id(&self) -> u32;
+    /// See to it that the transaction has an id.
+    fn assign_xid(&self);
+    /// A transaction number comes before another.
+    fn precedes(&self, xid: u32, other: u32) -> bool;
+    fn did_commit(&self, xid: u32) -> bool;
+    /// A transaction's number as one that does not wrap around.
+    fn full(&self, xid: u32) -> u64;
+    /// Somebody holds a lock on the row at `place`, so that to delete it would be to wait.
+    fn is_held(&self, place: Tid) -> bool;
+
+    /// The lock under which slots and addresses are handed out. Nothing is waited for by who has it.
+    fn lock_allocation(&self) -> Self::Lock;
+    /// Called now and then in long loops, to be cancelled there.
+    fn pause(&self);
+    /// As [`ChunkStore::pause`], in what VACUUM does, which may sleep here.
+    fn rest(&self) {
+        self.pause()
+    }
+    /// A place in a protocol where a test may want to do something.
+    fn reached(&self, _point: &'static str) {}
+    /// What this session remembers of directory rows.
+    fn with_seen<T>(&self, body: impl FnOnce(&mut Seen<Self::Storage>) -> T) -> T;
+
+    /// The row under `key` that `snap` sees, or one that says that its key is damaged.
+    fn find_damaged(&self, key: ChunkKey, snap: Self::Snap) -> Option<ChunkRow> {
+        self.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
+            ControlFlow::Break(row.to_row(key))
+        })
+    }
+
+    /// The row under `key` that `snap` sees.
+    ///
+    /// # Errors
+    /// Its key is damaged.
+    fn find_sound(&self, key: ChunkKey, snap: Self::Snap) -> Result<Option<ChunkRow>> {
+        self.scan_sound(key.id, key.seq, key.seq, snap, false, |key, row| {
+            ControlFlow::Break(row.to_row(key))
+        })
+    }
+
+    /// The row with the greatest sequence number up to `key.seq` that `snap` sees, or one that says that its key is damaged.
+    fn find_at_or_before(&self, key: ChunkKey, snap: Self::Snap) -> Option<ChunkRow> {
+        self.scan(key.id, i32::MIN, key.seq, snap, true, |key, row| {
+            ControlFlow::Break(row.to_row(key))
+        })
+    }
+
+    /// As [`ChunkStore::scan`], for those who cannot do without a row whose key is damaged.
+    ///
+    /// # Errors
+    /// There is such a row.
+    fn scan_sound<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Self::Snap,
+        backward: bool,
+        mut visit: impl FnMut(ChunkKey, &Self::Row) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
+        self.scan(id, low, high, snap, backward, |key, row| match row.is_under(key) {
+            true => match visit(key, row) {
+                ControlFlow::Break(found) => ControlFlow::Break(Ok(found)),
+                ControlFlow::Continue(()) => ControlFlow::Continue(()),
+            },
+            false => {
+                let (own, place) = (row.key(), row.place());
+                ControlFlow::Break(Err(Error::MisplacedRow { key, own, place }))
+            }
+        })
+        .transpose()
+    }
+}
+
+/// Every snapshot sees what `xmin` did, `oldest` being the oldest transaction that some snapshot does not see.
+pub fn is_settled<S: ChunkStore>(store: &S, xmin: u32, oldest: u32) -> bool {
+    xmin == FROZEN_XID || store.precedes(xmin, oldest)
+}
+
+/// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.
+#[inline]
+pub fn seq_of(unsigned: u32) -> i32 {
+    (unsigned ^ 0x8000_0000) as i32
+}
+
+/// Inverse of [`seq_of`].
+#[inline]
+pub fn unsigned_of(seq: i32) -> u32 {
+    seq as u32 ^ 0x8000_0000
+}

@@ -1,0 +1,287 @@
+//! The session's chunk store: rows in the server's memory.
+
+use crate::heap::{place_of, tid_of, Tuple};
+use crate::session::{Guard, Session};
+use crate::world::{Entry, Ours, Snap, World};
+use firn_directory::seen::Seen;
+use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Row, FROZEN_XID};
+use firn_format::Tid;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Entries that a scan takes from the index at a time, before it looks at their rows.
+const PAGE: usize = 5;
+
+pub struct View {
+    tuple: Tuple<Ours>,
+    place: Tid,
+}
+
+impl Row for View {
+    fn key(&self) -> ChunkKey {
+        self.tuple.payload.key
+    }
+    fn data(&self) -> &[u8] {
+        &self.tuple.payload.data
+    }
+    fn place(&self) -> Tid {
+        self.place
+    }
+    fn xmin(&self) -> u32 {
+        if self.tuple.frozen {
+            FROZEN_XID
+        } else {
+            self.tuple.xmin
+        }
+    }
+    fn raw_xmin(&self) -> u32 {
+        self.tuple.xmin
+    }
+    fn cmin(&self) -> u32 {
+        self.tuple.cmin
+    }
+}
+
+impl Session {
+    /// Insert a row without an entry.
+    fn insert_unindexed(&self, key: ChunkKey, data: &[u8], cid: u32) -> u32 {
+        self.call(|world| {
+            let xmin = world.xid(self.me);
+            let choice = world.random.below(1 << 20);
+            let place = world.ours.room(choice);
+            world.new_record();
+            let payload = Ours { key, data: Arc::from(data) };
+            world.put_ours(place, Some(Tuple::new(xmin, cid, payload)));
+            place
+        })
+    }
+
+    fn index(&self, key: ChunkKey, place: u32) {
+        self.call(|world| {
+            world.check_unique(key, place, self.me);
+            world.add_entry(key, place);
+        });
+    }
+
+    /// The next page of entries of a scan.
+    fn page(
+        &self,
+        (low, high): (Entry, Entry),
+        after: Option<Entry>,
+        backward: bool,
+    ) -> Vec<Entry> {
+        self.call(|world| {
+            let (from, to) = match (after, backward) {
+                (None, _) => (Bound::Included(low), Bound::Included(high)),
+                (Some(last), false) => (Bound::Excluded(last), Bound::Included(high)),
+                (Some(last), true) => (Bound::Included(low), Bound::Excluded(last)),
+            };
+            if let (Bound::Excluded(a), Bound::Included(b))
+            | (Bound::Included(a), Bound::Excluded(b)) = (from, to)
+            {
+                if a >= b {
+                    return Vec::new();
+                }
+            }
+            let range = world.entries.range((from, to));
+            match backward {
+                true => range.rev().take(PAGE).copied().collect(),
+                false => range.take(PAGE).copied().collect(),
+            }
+        })
+    }
+}
+
+/// A row that nobody else may be changing is about to be changed: it must be as its changer believes.
+fn expect_free(world: &World, place: Tid, me: usize) -> Tuple<Ours> {
+    let tuple = world.ours.at(place).cloned();
+    let Some(tuple) = tuple else { panic!("there is no row at {place:?}") };
+    let theirs = world.is_running_elsewhere(tuple.xmax, me);
+    let gone = world.is_committed(tuple.deleter()) || world.is_ours(tuple.deleter(), me);
+    assert!(!theirs && !gone, "the row at {place:?} has changed meanwhile: {tuple:?}");
+    tuple
+}
+
+impl<'a> ChunkStore for &'a Session {
+    type Snap = Snap;
+    type Row = View;
+    type Lock = Guard<'a>;
+    type Storage = u32;
+
+    fn storage(&self) -> u32 {
+        self.now(|world| world.storage)
+    }
+    fn is_empty(&self) -> bool {
+        self.now(|world| world.ours.len() == 0)
+    }
+
+    fn any(&self) -> Snap {
+        Snap::Any
+    }
+    fn own(&self) -> Snap {
+        Snap::Own
+    }
+    fn with_dirty<T>(&self, body: impl FnOnce(Snap) -> T) -> T {
+        body(Snap::Dirty)
+    }
+    fn writer(&self, _: Snap) -> u32 {
+        self.now(|world| world.backends[self.me].met)
+    }
+    fn may_miss(&self, snap: Snap) -> bool {
+        matches!(snap, Snap::Own | Snap::Dirty)
+    }
+
+    fn scan<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Snap,
+        backward: bool,
+        mut visit: impl FnMut(ChunkKey, &View) -> ControlFlow<B>,
+    ) -> Option<B> {
+        let _page = (!matches!(snap, Snap::Mvcc(_))).then(|| self.hold_page());
+        let range = ((id, low, 0), (id, high, u32::MAX));
+        let mut after = None;
+        loop {
+            let page = self.page(range, after, backward);
+            for entry in &page {
+                let (id, seq, place) = *entry;
+                let key = ChunkKey { id, seq };
+                let row = self.call(|world| world.fetch(place, snap, self.me));
+                let Some(tuple) = row else { continue };
+                // The place may have been given out again; then the entry is gone.
+                let is_other = tuple.payload.key != key;
+                if is_other && !self.now(|world| world.entries.contains(entry)) {
+                    continue;
+                }
+                let view = View { tuple, place: tid_of(place) };
+                if let ControlFlow::Break(found) = visit(key, &view) {
+                    return Some(found);
+                }
+            }
+            after = page.last().copied();
+            if page.len() < PAGE {
+                return None;
+            }
+        }
+    }
+
+    fn at<T>(
+        &self,
+        place: Tid,
+        key: ChunkKey,
+        snap: Snap,
+        visit: impl FnOnce(&View) -> T,
+    ) -> Option<T> {
+        let tuple = self.call(|world| world.fetch(place_of(place), snap, self.me))?;
+        (tuple.payload.key == key).then(|| visit(&View { tuple, place }))
+    }
+
+    fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
+        let range = (id, low, 0)..=(id, high, u32::MAX);
+        self.call(|world| world.entries.range(range).next().is_some())
+    }
+
+    fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid {
+        let place = self.insert_unindexed(key, data, cid);
+        self.index(key, place);
+        if keep == Keep::ForGood {
+            self.call(|world| {
+                let tuple = world.ours.get(place).cloned();
+                world.new_record();
+                world.put_ours(place, tuple.map(|t| Tuple { frozen: true, ..t }));
+            });
+        }
+        tid_of(place)
+    }
+
+    fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid {
+        let made = self.call(|world| {
+            let old = expect_free(world, place, self.me);
+            assert_eq!(old.payload.key, key, "another row at {place:?}");
+            let xid = world.xid(self.me);
+            let choice = world.random.below(1 << 20);
+            let made = world.ours.room(choice);
+            // One record of both.
+            world.new_record();
+            let next = Some(tid_of(made));
+            let old = Tuple { xmax: xid, cmax: cid, lock_only: false, next, ..old };
+            world.put_ours(place_of(place), Some(old));
+            let payload = Ours { key, data: Arc::from(data) };
+            world.put_ours(made, Some(Tuple::new(xid, cid, payload)));
+            made
+        });
+        self.index(key, made);
+        tid_of(made)
+    }
+
+    fn delete(&self, place: Tid, cid: u32) {
+        self.call(|world| {
+            let old = expect_free(world, place, self.me);
+            let xid = world.xid(self.me);
+            world.new_record();
+            let old = Tuple { xmax: xid, cmax: cid, lock_only: false, next: None, ..old };
+            world.put_ours(place_of(place), Some(old));
+        });
+    }
+
+    fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32) {
+        let mut places = Vec::new();
+        let (low, high) = (seq_of(first), seq_of(first + count - 1));
+        self.scan::<()>(id, low, high, Snap::Own, false, |_, row| {
+            places.push(row.place());
+            ControlFlow::Continue(())
+        });
+        for place in places {
+            self.delete(place, cid);
+        }
+    }
+
+    fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
+        self.call(|world| {
+            let old = world.ours.at(place).cloned();
+            let Some(old) = old else { panic!("there is no row at {place:?}") };
+            assert_eq!(old.payload.key, key, "another row at {place:?}");
+            assert_eq!(old.payload.data.len(), data.len(), "another length at {place:?}");
+            world.new_record();
+            let payload = Ours { key, data: Arc::from(data) };
+            world.put_ours(place_of(place), Some(Tuple { payload, ..old }));
+        });
+    }
+
+    fn command_id(&self) -> u32 {
+        self.now(|world| world.backends[self.me].cid)
+    }
+    fn assign_xid(&self) {
+        self.now(|world| world.xid(self.me));
+    }
+    fn precedes(&self, xid: u32, other: u32) -> bool {
+        xid < other
+    }
+    fn did_commit(&self, xid: u32) -> bool {
+        xid == FROZEN_XID || self.now(|world| world.is_committed(xid))
+    }
+    fn full(&self, xid: u32) -> u64 {
+        u64::from(xid)
+    }
+    fn is_held(&self, place: Tid) -> bool {
+        self.call(|world| {
+            let holder = world.ours.at(place).map_or(0, |t| t.xmax);
+            world.is_running_elsewhere(holder, self.me)
+        })
+    }
+
+    fn lock_allocation(&self) -> Guard<'a> {
+        Session::lock_allocation_row(self)
+    }
+    fn pause(&self) {
+        self.point()
+    }
+    fn reached(&self, _: &'static str) {
+        self.point()
+    }
+    fn with_seen<T>(&self, body: impl FnOnce(&mut Seen<u32>) -> T) -> T {
+        self.with_memory(body)
+    }
+}
