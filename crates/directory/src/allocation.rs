@@ -107,13 +107,12 @@ pub fn slot_for<S: ChunkStore>(store: &S, rows: u32, cid: u32, room: usize) -> R
 /// # Errors
 /// The allocation row is damaged or lost.
 pub fn handed_out<S: ChunkStore>(store: &S) -> Result<Option<u32>> {
-    let row = {
-        let _lock = store.lock_allocation();
-        store.find_damaged(KEY, store.own())
-    };
-    let Some(row) = row else {
+    let lock = store.lock_allocation();
+    let Some(row) = store.find_damaged(KEY, store.own()) else {
+        // Under the lock, too: who makes the row goes on to what would speak for its loss.
         return if is_lost(store) { Err(Error::AllocationLost) } else { Ok(None) };
     };
+    drop(lock);
     match State::decode(&row.data).filter(|_| !row.key_is_damaged) {
         Some(state) => Ok(Some(state.next_block.min(BLOCKS) as u32)),
         None => Err(Error::AllocationDamaged { bytes: row.data.len() }),

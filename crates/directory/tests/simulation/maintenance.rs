@@ -79,6 +79,7 @@ impl Session {
         let count = list.len() as u32;
         let (slot, place) = self.slot_for(count);
         let entry = self.store(&encode(&list, more), count, count);
+        self.now(|world| world.saw("stripes of moved rows"));
         rows::publish(&self, slot, place, &entry, ROOM);
         forward::write(&self, slot, &origins, cid);
         for (i, row) in list.iter().enumerate() {
@@ -95,8 +96,12 @@ impl Session {
         let cid = self.now(|world| world.backends[self.me].cid);
         let generation = found.entry.generation + 1;
         let location = match found.entry.location {
-            Location::Object { .. } => self.store_chunks(&bytes),
+            Location::Object { .. } => {
+                self.now(|world| world.saw("loads back"));
+                self.store_chunks(&bytes)
+            }
             Location::Chunks { .. } => self.call(|world| {
+                world.saw("offloads");
                 let key = format!("{}-{generation}-{}", found.slot.0, world.calls);
                 world.objects.insert(key.clone(), bytes.as_slice().into());
                 Location::Object { server: "cold".into(), key }
@@ -115,7 +120,10 @@ impl Session {
             if pass.garbage > 0 && (all || pass.garbage < 1 << 20) {
                 let memory = self.now(|world| world.random.below(200) as usize);
                 pass.parts(&self, memory, |part| {
-                    self.call(|world| world.remove_index(|tid| part.contains(tid)));
+                    self.call(|world| {
+                        world.saw("index passes");
+                        world.remove_index(|tid| part.contains(tid))
+                    });
                 });
                 pass.done(&self);
             }
@@ -124,11 +132,18 @@ impl Session {
         self.vacuum_row_store(oldest);
         cleaned::settle(&self, left);
         let oldest = self.now(|world| world.horizon());
-        forward::prune(&self, oldest);
+        if forward::prune(&self, oldest) > 0 {
+            self.now(|world| world.saw("lists pruned"));
+        }
         if allocation::next_block(&self).is_some() {
             cleaned::make_room(&self);
         }
+        let stripes = || rows::list(&self, Snap::Own).unwrap().len();
+        let before = stripes();
         clean::remove_dead_stripes(&self, oldest);
+        if stripes() < before {
+            self.now(|world| world.saw("dead stripes removed"));
+        }
         self.commit();
         if self.begin_maintenance() {
             self.remove_anchors();
@@ -172,6 +187,7 @@ impl Session {
                     return;
                 }
                 let Some(tuple) = world.ours.at(place).cloned() else { return };
+                world.saw("anchors removed");
                 world.new_record();
                 world.put_ours(place_of(place), Some(Tuple { xmin: 0, frozen: false, ..tuple }));
             });

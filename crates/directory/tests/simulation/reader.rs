@@ -96,7 +96,12 @@ impl Session {
         }
         let of = moves.entry(deleter).or_insert_with(|| Moves::of(&self, deleter).unwrap());
         let Some(home) = of.home(&self, origin).unwrap() else { return false };
-        tombstones::find(&self, home, snap).unwrap().is_some_and(|stone| stone.is_of_deleted())
+        let stone = tombstones::find(&self, home, snap).unwrap();
+        let hidden = stone.is_some_and(|stone| stone.is_of_deleted());
+        if hidden {
+            self.now(|world| world.saw("moved rows hidden, as changed where they went"));
+        }
+        hidden
     }
 
     /// The row of a stripe at `tid` that the snapshot sees.
@@ -141,7 +146,11 @@ impl Session {
 
     /// Where the row was moved that `mover` took from `origin`.
     pub fn moved_to(&self, origin: Tid, mover: u32) -> Option<Tid> {
-        forward::find(&self, origin, mover).unwrap()
+        let home = forward::find(&self, origin, mover).unwrap();
+        if home.is_some() {
+            self.now(|world| world.saw("moves followed"));
+        }
+        home
     }
 
     /// Compare what a snapshot sees with the model.

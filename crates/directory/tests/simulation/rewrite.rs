@@ -89,6 +89,7 @@ impl Session {
         let mut places = match wants {
             None => NewPlaces::none(),
             Some(wants) => {
+                self.now(|world| world.saw("rewrites that translate places"));
                 let mut moves = Moves(Sorted::default());
                 row_places.iter().for_each(|(old, new)| moves.note(*old, *new));
                 wants.resolve(moves, Sorted::default())
@@ -126,6 +127,7 @@ impl Session {
             world.rows = rows;
             world.index = index;
             world.storage += 1;
+            world.saw("rewrites");
             world.note(self.me, || "the table is written anew".to_owned());
             // The new files are there when the transaction commits.
             world.flush();

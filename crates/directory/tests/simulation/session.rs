@@ -48,8 +48,10 @@ pub struct Session {
     pub shared: Arc<Shared>,
     pub me: usize,
     seen: RefCell<Seen<u32>>,
-    /// Somebody must not be interrupted: invariants are looked at, or the table is being written anew.
+    /// Nothing happens at its calls: it is the only one that runs.
     pub quiet: Cell<bool>,
+    /// But this, at the call after so many.
+    pub interrupt: RefCell<Option<(u32, Box<dyn FnOnce()>)>>,
 }
 
 /// Given back when dropped, also while a call unwinds.
@@ -94,7 +96,13 @@ pub fn unwind(doom: Doom) -> ! {
 
 impl Session {
     pub fn new(shared: Arc<Shared>, me: usize) -> Session {
-        Session { shared, me, seen: RefCell::new(Seen::new(SEEN_BYTES)), quiet: Cell::new(false) }
+        Session {
+            shared,
+            me,
+            seen: RefCell::new(Seen::new(SEEN_BYTES)),
+            quiet: Cell::new(false),
+            interrupt: RefCell::default(),
+        }
     }
 
     /// Look at the server or change it, all at once.
@@ -120,7 +128,7 @@ impl Session {
     /// Anything may happen here.
     pub fn point(&self) {
         if self.quiet.get() {
-            return;
+            return self.interrupted();
         }
         let mut world = self.shared.world();
         world.calls += 1;
@@ -135,9 +143,19 @@ impl Session {
             unwind(Doom::Crash);
         }
         if world.random.one_in(FAIL) {
+            world.saw("errors");
             world.note(self.me, || "an error".to_owned());
             drop(world);
             unwind(Doom::Error);
+        }
+    }
+
+    /// Do at this call what was to be done at it.
+    fn interrupted(&self) {
+        let Some((left, what)) = self.interrupt.take() else { return };
+        match left {
+            0 => what(),
+            _ => *self.interrupt.borrow_mut() = Some((left - 1, what)),
         }
     }
 
@@ -157,6 +175,7 @@ impl Session {
                 assert!(!victims.is_empty(), "everybody waits for short locks");
                 let victim = victims[world.random.below(victims.len() as u32) as usize];
                 world.backends[victim].doomed = Some(Doom::Error);
+                world.saw("deadlocks");
                 world.note(victim, || "a deadlock".to_owned());
                 drop(world);
                 self.pass(victim);
@@ -239,6 +258,12 @@ impl Session {
                 return;
             }
             assert!(!self.quiet.get(), "a wait for {wait:?} where nobody else runs");
+            world.saw(match wait {
+                Wait::Allocation => "waits for the allocation lock",
+                Wait::Row(_) => "waits for a short lock",
+                Wait::End(_) => "waits for a transaction",
+                Wait::Scans => "waits of VACUUM for a scan",
+            });
             world.backends[self.me].waiting = Some(wait);
             drop(world);
             self.give_way();

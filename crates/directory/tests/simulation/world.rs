@@ -167,11 +167,13 @@ pub struct World {
     pub exclusive: Option<usize>,
     pub model: Model,
     pub next_id: u64,
+    /// A table of many rows.
+    pub wide: bool,
     pub next_value: u64,
-    /// Slots in use, with their blocks, and who was given them.
     pub steps: u64,
     pub calls: u64,
-    pub crashes: u64,
+    /// What has happened, and how often.
+    pub tally: BTreeMap<&'static str, u64>,
     pub failure: Option<String>,
     pub is_over: bool,
     pub history: VecDeque<String>,
@@ -197,10 +199,11 @@ impl World {
             exclusive: None,
             model: Model::default(),
             next_id: 1,
+            wide: false,
             next_value: 1,
             steps: 0,
             calls: 0,
-            crashes: 0,
+            tally: BTreeMap::new(),
             failure: None,
             is_over: false,
             history: VecDeque::new(),
@@ -213,6 +216,10 @@ impl World {
         }
         let line = format!("{:>6} session {me}: {}", self.steps, what());
         self.history.push_back(line);
+    }
+
+    pub fn saw(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
     }
 
     // Transactions.
@@ -456,7 +463,7 @@ impl World {
 
     /// The server crashes: of what was logged since the last commit a part has come to the disk.
     pub fn crash(&mut self, me: usize) {
-        self.crashes += 1;
+        self.saw("crashes");
         let first = self.undo.first().map_or(self.record + 1, |(record, _)| *record);
         let span = (self.record + 1).saturating_sub(first) as u32;
         // All of it, often: then whatever is not done is left in the middle.

@@ -141,9 +141,9 @@ impl Session {
                 Locked::Updated(next) => {
                     assert!(self.now(|w| w.model_is_gone(self.me, row)), "{row:?} is still there");
                     if repeatable {
-                        // Could not serialize access.
-                        unwind(Doom::Error);
+                        self.could_not_serialize();
                     }
+                    self.now(|world| world.saw("updates followed"));
                     row = self.newest(next, row);
                     tid = next;
                 }
@@ -153,7 +153,7 @@ impl Session {
                         let gone = self.now(|w| w.model_is_gone(self.me, row));
                         assert!(gone, "{row:?} at {tid:?} is not found, deleted by {by}");
                         if repeatable {
-                            unwind(Doom::Error);
+                            self.could_not_serialize();
                         }
                         return;
                     }
@@ -161,6 +161,11 @@ impl Session {
                 locked => return self.carry_out(tid, row, change, locked),
             }
         }
+    }
+
+    fn could_not_serialize(&self) -> ! {
+        self.now(|world| world.saw("changes refused, as they could not be serialized"));
+        unwind(Doom::Error)
     }
 
     /// The row that an update has made, at `tid` in the row store, or where a move has taken it.
@@ -281,6 +286,12 @@ impl Session {
             if locked && there {
                 return Locked::Anchor(place);
             }
+            self.now(|world| {
+                world.saw(match locked {
+                    true => "anchors removed under who locks them",
+                    false => "anchors changed under who locks them",
+                })
+            });
         }
     }
 
