@@ -100,6 +100,18 @@ impl World {
         found
     }
 
+    /// The allocation lock is given back: what was handed out under it has its directory row.
+    pub fn check_handed_out(&self) {
+        let first = self.first_free;
+        if self.allocated().is_none_or(|next| next.block == first) {
+            return;
+        }
+        let is_its =
+            |key: ChunkKey| key.id == keys::DIRECTORY && u64::from(key.seq as u32) == first;
+        let reserved = self.ours.iter().any(|(_, t)| is_its(t.payload.key));
+        assert!(reserved, "slot {first} is handed out without its directory row");
+    }
+
     /// All of it.
     pub fn check_invariants(&self) {
         let Some(next) = self.allocated() else {

@@ -15,7 +15,7 @@ impl Session {
     /// Begin a transaction of maintenance, if nobody else maintains the table.
     pub fn begin_maintenance(&self) -> bool {
         self.now(|world| {
-            if world.maintainer.is_some() {
+            if world.maintainer.is_some() || world.exclusive.is_some() {
                 return false;
             }
             world.maintainer = Some(self.me);

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Entries that a scan takes from the index at a time, before it looks at their rows.
 const PAGE: usize = 5;
+/// Of so many pages of a scan one is where another session goes on.
+const BETWEEN: u32 = 10;
 
 pub struct View {
     tuple: Tuple<Ours>,
@@ -145,6 +147,10 @@ impl<'a> ChunkStore for &'a Session {
         let mut after = None;
         loop {
             let page = self.page(range, after, backward);
+            // The rows may be replaced before they are looked at.
+            if !page.is_empty() {
+                self.maybe_give_way(BETWEEN);
+            }
             for entry in &page {
                 let (id, seq, place) = *entry;
                 let key = ChunkKey { id, seq };

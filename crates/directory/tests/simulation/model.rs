@@ -72,6 +72,8 @@ impl World {
 
     /// Forget versions that nobody sees.
     pub fn model_prune(&mut self) {
+        // A crash brings back none of them.
+        self.flush();
         let oldest = self.horizon();
         let mut versions = std::mem::take(&mut self.model.versions);
         for list in versions.values_mut() {

@@ -4,8 +4,8 @@ use crate::session::Session;
 use crate::world::{Row, Snap};
 use firn_directory::forward::{self, Moves};
 use firn_directory::{chunks, rows, seq_of, tombstones, ChunkStore, Found, Row as _, CHUNK_BYTES};
-use firn_format::{EntryState, Location, Tid};
-use std::collections::BTreeMap;
+use firn_format::{EntryState, Location, Slot, Tid};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// Bytes of a row in a stripe.
@@ -151,6 +151,32 @@ impl Session {
             self.now(|world| world.saw("moves followed"));
         }
         home
+    }
+
+    /// The stripes that are committed now, which no other session may change meanwhile.
+    fn committed_stripes(&self) -> BTreeSet<u32> {
+        let before = self.quiet.replace(true);
+        let list = rows::list(&self, Snap::Own).unwrap();
+        self.quiet.set(before);
+        list.iter().map(|found| found.slot.0).collect()
+    }
+
+    /// Who judges each version as it comes misses no stripe that is there all the time, whoever offloads it meanwhile.
+    pub fn check_dirty(&self) {
+        let before = self.committed_stripes();
+        let listed = (&self).with_dirty(|snap| rows::list_dirty(&self, snap)).unwrap();
+        let listed: BTreeSet<u32> = listed.iter().map(|found| found.slot.0).collect();
+        let choice = self.now(|world| world.random.below(before.len() as u32));
+        let one = before.iter().nth(choice as usize).copied();
+        let found = one.map(|slot| rows::find(&self, Tid::of(Slot(slot), 0), Snap::Own).unwrap());
+        let after = self.committed_stripes();
+        for slot in before.intersection(&after) {
+            assert!(listed.contains(slot), "stripe {slot} is not in the list of a dirty snapshot");
+        }
+        if let (Some(slot), Some(found)) = (one, found) {
+            let missed = found.is_none() && after.contains(&slot);
+            assert!(!missed, "stripe {slot} is not found");
+        }
     }
 
     /// Compare what a snapshot sees with the model.

@@ -63,19 +63,21 @@ fn copied<P: Clone>(
 }
 
 impl Session {
-    /// The table is this session's alone, if no other has it locked.
+    /// The table becomes this session's alone, if nobody else wants to have it so.
     pub fn begin_rewrite(&self) -> bool {
-        self.now(|world| {
-            let others = world.backends.iter().enumerate().filter(|(at, _)| *at != self.me);
-            let mut others = others.map(|(_, b)| b.touched || b.scans > 0);
-            if world.maintainer.is_some() || world.exclusive.is_some() || others.any(|used| used) {
-                return false;
+        let first = self.now(|world| {
+            let first = world.exclusive.is_none();
+            if first {
+                world.exclusive = Some(self.me);
+                world.backends[self.me].levels.push(Default::default());
             }
-            world.exclusive = Some(self.me);
-            world.backends[self.me].levels.push(Default::default());
-            world.backends[self.me].touched = true;
-            true
-        })
+            first
+        });
+        if first {
+            self.be_alone();
+            self.lock_table();
+        }
+        first
     }
 
     pub fn rewrite(&self) {

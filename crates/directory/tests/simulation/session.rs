@@ -74,7 +74,12 @@ impl Drop for Guard<'_> {
         let mut world = self.session.shared.world();
         // What a crash has taken already is not given back.
         match self.held {
-            Held::Allocation if world.allocation == Some(me) => world.allocation = None,
+            Held::Allocation if world.allocation == Some(me) => {
+                world.allocation = None;
+                if !thread::panicking() {
+                    world.check_handed_out();
+                }
+            }
             Held::Row(tid) if world.row_locks.get(&tid) == Some(&me) => {
                 world.row_locks.remove(&tid);
             }
@@ -132,8 +137,9 @@ impl Session {
         }
         let mut world = self.shared.world();
         world.calls += 1;
-        // Who has the table for himself is waited for.
-        if world.exclusive.is_none() && world.random.one_in(SWITCH) {
+        // Who has the table for himself goes on, as the others would wait.
+        let is_alone = world.exclusive == Some(self.me);
+        if !is_alone && world.random.one_in(SWITCH) {
             drop(world);
             return self.give_way();
         }
@@ -156,6 +162,16 @@ impl Session {
         match left {
             0 => what(),
             _ => *self.interrupt.borrow_mut() = Some((left - 1, what)),
+        }
+    }
+
+    /// Once in so many times.
+    pub fn maybe_give_way(&self, n: u32) {
+        let gives = self.now(|world| {
+            !self.quiet.get() && world.exclusive != Some(self.me) && world.random.one_in(n)
+        });
+        if gives {
+            self.give_way();
         }
     }
 
@@ -263,6 +279,8 @@ impl Session {
                 Wait::Row(_) => "waits for a short lock",
                 Wait::End(_) => "waits for a transaction",
                 Wait::Scans => "waits of VACUUM for a scan",
+                Wait::Table => "waits for a rewrite",
+                Wait::Alone => "waits of a rewrite",
             });
             world.backends[self.me].waiting = Some(wait);
             drop(world);
@@ -272,7 +290,10 @@ impl Session {
 
     pub fn lock_allocation_row(&self) -> Guard<'_> {
         self.point();
-        self.wait(Wait::Allocation, |world| world.allocation = Some(self.me));
+        self.wait(Wait::Allocation, |world| {
+            world.allocation = Some(self.me);
+            world.first_free = world.allocated().map_or(0, |next| next.block);
+        });
         Guard { session: self, held: Held::Allocation }
     }
 
@@ -296,6 +317,18 @@ impl Session {
 
     pub fn wait_for(&self, xid: Xid) {
         self.wait(Wait::End(xid), |_| ());
+    }
+
+    /// Lock the table as who uses it does, to the end of the transaction.
+    pub fn lock_table(&self) {
+        if !self.now(|world| world.backends[self.me].touched) {
+            self.wait(Wait::Table, |world| world.backends[self.me].touched = true);
+        }
+    }
+
+    /// Wait until nobody else uses the table; whoever comes later waits.
+    pub fn be_alone(&self) {
+        self.wait(Wait::Alone, |_| ());
     }
 
     pub fn wait_for_scans(&self) {

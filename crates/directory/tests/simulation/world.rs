@@ -90,6 +90,7 @@ enum Undo {
     Entry(Entry, bool),
     Row(u32, Option<Tuple<Row>>),
     Index(u64, Tid, bool),
+    Commit(Vec<Xid>),
 }
 
 /// What a session waits for.
@@ -100,6 +101,10 @@ pub enum Wait {
     End(Xid),
     /// No other session is in the middle of a scan that keeps its page of the index.
     Scans,
+    /// Nobody has the table for himself, or waits for that.
+    Table,
+    /// No other session has locked the table.
+    Alone,
 }
 
 /// Why a session's work ends in its middle.
@@ -160,10 +165,12 @@ pub struct World {
     record: u64,
     pub backends: Vec<Backend>,
     pub allocation: Option<usize>,
+    /// The next block when that lock was taken.
+    pub first_free: u64,
     pub row_locks: BTreeMap<Tid, usize>,
     /// Who vacuums or moves.
     pub maintainer: Option<usize>,
-    /// Nobody else may use the table.
+    /// Who has the table for himself, or waits until he has.
     pub exclusive: Option<usize>,
     pub model: Model,
     pub next_id: u64,
@@ -194,6 +201,7 @@ impl World {
             record: 0,
             backends: (0..sessions).map(|_| Backend::default()).collect(),
             allocation: None,
+            first_free: 0,
             row_locks: BTreeMap::new(),
             maintainer: None,
             exclusive: None,
@@ -270,11 +278,16 @@ impl World {
         last
     }
 
-    fn end(&mut self, level: Level, status: Status) -> bool {
-        for xid in level.xid.into_iter().chain(level.merged) {
-            self.xacts[(xid - FIRST) as usize].status = status;
+    fn end(&mut self, level: Level, status: Status) -> Vec<Xid> {
+        let all: Vec<Xid> = level.xid.into_iter().chain(level.merged).collect();
+        self.set(&all, status);
+        all
+    }
+
+    fn set(&mut self, xids: &[Xid], status: Status) {
+        for xid in xids {
+            self.xacts[(*xid - FIRST) as usize].status = status;
         }
-        level.xid.is_some()
     }
 
     pub fn commit(&mut self, me: usize) {
@@ -282,9 +295,14 @@ impl World {
             self.release(me);
         }
         if let Some(level) = self.backends[me].levels.pop() {
-            if self.end(level, Status::Committed) {
-                // The log is on disk up to here.
-                self.flush();
+            let all = self.end(level, Status::Committed);
+            if !all.is_empty() {
+                self.new_record();
+                self.log(Undo::Commit(all));
+                // The log is on disk up to here, unless nobody waits for that (synchronous_commit = off).
+                if self.random.one_in(2) {
+                    self.flush();
+                }
             }
         }
         self.left(me);
@@ -477,6 +495,7 @@ impl World {
                 Some((_, Undo::Row(place, before))) => drop(self.rows.put(place, before)),
                 Some((_, Undo::Entry(entry, true))) => drop(self.entries.remove(&entry)),
                 Some((_, Undo::Entry(entry, false))) => drop(self.entries.insert(entry)),
+                Some((_, Undo::Commit(all))) => self.set(&all, Status::Aborted),
                 Some((_, Undo::Index(id, tid, true))) => {
                     if let Some(tids) = self.index.get_mut(&id) {
                         tids.remove(&tid);
@@ -534,6 +553,11 @@ impl World {
             Wait::Allocation => self.allocation.is_none(),
             Wait::Row(tid) => !self.row_locks.contains_key(&tid),
             Wait::End(xid) => !self.is_running(xid),
+            Wait::Table => self.exclusive.is_none_or(|who| who == me),
+            Wait::Alone => {
+                let others = self.backends.iter().enumerate().filter(|(at, _)| *at != me);
+                !others.into_iter().any(|(_, b)| b.touched)
+            }
             Wait::Scans => self.backends.iter().enumerate().all(|(at, b)| at == me || b.scans == 0),
         }
     }

@@ -140,11 +140,12 @@ impl Session {
             match locked {
                 Locked::Updated(next) => {
                     assert!(self.now(|w| w.model_is_gone(self.me, row)), "{row:?} is still there");
+                    let newer = self.newest(next, row);
                     if repeatable {
                         self.could_not_serialize();
                     }
                     self.now(|world| world.saw("updates followed"));
-                    row = self.newest(next, row);
+                    row = newer;
                     tid = next;
                 }
                 Locked::Deleted(by) => match self.moved_to(tid, by) {
