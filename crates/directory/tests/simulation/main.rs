@@ -3,6 +3,7 @@
 //!
 //! `FIRN_SEED` repeats a run, `FIRN_STEPS` makes it longer: `FIRN_STEPS=10000000 cargo test --release -p firn-directory`.
 
+mod damage;
 mod heap;
 mod invariants;
 mod maintenance;
@@ -44,13 +45,14 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// What a run has to see to be one.
-const TO_SEE: [&str; 20] = [
+const TO_SEE: [&str; 21] = [
     "anchors changed under who locks them",
     "anchors removed",
     "changes refused, as they could not be serialized",
     "crashes",
     "dead stripes removed",
     "deadlocks",
+    "directory rows moved as they are",
     "errors",
     "index passes",
     "lists pruned",

@@ -7,7 +7,7 @@ use crate::world::{Row, Snap, Status};
 use crate::writer::ROOM;
 use firn_directory::clean::{self, Pass};
 use firn_directory::counted::{self, Counted};
-use firn_directory::{allocation, cleaned, forward, rows, tombstones, ChunkStore};
+use firn_directory::{allocation, cleaned, forward, rows, tombstones, ChunkStore, Keep};
 use firn_format::{DirectoryEntry, Location, Tid};
 use std::collections::BTreeSet;
 
@@ -87,13 +87,21 @@ impl Session {
         }
     }
 
-    /// Move a stripe to the object store, or back.
+    /// Move a stripe to the object store, or back, or its directory row to another place.
     pub fn move_stripe(&self) {
         let list = rows::list(&self, Snap::Own).unwrap();
         let choice = self.now(|world| world.random.below(list.len() as u32));
         let Some(found) = list.get(choice as usize) else { return };
-        let bytes = self.bytes_of(found);
         let cid = self.now(|world| world.backends[self.me].cid);
+        if self.now(|world| world.random.one_in(4)) {
+            // As the directory rows are that keep a file from shrinking.
+            self.now(|world| world.saw("directory rows moved as they are"));
+            let (key, bytes) = rows::as_it_is(found, ROOM);
+            (&self).delete(found.place, cid);
+            (&self).insert(key, &bytes, cid, Keep::WithTransaction);
+            return;
+        }
+        let bytes = self.bytes_of(found);
         let generation = found.entry.generation + 1;
         let location = match found.entry.location {
             Location::Object { .. } => {
