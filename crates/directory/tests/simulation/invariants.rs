@@ -148,8 +148,25 @@ impl World {
             assert!(from >= end, "the chunks from {from} on are in two stripes");
             end = to;
         }
+        self.check_clean(&directory);
         self.check_entries(&directory);
         self.check_pinned();
+    }
+
+    /// What the note of cleaning says: no index entry leads to blocks before that one which no stripe has.
+    fn check_clean(&self, directory: &BTreeMap<u32, DirectoryEntry>) {
+        let note = |key: ChunkKey| key.id == keys::CLEANED && key.seq == 0;
+        let row = self.ours.iter().find(|(_, t)| t.frozen && note(t.payload.key));
+        let Some((_, row)) = row else { return };
+        let clean = row.payload.data[16..20].try_into().map_or(0, u32::from_le_bytes);
+        for tid in self.index.values().flatten() {
+            let Some(block) = tid.block.checked_sub(VIRTUAL_BASE).filter(|b| *b < clean) else {
+                continue;
+            };
+            let stripe = directory.range(..=block).next_back();
+            let taken = stripe.is_some_and(|(slot, entry)| block - slot < entry.blocks);
+            assert!(taken, "an index entry leads to {tid:?}, which is noted as clean");
+        }
     }
 
     /// Each entry that leads to a row which a snapshot may see has its stripe: entries of running loads that of a

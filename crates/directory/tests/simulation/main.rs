@@ -3,7 +3,7 @@
 //!
 //! `FIRN_SEED` repeats a run, `FIRN_STEPS` makes it longer: `FIRN_STEPS=10000000 cargo test --release -p firn-directory`.
 
-mod damage;
+mod cases;
 mod heap;
 mod invariants;
 mod maintenance;

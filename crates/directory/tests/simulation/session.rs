@@ -44,6 +44,9 @@ impl Shared {
     }
 }
 
+/// What somebody else does in the middle of what a session does.
+pub type Interrupt = Box<dyn FnOnce()>;
+
 pub struct Session {
     pub shared: Arc<Shared>,
     pub me: usize,
@@ -51,7 +54,7 @@ pub struct Session {
     /// Nothing happens at its calls: it is the only one that runs.
     pub quiet: Cell<bool>,
     /// But this, at the call after so many.
-    pub interrupt: RefCell<Option<(u32, Box<dyn FnOnce()>)>>,
+    pub interrupt: RefCell<Option<(u32, Interrupt)>>,
 }
 
 /// Given back when dropped, also while a call unwinds.

@@ -1,9 +1,12 @@
-//! Rows that are not what they should be are told of as values, and passed over by those who can do without them.
+//! Cases that random steps do not come to. Rows that are not what they should be are told of as values, and passed over by those who can do
+//! without them; lists of several parts; the last addresses.
 
 use crate::session::{Session, Shared};
 use crate::world::{Snap, World};
 use crate::writer::ROOM;
-use firn_directory::{allocation, keys, rows, tombstones, ChunkKey, ChunkStore, Error, Keep, Row};
+use firn_directory::{
+    allocation, forward, keys, rows, tombstones, ChunkKey, ChunkStore, Error, Keep, Row,
+};
 use firn_format::{Slot, Tid, Tombstone, VIRTUAL_BASE};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -73,6 +76,52 @@ fn a_damaged_or_lost_allocation_row_gives_nothing_out() {
 }
 
 #[test]
+fn blocks_that_no_stripe_has_are_not_found() {
+    let session = table();
+    let store = &session;
+    allocation::slot_for(&store, 600, 0, ROOM).unwrap();
+    for (block, slot) in [(0, Some(0)), (1, Some(1)), (2, Some(2)), (4, Some(2)), (5, None)] {
+        for snap in [Snap::Own, Snap::Dirty, Snap::Any] {
+            // By the index, and then by what the session remembers.
+            for _ in 0..2 {
+                let tid = Tid::of(Slot(block), 0);
+                let found = rows::find(&store, tid, snap).unwrap().map(|found| found.slot.0);
+                assert_eq!(found, slot, "the stripe of block {block}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_row_of_a_list_of_several_parts_is_found() {
+    const ROWS: u32 = 3_000;
+    let session = Session::new(Arc::new(Shared::new(World::new(1, 1))), 0);
+    session.quiet.set(true);
+    session.now(|world| world.backends[0].levels.push(Default::default()));
+    let origins: Vec<Tid> = (0..ROWS).map(|_| session.insert_row(session.new_row(None))).collect();
+    session.commit();
+    // The stripe does not begin at the first block.
+    session.now(|world| world.backends[0].levels.push(Default::default()));
+    session.load(5, 900, 0);
+    session.commit();
+    assert!(session.begin_maintenance());
+    session.compact(ROWS as usize, 0);
+    let mover = session.now(|world| world.xid(0));
+    session.commit();
+    let store = &session;
+    let mut moves = forward::Moves::of(&store, mover).unwrap();
+    for (row, origin) in origins.iter().enumerate() {
+        let home = Some(Tid::of(Slot(4), row as u32));
+        assert_eq!(forward::find(&store, *origin, mover).unwrap(), home);
+        assert_eq!(moves.home(&store, *origin).unwrap(), home);
+        assert_eq!(forward::origin(&store, Slot(4), row as u32).unwrap(), Some(*origin));
+    }
+    let nobody = Tid { block: ROWS, offset: 1 };
+    assert_eq!(forward::find(&store, nobody, mover).unwrap(), None);
+    assert_eq!(forward::find(&store, origins[7], mover + 1).unwrap(), None);
+}
+
+#[test]
 fn the_last_addresses_are_given_out_and_no_more() {
     let session = table();
     let store = &session;
@@ -103,7 +152,7 @@ fn a_row_under_another_key_is_told_of() {
         world.add_entry(key, crate::heap::place_of(row.place));
     });
     let told = |e: &Error| matches!(e, Error::MisplacedRow { own, .. } if *own == counted);
-    let moved = firn_directory::forward::find(&store, Tid { block: 1, offset: 1 }, 11);
+    let moved = forward::find(&store, Tid { block: 1, offset: 1 }, 11);
     assert!(moved.err().is_some_and(|e| told(&e)));
     let mut seen = 0;
     store.scan::<()>(keys::FORWARDING, 0, 9, Snap::Own, false, |key, row| {
@@ -112,5 +161,5 @@ fn a_row_under_another_key_is_told_of() {
     });
     assert_eq!(seen, 1);
     // VACUUM leaves it where it is.
-    assert_eq!(firn_directory::forward::prune(&store, u32::MAX), 0);
+    assert_eq!(forward::prune(&store, u32::MAX), 0);
 }
