@@ -453,6 +453,57 @@ def damaged_chunk(cluster):
         c.execute("DROP TABLE f")
 
 
+def documents(cluster, store):
+    """A stripe with hundreds of pages of documents: the same rows cold, by look-ups of new sessions as well, and loaded again; read by others;
+    and each flipped bit of its page map is an error or changes nothing."""
+    with cluster.connect() as c:
+        fresh(c)
+        c.execute("DROP TABLE h; SET firn.stripe_rows = 4000; SET firn.bulk_threshold = 0")
+        c.execute("CREATE TABLE h USING heap AS SELECT i AS id, jsonb_build_object('k', i, 'v', (SELECT string_agg(md5((i * 3 + g)::text), '') FROM generate_series(1, 12) g)) AS doc, "
+                  "(SELECT string_agg(md5((i + g)::text), '') FROM generate_series(1, 40 + i % 9) g) AS note FROM generate_series(1, 8000) i")
+        c.execute("DROP TABLE f; CREATE TABLE f (id int PRIMARY KEY, doc jsonb, note text) USING firn; INSERT INTO f TABLE h ORDER BY id")
+        assert c.execute("SELECT count(*), sum(rows) FROM firn.stripes('f')").fetchone() == (2, 8000)
+        slot = c.execute("SELECT min(slot) FROM firn.stripes('f')").fetchone()[0]
+        data = c.execute(f"SELECT firn.stripe_file('f', {slot})").fetchone()[0]
+        path = os.path.join(cluster.root, "documents.parquet")
+        with open(path, "wb") as f:
+            f.write(data)
+        keys = pyarrow.parquet.ParquetFile(path).metadata.metadata
+        maps = {name: int(value.split(b"|")[0]) for name, value in keys.items() if name.startswith(b"firn.page_map.")}
+        assert set(maps) == {b"firn.page_map.2", b"firn.page_map.3"}, keys
+        theirs = sorted((r["id"], r["note"]) for r in pyarrow.parquet.read_table(path).to_pylist())
+        mine = c.execute("SELECT id, note FROM h WHERE id <= 4000 ORDER BY id").fetchall()
+        assert theirs == mine
+        assert duckdb.sql(f"SELECT id, note FROM '{path}' WHERE id BETWEEN 1990 AND 2010 ORDER BY id").fetchall() == mine[1989:2010]
+        same(c)
+        look = "SELECT count(*) FROM h, LATERAL (SELECT * FROM f WHERE f.id = h.id OFFSET 0) f WHERE h.id % 7 = 0 AND f.doc = h.doc AND f.note = h.note"
+        for state in ("local", "cold", "loaded"):
+            with cluster.connect() as other:
+                other.execute("SET enable_seqscan = off; SET firn.enable_scan = off")
+                assert other.execute(look).fetchone()[0] == 8000 // 7, state
+            same(c)
+            c.execute({"local": "SELECT firn.offload('f', 'cold')", "cold": "SELECT firn.load('f')", "loaded": "SELECT firn.offload('f', 'cold')"}[state])
+        key = c.execute("SELECT object_key FROM firn.stripes('f') ORDER BY slot LIMIT 1").fetchone()[0]
+    path = next(os.path.join(d, f) for d, _, fs in os.walk(store) for f in fs if os.path.join(d, f).endswith(key))
+    with open(path, "rb") as f:
+        original = f.read()
+    assert original == data, "an offload has changed bytes"
+    for number, at in enumerate([maps[b"firn.page_map.2"] + 3, maps[b"firn.page_map.2"] + 804, maps[b"firn.page_map.3"] + 11, maps[b"firn.page_map.3"] - 5]):
+        damaged = bytearray(original)
+        damaged[at] ^= 1 << number
+        with open(path, "wb") as f:
+            f.write(damaged)
+        with cluster.connect() as c:
+            c.execute(f"SET firn.cache_directory = 'mapped{number}'")
+            expect(c, "SELECT count(note) FROM f WHERE note > '5' AND doc IS NOT NULL", "XX001")
+            assert c.execute("SELECT count(*) FROM firn.check('f') WHERE object LIKE 'stripe%'").fetchone()[0] >= 2
+    with open(path, "wb") as f:
+        f.write(original)
+    with cluster.connect() as c:
+        c.execute("SET firn.cache_directory = 'mapped_back'")
+        same(c)
+
+
 def privileges(cluster):
     with cluster.connect() as c:
         fresh(c)
@@ -547,6 +598,7 @@ def run(tally, _pattern):
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))
         tally.case("other readers", lambda: other_readers(cluster))
+        tally.case("cold documents", lambda: documents(cluster, store))
         s3(tally, cluster)
     finally:
         cluster.destroy()
