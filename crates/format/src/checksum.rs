@@ -29,7 +29,11 @@ pub(crate) fn from_text(text: &str) -> Result<Vec<u32>> {
 
 /// Hold the bytes of `what` against their checksum.
 pub(crate) fn verify(bytes: &[u8], expected: u32, what: impl FnOnce() -> String) -> Result<()> {
-    let found = crc32c::crc32c(bytes);
+    compare(crc32c::crc32c(bytes), expected, what)
+}
+
+/// Hold the checksum that `what` has against the one that it should have.
+pub(crate) fn compare(found: u32, expected: u32, what: impl FnOnce() -> String) -> Result<()> {
     if found == expected {
         return Ok(());
     }

@@ -5,8 +5,8 @@ mod common;
 
 use common::{seed, Random};
 use firn_format::{
-    Codec, ColumnKind, ColumnSpec, Decoder, Outline, Place, Stripe, StripeMeta, StripeWriter,
-    Value, WriteOptions, RECORD_BYTES,
+    Bound, Codec, ColumnKind, ColumnSpec, Decoder, Outline, Place, Stripe, StripeMeta,
+    StripeWriter, Value, WriteOptions, RECORD_BYTES,
 };
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
 
@@ -84,7 +84,7 @@ fn look_up(
 ) -> firn_format::Result<Option<String>> {
     let page = match outline.place(column, row as u32)? {
         Place::Page(page) => page,
-        Place::Record { number, offset } => {
+        Place::Record { number, offset, .. } => {
             let record = part(file, offset, RECORD_BYTES).try_into().expect("a record");
             outline.page_of_record(column, number, record)?
         }
@@ -137,8 +137,10 @@ fn each_way_gives_the_same_values() {
             assert_eq!(row, rows);
             assert!(look_up(&mut decoder, &outline, file, column, rows + 1_000).is_err());
         }
-        // Pages of texts have zone maps as before, those of documents none.
-        assert!(meta.page_zone(1, 0).is_none() && meta.page_zone(2, 300).is_some());
+        // The near column has its zone maps beside them.
+        let first = meta.page_zone(0, 1).expect("a zone map");
+        assert_eq!((first.min, first.max), (Some(Bound::I64(512)), Some(Bound::I64(1_023))));
+        assert!(meta.page_zone(1, 0).is_none() && meta.page_zone(2, 300).is_none());
     }
 }
 
@@ -160,6 +162,20 @@ fn parquet_finds_the_same_pages() {
             .collect();
         let own = ours.pages(column).iter().map(|p| (p.offset, p.len, p.first_row));
         assert_eq!(pages, own.collect::<Vec<_>>());
+    }
+    use parquet::file::page_index::column_index::ColumnIndexMetaData as Index;
+    let zones = &theirs.column_index().expect("column indexes")[0];
+    let (Index::INT32(ids), Index::NONE, Index::BYTE_ARRAY(notes)) =
+        (&zones[0], &zones[1], &zones[2])
+    else {
+        panic!("other column indexes: {zones:?}");
+    };
+    assert_eq!((ids.min_value(1), ids.max_value(1)), (Some(&512), Some(&1_023)));
+    for (number, page) in ours.pages(2).iter().enumerate() {
+        let rows = page.first_row as usize..(page.first_row + page.rows) as usize;
+        let least = made.texts[rows].iter().flatten().min();
+        let theirs = notes.min_value(number).unwrap_or(b"");
+        assert!(least.map_or("", |text| text).as_bytes().starts_with(theirs), "page {number}");
     }
     let keys = theirs.file_metadata().key_value_metadata().expect("keys");
     let maps: Vec<_> = keys.iter().filter(|k| k.key.starts_with("firn.page_map.")).collect();
@@ -200,4 +216,58 @@ fn every_changed_byte_is_found() {
     }
     assert!(by_record > 50, "{by_record} look-ups have met a changed record");
     assert_eq!(errors, 3_000, "changed bytes were not found");
+}
+
+/// A record of another page, as a chunk that was copied over itself would have, gives no other row's value.
+#[test]
+fn moved_records_are_found() {
+    let made = made(5_000, &mut Random(seed()));
+    let stripe = &made.stripe;
+    let outline = outline_of(&stripe.bytes, stripe).expect("an outline");
+    let record = |row| match outline.place(1, row) {
+        Ok(Place::Record { offset, rows, .. }) => (offset as usize, rows),
+        _ => panic!("the column is not far"),
+    };
+    let ((to, rows), (from, _)) = (record(200), record(1_200));
+    let mut bytes = stripe.bytes.clone();
+    bytes.copy_within(from..from + RECORD_BYTES, to);
+    let mut decoder = Decoder::new();
+    for row in rows {
+        let found = look_up(&mut decoder, &outline, &bytes, 1, row as usize);
+        assert!(found.is_err(), "row {row} of another page: {found:?}");
+    }
+    // Where the last page ends is known for certain as well.
+    let (offset, _) = record(4_999);
+    let mut bytes = stripe.bytes.clone();
+    bytes[offset + 8] ^= 1;
+    assert!(StripeMeta::of_file(&bytes, stripe.meta_offset).is_err());
+}
+
+/// A few large values among many small ones, in one place or everywhere, make neither huge pages of the ones nor tiny pages of the others.
+#[test]
+fn pages_are_of_a_size() {
+    let mut r = Random(seed());
+    let clustered = |row: usize| if row >= 60_000 { 40_000usize } else { 70 };
+    let tails = |row: usize| if row.is_multiple_of(100) { 30_000usize } else { 70 };
+    for (size, rows) in [(&clustered as &dyn Fn(usize) -> usize, 60_400), (&tails, 20_000)] {
+        let spec = ColumnSpec {
+            field_id: 1,
+            name: "v".to_owned(),
+            kind: ColumnKind::Text,
+            type_name: "text".to_owned(),
+        };
+        let mut writer = StripeWriter::new(vec![spec], WriteOptions::default());
+        for row in 0..rows {
+            let text: String =
+                (0..size(row)).map(|_| char::from(b'a' + r.below(26) as u8)).collect();
+            writer.column_mut(0).push_bytes(text.as_bytes());
+            writer.end_row();
+        }
+        let stripe = writer.encode().expect("a stripe");
+        let meta = StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).expect("metadata");
+        let largest = meta.pages(0).iter().map(|p| p.len).max();
+        assert!(largest.is_some_and(|len| len < 128 << 10), "{largest:?}");
+        let sum: u64 = meta.pages(0).iter().map(|p| u64::from(p.len)).sum();
+        assert!(sum / meta.pages(0).len() as u64 > 6_000, "{} pages", meta.pages(0).len());
+    }
 }

@@ -59,10 +59,14 @@ impl KnownStripes {
     /// The row is one of a stripe that was looked into before and all of whose rows this snapshot sees. False says nothing.
     #[inline]
     pub fn is_of_whole(&self, tid: Tid, snap: Snap) -> bool {
+        self.is_in_whole(tid) && self.seen_by.is_some() && self.seen_by == snap.id()
+    }
+
+    /// The row is one of a stripe without tombstones.
+    #[inline]
+    fn is_in_whole(&self, tid: Tid) -> bool {
         let (slot, rows) = self.at_hand.get(place_of(tid)).map_or(NONE, Cell::get);
-        (tid.row_in(slot).is_some_and(|row| row < rows) || self.turn_to_whole(tid))
-            && self.seen_by.is_some()
-            && self.seen_by == snap.id()
+        tid.row_in(slot).is_some_and(|row| row < rows) || self.turn_to_whole(tid)
     }
 
     /// The row is one of another stripe without tombstones, which is at hand now.
@@ -76,6 +80,20 @@ impl KnownStripes {
             place.set((*slot, *rows));
         }
         tid.row_in(*slot).is_some_and(|row| row < *rows)
+    }
+
+    fn remember_whole(&mut self, slot: Slot, rows: u32) {
+        let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
+        self.whole.insert(place, (slot, rows));
+        self.at_hand.resize(AT_HAND, Cell::new(NONE));
+    }
+
+    fn forget_one(&mut self, slot: Slot) {
+        let before = self.whole.len();
+        self.whole.retain(|(other, _)| *other != slot);
+        if self.whole.len() < before {
+            self.at_hand.fill(Cell::new(NONE));
+        }
     }
 
     fn forget_whole(&mut self) {
@@ -112,9 +130,7 @@ impl KnownStripes {
                     let (slot, rows) = (known.slot, known.rows);
                     let at = known.look(directory, found, tid, row, snap);
                     if known.whole && !before {
-                        let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
-                        self.whole.insert(place, (slot, rows));
-                        self.at_hand.resize(AT_HAND, Cell::new(NONE));
+                        self.remember_whole(slot, rows);
                     }
                     return at;
                 }
@@ -127,8 +143,7 @@ impl KnownStripes {
                 self.forget_whole();
             }
             // It is asked for its tombstones anew.
-            self.whole.retain(|(slot, _)| *slot != found.slot);
-            self.at_hand.fill(Cell::new(NONE));
+            self.forget_one(found.slot);
             self.stripes.insert(found.slot.0, Known::of(found));
             self.last = Some(found.entry.clone());
         }
@@ -175,5 +190,53 @@ impl Known {
                 .is_some_and(|s| s.tombstone.state == TombstoneState::Deleted);
         let xmin = found.xmin;
         (!deleted).then_some(RowAt { place: Place::Stripe(found), row, xmin })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firn_format::{blocks_for, ROWS_PER_BLOCK};
+
+    /// Whatever was asked for before, and whatever was forgotten: a row is known exactly if its stripe is.
+    #[test]
+    fn rows_of_whole_stripes_are_known() {
+        let mut known = KnownStripes::default();
+        // Stripes of all sizes, over more blocks than there are places.
+        let (mut stripes, mut next, mut x) = (Vec::new(), 0u32, 7u32);
+        let mut random = move || {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            x >> 8
+        };
+        while next < 3 * 64 * AT_HAND as u32 {
+            let rows = 1 + random() % if random() % 3 == 0 { 262_144 } else { 2_000 };
+            stripes.push((Slot(next), rows));
+            next += blocks_for(rows) + random() % 3;
+        }
+        let mut whole = Vec::new();
+        for step in 0..400_000 {
+            let (slot, rows) = stripes[random() as usize % stripes.len()];
+            match random() % 50 {
+                0 if !whole.contains(&(slot, rows)) => {
+                    known.remember_whole(slot, rows);
+                    whole.push((slot, rows));
+                }
+                1 if step % 10 == 0 => {
+                    known.forget_one(slot);
+                    whole.retain(|(other, _)| *other != slot);
+                }
+                2 if step % 10_000 == 2 => {
+                    known.forget_whole();
+                    whole.clear();
+                }
+                _ => {}
+            }
+            // Rows beyond its end and in gaps, too.
+            let row = random() % (rows + 600);
+            let block = VIRTUAL_BASE + slot.0 + row / ROWS_PER_BLOCK;
+            let tid = Tid { block, offset: 1 + (row % ROWS_PER_BLOCK) as u16 };
+            let is = |(slot, rows): &(Slot, u32)| tid.row_in(*slot).is_some_and(|r| r < *rows);
+            assert_eq!(known.is_in_whole(tid), whole.iter().any(is), "step {step}, {tid:?}");
+        }
     }
 }

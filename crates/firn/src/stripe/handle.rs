@@ -285,32 +285,36 @@ impl StripeHandle {
         self.meta.get_or_init(|| meta)
     }
 
-    /// The page that holds a row of a stripe column. Of a far column its place is read, each time, from where all sessions
-    /// have it, unless a scan has read all of them.
-    pub fn page_of(
-        &self,
+    /// Where the page is that holds a row of a stripe column.
+    pub fn place_of(&self, toast: &Toast, column: usize, row: u32) -> Place<'_> {
+        let place = match self.meta.get() {
+            Some(meta) => meta.page(column, meta.page_of(column, row)).map(Place::Page),
+            None => self.outline(toast).place(column, row),
+        };
+        place.unwrap_or_else(|e| self.raise(e))
+    }
+
+    /// The page at that place. Of a far column its record is read, each time, from where all sessions have it, unless all of
+    /// them were read for a scan.
+    pub fn page_at<'a>(
+        &'a self,
         toast: &Toast,
         column: usize,
-        row: u32,
+        place: Place<'a>,
         bytes: &mut Vec<u8>,
-    ) -> PageRef<'_> {
-        // A request for each place would be slower than one for all.
-        if self.meta.get().is_none() && matches!(self.entry.location, Location::Object { .. }) {
-            self.meta(toast);
-        }
-        let page = match self.meta.get() {
-            Some(meta) => meta.page(column, meta.page_of(column, row)),
-            None => {
-                let outline = self.outline(toast);
-                outline.place(column, row).and_then(|place| match place {
-                    Place::Page(page) => Ok(page),
-                    Place::Record { number, offset } => {
-                        self.read(toast, offset, RECORD_BYTES, bytes);
-                        let record = bytes.first_chunk();
-                        let short = || firn_format::Error::corrupt("a page map ends early");
-                        outline.page_of_record(column, number, record.ok_or_else(short)?)
-                    }
-                })
+    ) -> PageRef<'a> {
+        let (number, offset) = match place {
+            Place::Page(page) => return page,
+            Place::Record { number, offset, .. } => (number, offset),
+        };
+        let page = match self.entry.location {
+            // A request for each record would be slower than one for all.
+            Location::Object { .. } => self.meta(toast).page(column, number),
+            Location::Chunks { .. } => {
+                self.read(toast, offset, RECORD_BYTES, bytes);
+                let short = || firn_format::Error::corrupt("a page map ends early");
+                let record = bytes.first_chunk().ok_or_else(short);
+                record.and_then(|r| self.outline(toast).page_of_record(column, number, r))
             }
         };
         page.unwrap_or_else(|e| self.raise(e))

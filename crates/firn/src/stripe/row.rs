@@ -125,7 +125,7 @@ impl RowBuffer {
         }
     }
 
-    /// A page decoded: one that is kept, or read now to be kept. None when that does not pay.
+    /// A page decoded and kept, if that pays.
     fn decoded(
         &mut self,
         toast: &Toast,
@@ -134,9 +134,6 @@ impl RowBuffer {
         page: &PageRef<'_>,
         follows: bool,
     ) -> Option<Rc<Column>> {
-        if let Some(kept) = pages::find(handle.number, key) {
-            return Some(kept);
-        }
         let pays = || follows || pages::is_asked_again(handle.number, key);
         if !pages::fits(page.location.len as usize) || !pays() {
             return None;
@@ -230,18 +227,23 @@ impl RowBuffer {
     /// The value of a column that is not in the page at hand.
     fn turn_to(&mut self, toast: &Toast, handle: &StripeHandle, i: usize, row: u32) -> One {
         let stored = self.at.columns[i].stored;
-        let page = handle.page_of(toast, stored as usize, row, &mut self.page);
-        let location = page.location;
-        let number = page.number as u32;
+        let place = handle.place_of(toast, stored as usize, row);
+        let (number, rows) = (place.number() as u32, place.rows());
         let at = &mut self.at.columns[i];
         let conversion = at.conversion;
         // Who goes from page to page will read all of it.
         let follows = !at.rows.is_empty() && at.page + 1 == number;
-        at.page = number;
-        at.rows = location.first_row..location.first_row.saturating_add(location.rows);
-        let within = row.saturating_sub(location.first_row);
+        let within = row.saturating_sub(rows.start);
+        (at.page, at.rows) = (number, rows);
         let key = (stored, number);
-        match self.decoded(toast, handle, key, &page, follows) {
+        let (page, decoded) = match pages::find(handle.number, key) {
+            Some(kept) => (None, Some(kept)),
+            None => {
+                let page = handle.page_at(toast, stored as usize, place, &mut self.page);
+                (Some(page), self.decoded(toast, handle, key, &page, follows))
+            }
+        };
+        match decoded {
             Some(decoded) if within as usize >= decoded.rows => {
                 handle.raise(firn_format::Error::corrupt("a page has no such row"))
             }
@@ -251,6 +253,7 @@ impl RowBuffer {
             }
             None => {
                 self.at.columns[i].decoded = Weak::new();
+                let Some(page) = page else { return One::Null };
                 self.value_of(toast, handle, stored, &page, within, conversion)
             }
         }

@@ -50,6 +50,7 @@ pub(super) struct ColumnMeta {
     pub zones: Vec<Option<ZoneMap>>,
     /// Of the dictionary page, if there is one, and the data pages; empty in files without.
     pub checksums: Vec<u32>,
+    pub is_far: bool,
 }
 
 /// What a stripe file says about itself.
@@ -71,6 +72,8 @@ pub struct PageRef<'a> {
     pub(super) compression: Compression,
     /// Files of older versions have none.
     pub(super) checksum: Option<u32>,
+    /// Field id of a far column, which is in its checksums.
+    pub(super) far: Option<i32>,
 }
 
 impl PageRef<'_> {
@@ -80,7 +83,11 @@ impl PageRef<'_> {
     /// Corrupt when they differ; the message names the page.
     pub fn verify(&self, bytes: &[u8]) -> Result<()> {
         let Some(expected) = self.checksum else { return Ok(()) };
-        checksum::verify(bytes, expected, || {
+        let found = match self.far {
+            Some(field_id) => page_map::checksum_of(bytes, field_id, self.number as u32),
+            None => crc32c::crc32c(bytes),
+        };
+        checksum::compare(found, expected, || {
             let (page, at) = (self.number, self.location.offset);
             format!("page {page} of column \"{}\", at byte {at},", self.column)
         })
@@ -170,9 +177,13 @@ impl StripeMeta {
         let mut specs = Vec::with_capacity(footer.schema.len());
         let mut columns = Vec::with_capacity(footer.schema.len());
         let mut far = Vec::with_capacity(footer.schema.len());
+        let any_far = footer.key_values.iter().any(|(key, _)| key.starts_with(page_map::KEY));
         for (i, leaf) in footer.schema.iter().enumerate() {
             let spec = column_spec(leaf, &footer)?;
-            let map = footer.value(&format!("{}{}", page_map::KEY, spec.field_id));
+            let map = match any_far {
+                true => footer.value(&format!("{}{}", page_map::KEY, spec.field_id)),
+                false => None,
+            };
             let (column, own) = match (footer.chunks.get(i), map) {
                 (Some(chunk), None) => {
                     (column_meta(&spec, leaf, chunk, rows, tail, meta_offset)?, None)
@@ -225,7 +236,7 @@ impl StripeMeta {
         self.columns.get(column)?.dictionary
     }
 
-    /// What is known of a page's values.
+    /// What is known of a page's values. Nothing of those of far columns: their pages are smaller than what scans ask for.
     pub fn page_zone(&self, column: usize, page: usize) -> Option<ZoneMap> {
         self.columns.get(column)?.zones.get(page)?.clone()
     }
@@ -284,7 +295,8 @@ impl StripeMeta {
                 Some(*meta.checksums.get(first + number).ok_or_else(missing)?)
             }
         };
-        Ok(PageRef { number, location, column: &spec.name, kind, compression, checksum })
+        let far = meta.is_far.then_some(spec.field_id);
+        Ok(PageRef { number, location, column: &spec.name, kind, compression, checksum, far })
     }
 
     pub(super) fn kind(&self, column: usize) -> Result<(ColumnKind, Compression)> {
@@ -304,6 +316,7 @@ impl ColumnMeta {
             dictionary: None,
             zones: Vec::new(),
             checksums: Vec::new(),
+            is_far: false,
         }
     }
 }
@@ -478,8 +491,8 @@ fn far_column(
     if chunk.dictionary_offset.is_some() {
         return Err(Error::unsupported("a column with a page map has a dictionary"));
     }
-    let far = Far::new(map, chunk.column_index, rows, meta_offset)?;
-    Ok((ColumnMeta::empty(compression_of(leaf, chunk)?), Some(far)))
+    let column = ColumnMeta { is_far: true, ..ColumnMeta::empty(compression_of(leaf, chunk)?) };
+    Ok((column, Some(Far::new(map, rows, meta_offset)?)))
 }
 
 fn column_meta(
@@ -508,7 +521,7 @@ fn column_meta(
         Some(at) => read_zones(index_bytes(at, tail, meta_offset)?, spec.kind, &pages)?,
         None => Vec::new(),
     };
-    Ok(ColumnMeta { compression, pages, dictionary, zones, checksums: Vec::new() })
+    Ok(ColumnMeta { pages, dictionary, zones, ..ColumnMeta::empty(compression) })
 }
 
 /// Give each column the checksums of its pages; columns follow each other in the file. Far columns have their own.
@@ -574,7 +587,7 @@ fn read_pages(bytes: &[u8], rows: u32, meta_offset: u64) -> Result<Vec<PageLocat
     Ok(pages)
 }
 
-pub(super) fn read_zones(
+fn read_zones(
     bytes: &[u8],
     kind: ColumnKind,
     pages: &[PageLocation],

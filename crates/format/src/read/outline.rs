@@ -1,9 +1,8 @@
 //! What is read of a stripe first: its columns, and all but what is far. One page of a far column can be found with this alone, and
 //! a record of its page map.
 
-use super::meta::{read_zones, ColumnMeta, PageLocation, PageRef, StripeMeta, MAX_PAGE_ROWS};
+use super::meta::{ColumnMeta, PageLocation, PageRef, StripeMeta, MAX_PAGE_ROWS};
 use super::page::Decoder;
-use crate::checksum;
 use crate::column::Dictionary;
 use crate::error::{Error, Result};
 use crate::page_map::{self, Told, RECORD};
@@ -15,8 +14,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct Far {
     map: Told,
-    /// Of its column index, if it has one.
-    zones: Option<Range<u64>>,
 }
 
 /// A stripe's metadata without that of the pages of far columns.
@@ -30,44 +27,52 @@ pub struct Outline {
 /// Where the page of a row is.
 pub enum Place<'a> {
     Page(PageRef<'a>),
-    /// To be found in these bytes of the file: [`Outline::page_of_record`].
+    /// The page of this number, which has these rows of the stripe, is to be found by the [`RECORD_BYTES`] at `offset` of the file:
+    /// [`Outline::page_of_record`].
     Record {
         number: usize,
+        rows: Range<u32>,
         offset: u64,
     },
+}
+
+impl Place<'_> {
+    pub fn number(&self) -> usize {
+        match self {
+            Place::Page(page) => page.number,
+            Place::Record { number, .. } => *number,
+        }
+    }
+
+    /// The rows of the stripe that the page has.
+    pub fn rows(&self) -> Range<u32> {
+        match self {
+            Place::Page(PageRef { location: at, .. }) => {
+                at.first_row..at.first_row.saturating_add(at.rows)
+            }
+            Place::Record { rows, .. } => rows.clone(),
+        }
+    }
 }
 
 /// Bytes to be read for [`Place::Record`].
 pub const RECORD_BYTES: usize = 2 * RECORD;
 
 impl Far {
-    pub(super) fn new(
-        map: &str,
-        column_index: Option<(i64, i32)>,
-        rows: u32,
-        meta_offset: u64,
-    ) -> Result<Far> {
+    pub(super) fn new(map: &str, rows: u32, meta_offset: u64) -> Result<Far> {
         let map = Told::from_text(map)?;
-        let bad = || Error::corrupt("what is said of a column's pages lies outside of the file");
-        let within = |range: &Range<u64>| range.start >= 4 && range.end <= meta_offset;
-        let map_range = map.offset..map.offset.checked_add(map.len()).ok_or_else(bad)?;
-        let zones = match column_index {
-            None => None,
-            Some((offset, len)) => {
-                let offset = u64::try_from(offset).map_err(|_| bad())?;
-                let len = u64::try_from(len).map_err(|_| bad())?;
-                Some(offset..offset.checked_add(len).ok_or_else(bad)?)
-            }
-        };
-        if !within(&map_range) || !zones.as_ref().is_none_or(within) {
-            return Err(bad());
+        let end = map.offset.checked_add(map.len()).filter(|end| *end <= meta_offset);
+        if map.offset < 4 || end.is_none() {
+            return Err(Error::corrupt(
+                "what is said of a column's pages lies outside of the file",
+            ));
         }
         if map.rows == 0 || map.rows > MAX_PAGE_ROWS || map.pages != rows.div_ceil(map.rows) {
             return Err(Error::corrupt(
                 "a page map has not as many pages as the stripe's rows need",
             ));
         }
-        Ok(Far { map, zones })
+        Ok(Far { map })
     }
 
     /// Rows of a page: the first, and how many.
@@ -90,9 +95,7 @@ impl Outline {
 
     /// Which bytes of the file [`Outline::complete`] needs; none when there are no far columns.
     pub fn far(&self) -> Range<u64> {
-        let starts = self.far.iter().flatten().map(|far| {
-            far.zones.as_ref().map_or(far.map.offset, |zones| zones.start.min(far.map.offset))
-        });
+        let starts = self.far.iter().flatten().map(|far| far.map.offset);
         starts.min().unwrap_or(self.meta_offset)..self.meta_offset
     }
 
@@ -113,17 +116,10 @@ impl Outline {
             bytes.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
         };
         let short = || Error::corrupt("a stripe's page maps end early");
-        for ((far, column), spec) in self.far.iter().zip(&mut meta.columns).zip(&meta.specs) {
+        for (far, column) in self.far.iter().zip(&mut meta.columns) {
             let Some(far) = far else { continue };
             let map = far.map.offset..far.map.offset.saturating_add(far.map.len());
             far.fill(column, part(map).ok_or_else(short)?, meta.rows, self.meta_offset)?;
-            if let Some(zones) = &far.zones {
-                let bytes = part(zones.clone()).ok_or_else(short)?;
-                checksum::verify(bytes, far.map.zones_crc32c, || {
-                    format!("the column index of column \"{}\"", spec.name)
-                })?;
-                column.zones = read_zones(bytes, spec.kind, &column.pages)?;
-            }
         }
         Ok(meta)
     }
@@ -170,7 +166,9 @@ impl Outline {
                     return Err(Error::corrupt("a column has no such page"));
                 }
                 let offset = far.map.offset + u64::from(number) * RECORD as u64;
-                Ok(Place::Record { number: number as usize, offset })
+                let (first, count) = far.rows_of(number, self.rows());
+                let rows = first..first.saturating_add(count);
+                Ok(Place::Record { number: number as usize, rows, offset })
             }
         }
     }
@@ -179,7 +177,7 @@ impl Outline {
     ///
     /// # Errors
     /// Corrupt when they cannot be records of a page of this stripe. Those of another page are found out when the page is
-    /// held against its checksum, and its rows are counted.
+    /// held against its checksum, which is of its number, too.
     pub fn page_of_record(
         &self,
         column: usize,
@@ -197,8 +195,8 @@ impl Outline {
         let (first_row, rows) =
             far.rows_of(u32::try_from(number).map_err(|_| missing())?, self.rows());
         let location = PageLocation { offset: offset.into(), len, first_row, rows };
-        let checksum = Some(checksum);
-        Ok(PageRef { number, location, column: &spec.name, kind, compression, checksum })
+        let (checksum, far) = (Some(checksum), Some(spec.field_id));
+        Ok(PageRef { number, location, column: &spec.name, kind, compression, checksum, far })
     }
 
     /// Memory it takes, bytes.

@@ -174,6 +174,7 @@ fn properties(
                 .set_column_encoding(path, Encoding::PLAIN),
             Choice::Wide => builder
                 .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_data_page_size_limit(path.clone(), options.page_bytes(c))
                 .set_column_encoding(path, Encoding::PLAIN),
         };
     }
@@ -203,6 +204,12 @@ pub(super) fn encode(
     let choices: Vec<Choice> = builders.iter().map(choose).collect();
     let fields = named.iter().map(|c| parquet_type(c).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     let schema = Type::group_type_builder("firn").with_fields(fields).build().map_err(failed)?;
+    let pages: Vec<PagesBy> = named
+        .iter()
+        .zip(builders)
+        .zip(&choices)
+        .map(|((spec, builder), choice)| pages_by(spec, builder, *choice, options))
+        .collect();
     let (schema, properties) =
         (Arc::new(schema), properties(&named, &choices, builders, options, rows)?);
     let parquet_columns = SchemaDescriptor::new(schema.clone());
@@ -211,31 +218,26 @@ pub(super) fn encode(
         .map_err(failed)?;
     let mut group = file.next_row_group().map_err(failed)?;
     for (i, (spec, builder)) in named.iter().zip(builders).enumerate() {
-        let pages = match (choices.get(i), &builder.data) {
-            (Some(Choice::Wide), Data::Bytes(values)) => Some(PagesOf {
-                rows: options.rows_of_page(spec, values.data.len() / builder.len().max(1)),
-                column: parquet_columns.column(i),
-                properties: properties.clone(),
-            }),
-            _ => None,
-        };
-        write_column(&mut group, spec, builder, pages)?;
+        let pages = pages.get(i).copied().unwrap_or(PagesBy::Default);
+        let column = (parquet_columns.column(i), &properties);
+        write_column(&mut group, spec, builder, (pages, column))?;
     }
     let group = group.close().map_err(failed)?;
     let mut meta_offset = file.bytes_written();
-    let mut pages = Vec::new();
+    let mut stored = Vec::new();
     if rows > 0 && !columns.is_empty() {
         file.flush().map_err(|e| Error::too_large(format!("a stripe could not be kept: {e}")))?;
         if meta_offset <= MAX_BYTES {
-            pages = far::pages(file.inner(), &group)?;
+            let even: Vec<bool> = pages.iter().map(|p| matches!(p, PagesBy::Rows(_))).collect();
+            stored = far::pages(file.inner(), &group, &named, &even)?;
         }
-        if !far::is_any(&pages) {
-            file.append_key_value_metadata(far::checksums(&pages));
+        if !far::is_any(&stored) {
+            file.append_key_value_metadata(far::checksums(&stored));
         }
     }
     let metadata = file.close().map_err(failed)?;
-    if far::is_any(&pages) {
-        meta_offset = far::put_before_metadata(&mut sink, meta_offset, metadata, &named, &pages)?;
+    if far::is_any(&stored) {
+        meta_offset = far::put_before_metadata(&mut sink, meta_offset, metadata, &named, &stored)?;
     }
     if sink.len() > MAX_BYTES {
         return Err(Error::too_large(format!("a stripe of {} bytes is too large", sink.len())));
@@ -256,20 +258,20 @@ fn write_column<W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     spec: &ColumnSpec,
     builder: &ColumnBuilder,
-    pages: Option<PagesOf>,
+    pages: (PagesBy, Column<'_>),
 ) -> Result<()> {
     match &builder.data {
-        Data::Bool(v) => typed::<BoolType, W>(group, &present(v, builder), builder, None),
-        Data::I32(v) => typed::<Int32Type, W>(group, &present(v, builder), builder, None),
-        Data::I64(v) => typed::<Int64Type, W>(group, &present(v, builder), builder, None),
-        Data::F32(v) => typed::<FloatType, W>(group, &present(v, builder), builder, None),
-        Data::F64(v) => typed::<DoubleType, W>(group, &present(v, builder), builder, None),
+        Data::Bool(v) => typed::<BoolType, W>(group, &present(v, builder), builder, pages),
+        Data::I32(v) => typed::<Int32Type, W>(group, &present(v, builder), builder, pages),
+        Data::I64(v) => typed::<Int64Type, W>(group, &present(v, builder), builder, pages),
+        Data::F32(v) => typed::<FloatType, W>(group, &present(v, builder), builder, pages),
+        Data::F64(v) => typed::<DoubleType, W>(group, &present(v, builder), builder, pages),
         Data::I128(v) => {
             let values: Vec<FixedLenByteArray> = present(v, builder)
                 .iter()
                 .map(|x| FixedLenByteArray::from(x.to_be_bytes().to_vec()))
                 .collect();
-            typed::<FixedLenByteArrayType, W>(group, &values, builder, None)
+            typed::<FixedLenByteArrayType, W>(group, &values, builder, pages)
         }
         Data::Bytes(v) => {
             // One shared buffer; every value is a slice of it.
@@ -281,7 +283,7 @@ fn write_column<W: std::io::Write + Send>(
             if spec.kind.physical() == Physical::Bytes && spec.kind == ColumnKind::Uuid {
                 let values: Vec<FixedLenByteArray> =
                     slices.map(|s| FixedLenByteArray::from(ByteArray::from(s))).collect();
-                return typed::<FixedLenByteArrayType, W>(group, &values, builder, None);
+                return typed::<FixedLenByteArrayType, W>(group, &values, builder, pages);
             }
             let values: Vec<ByteArray> = slices.map(ByteArray::from).collect();
             typed::<ByteArrayType, W>(group, &values, builder, pages)
@@ -296,11 +298,47 @@ fn present<'a, T: Copy>(values: &'a [T], builder: &ColumnBuilder) -> std::borrow
     values.iter().zip(&builder.nulls).filter(|(_, n)| !**n).map(|(v, _)| *v).collect()
 }
 
-/// How a column is written whose pages have as many rows each.
-struct PagesOf {
-    rows: usize,
-    column: ColumnDescPtr,
-    properties: WriterProperties,
+/// How a column is cut into pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PagesBy {
+    /// As many rows as most columns have.
+    Default,
+    /// As many rows each as make pages of the size that is wanted.
+    Rows(usize),
+    /// When they have so many bytes: where values of different sizes come in turns.
+    Bytes(usize),
+}
+
+/// A column as Parquet knows it, and how the file is written.
+type Column<'a> = (ColumnDescPtr, &'a WriterProperties);
+
+/// How a column of these values is to be cut into pages.
+fn pages_by(
+    spec: &ColumnSpec,
+    builder: &ColumnBuilder,
+    choice: Choice,
+    options: &WriteOptions,
+) -> PagesBy {
+    let (Choice::Wide, Data::Bytes(values)) = (choice, &builder.data) else {
+        return PagesBy::Default;
+    };
+    let wanted = options.page_bytes(spec);
+    let rows = values.len().max(1);
+    // To the nearest, as one value of three fifths of a page would else be alone.
+    let average = (values.data.len() / rows).max(1);
+    let even = ((wanted + average / 2) / average).clamp(1, options.page_rows.max(1));
+    let sizes = (0..values.len()).step_by(even).map(|first| {
+        let end = (first + even).min(values.len());
+        (values.offsets.get(end).copied().unwrap_or(0) - values.offsets[first]) as usize
+    });
+    let mut sizes: Vec<usize> = sizes.collect();
+    sizes.sort_unstable();
+    let (median, most) = (sizes.get(sizes.len() / 2), sizes.last());
+    let small = median.is_some_and(|bytes| *bytes < wanted / 4 && even < options.page_rows);
+    if small || even > 1 && most.is_some_and(|bytes| *bytes > 4 * wanted) {
+        return PagesBy::Bytes(wanted);
+    }
+    PagesBy::Rows(even)
 }
 
 /// Write one column.
@@ -308,20 +346,46 @@ fn typed<T: DataType, W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
     builder: &ColumnBuilder,
-    pages: Option<PagesOf>,
+    (pages, column): (PagesBy, Column<'_>),
 ) -> Result<()> {
     let levels: Vec<i16> = builder.nulls.iter().map(|n| i16::from(!*n)).collect();
-    match pages {
-        None => {
-            let mut column = group
-                .next_column()
-                .map_err(failed)?
-                .ok_or_else(|| Error::corrupt("a stripe's schema lacks a column"))?;
-            column.typed::<T>().write_batch(values, Some(&levels), None).map_err(failed)?;
-            column.close().map_err(failed)
-        }
-        Some(pages) => in_pages::<T, W>(group, values, &levels, pages),
+    let parts = match pages {
+        PagesBy::Rows(rows) => return in_pages::<T, W>(group, values, &levels, rows, column),
+        PagesBy::Bytes(bytes) => parts_of(builder, bytes),
+        PagesBy::Default => vec![levels.len()],
+    };
+    let mut column = group
+        .next_column()
+        .map_err(failed)?
+        .ok_or_else(|| Error::corrupt("a stripe's schema lacks a column"))?;
+    let writer = column.typed::<T>();
+    let mut at = 0;
+    let mut rest = &levels[..];
+    for rows in parts {
+        let (part, behind) = rest.split_at(rows.min(rest.len()));
+        let count = part.iter().filter(|level| **level == 1).count();
+        let slice = values.get(at..at + count).unwrap_or(&[]);
+        writer.write_batch(slice, Some(part), None).map_err(failed)?;
+        (at, rest) = (at + count, behind);
     }
+    column.close().map_err(failed)
+}
+
+/// Numbers of rows that have at least so many bytes together, each as few as that. Parquet's writer ends a page within a batch where
+/// it guesses that this is enough, by the first values of the batch; after each of these it does.
+fn parts_of(builder: &ColumnBuilder, bytes: usize) -> Vec<usize> {
+    let Data::Bytes(values) = &builder.data else { return vec![builder.len()] };
+    let (mut parts, mut rows, mut sum) = (Vec::new(), 0, 0);
+    for row in 0..values.len() {
+        (rows, sum) = (rows + 1, sum + values.get(row).len());
+        if sum >= bytes {
+            parts.push(rows);
+            (rows, sum) = (0, 0);
+        }
+    }
+    parts.push(rows);
+    parts.retain(|rows| *rows > 0);
+    parts
 }
 
 /// Write a column in pages of as many rows each. Parquet's writer has one such number for all columns of a file, so this one is written
@@ -330,17 +394,19 @@ fn in_pages<T: DataType, W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
     levels: &[i16],
-    pages: PagesOf,
+    rows: usize,
+    (column, properties): Column<'_>,
 ) -> Result<()> {
-    let properties = pages
-        .properties
+    let properties = properties
+        .clone()
         .into_builder()
-        .set_data_page_row_count_limit(pages.rows)
-        .set_write_batch_size(pages.rows)
+        .set_data_page_row_count_limit(rows)
+        .set_column_data_page_size_limit(column.path().clone(), 1 << 30)
+        .set_write_batch_size(rows)
         .build();
     let mut bytes = TrackedWrite::new(Vec::new());
     let page_writer = Box::new(SerializedPageWriter::new(&mut bytes));
-    let mut writer = ColumnWriterImpl::<T>::new(pages.column, Arc::new(properties), page_writer);
+    let mut writer = ColumnWriterImpl::<T>::new(column, Arc::new(properties), page_writer);
     writer.write_batch(values, Some(levels), None).map_err(failed)?;
     let closed = writer.close().map_err(failed)?;
     let bytes = bytes.into_inner().map_err(failed)?;

@@ -22,19 +22,22 @@ struct Page {
 /// The pages of a column's chunk, dictionary page included.
 pub(super) struct Pages {
     list: Vec<Page>,
-    has_dictionary: bool,
+    /// Rows of each page but the last, if the column is far.
+    far: Option<u32>,
     end: u32,
 }
 
-/// The pages of each column of a file that is whole but for its metadata.
-pub(super) fn pages(file: &[u8], group: &RowGroupMetaData) -> Result<Vec<Pages>> {
-    let of = |chunk: &ColumnChunkMetaData| {
+/// The pages of each column of a file that is whole but for its metadata. `even` are the columns that were written in pages of as many
+/// rows each; those of them with many pages are far.
+pub(super) fn pages(
+    file: &[u8],
+    group: &RowGroupMetaData,
+    columns: &[ColumnSpec],
+    even: &[bool],
+) -> Result<Vec<Pages>> {
+    let of = |((chunk, spec), even): ((&ColumnChunkMetaData, &ColumnSpec), &bool)| {
         let (start, len) = chunk.byte_range();
-        let mut pages = Pages {
-            list: Vec::new(),
-            has_dictionary: chunk.dictionary_page_offset().is_some(),
-            end: (start + len) as u32,
-        };
+        let mut pages = Pages { list: Vec::new(), far: None, end: (start + len) as u32 };
         let mut at = start as usize;
         while at < pages.end as usize {
             let bytes = file.get(at..pages.end as usize).unwrap_or(&[]);
@@ -43,9 +46,15 @@ pub(super) fn pages(file: &[u8], group: &RowGroupMetaData) -> Result<Vec<Pages>>
             pages.list.push(Page { offset: at as u32, rows, checksum });
             at += len;
         }
+        if *even && chunk.dictionary_page_offset().is_none() {
+            pages.far = pages.far_rows();
+        }
+        if pages.far.is_some() {
+            pages.number(spec.field_id);
+        }
         Ok(pages)
     };
-    group.columns().iter().map(of).collect()
+    group.columns().iter().zip(columns).zip(even).map(of).collect()
 }
 
 impl Pages {
@@ -54,10 +63,16 @@ impl Pages {
         let (last, others) = self.list.split_last()?;
         let rows = self.list.first()?.rows;
         let is_far = self.list.len() >= FAR_PAGES
-            && !self.has_dictionary
             && others.iter().all(|page| page.rows == rows)
             && last.rows <= rows;
         is_far.then_some(rows)
+    }
+
+    /// The checksums of a far column are of whose page it is, too.
+    fn number(&mut self, field_id: i32) {
+        for (number, page) in self.list.iter_mut().enumerate() {
+            page.checksum = page_map::continued(page.checksum, field_id, number as u32);
+        }
     }
 
     fn map(&self) -> Vec<u8> {
@@ -67,14 +82,14 @@ impl Pages {
 
 /// The checksums of columns that are not far, for the footer.
 pub(super) fn checksums(pages: &[Pages]) -> KeyValue {
-    let near = pages.iter().filter(|column| column.far_rows().is_none());
+    let near = pages.iter().filter(|column| column.far.is_none());
     let sums: Vec<u32> = near.flat_map(|column| &column.list).map(|page| page.checksum).collect();
     KeyValue::new(checksum::KEY.to_owned(), checksum::to_text(&sums))
 }
 
 /// Any column is far.
 pub(super) fn is_any(pages: &[Pages]) -> bool {
-    pages.iter().any(|column| column.far_rows().is_some())
+    pages.iter().any(|column| column.far.is_some())
 }
 
 /// Give a file another end: what is said of pages of far columns comes before the metadata. `meta_offset` is where its
@@ -97,8 +112,8 @@ pub(super) fn put_before_metadata(
     let [group] = metadata.row_groups() else { return Err(bad()) };
     let mut chunks = group.columns().to_vec();
     let mut keys = metadata.file_metadata().key_value_metadata().cloned().unwrap_or_default();
-    let is_far = |i: usize| pages.get(i).is_some_and(|column| column.far_rows().is_some());
-    // Others read those of far columns, we have the maps: so they are not between what we read.
+    let is_far = |i: usize| pages.get(i).is_some_and(|column| column.far.is_some());
+    // Others read those of far columns, we have the maps: so they come before what we read.
     let order: [(bool, Index); 4] = [
         (true, Index::Offset),
         (true, Index::Column),
@@ -117,21 +132,13 @@ pub(super) fn put_before_metadata(
             }
         }
         if (far, index) == (true, Index::Column) {
-            for ((column, spec), before) in pages.iter().zip(columns).zip(group.columns()) {
-                let Some(rows) = column.far_rows() else { continue };
-                let zones = Index::Column.range(before);
-                let zones = part(zones.0, zones.1)?.unwrap_or(&[]);
-                let told = Told {
-                    offset: file.len() as u64,
-                    pages: column.list.len() as u32,
-                    rows,
-                    zones_crc32c: crc32c::crc32c(zones),
-                };
+            for (column, spec) in pages.iter().zip(columns) {
+                let Some(rows) = column.far else { continue };
+                let told =
+                    Told { offset: file.len() as u64, pages: column.list.len() as u32, rows };
                 file.extend_from_slice(&column.map());
-                keys.push(KeyValue::new(
-                    format!("{}{}", page_map::KEY, spec.field_id),
-                    told.to_text(),
-                ));
+                let key = format!("{}{}", page_map::KEY, spec.field_id);
+                keys.push(KeyValue::new(key, told.to_text()));
             }
             new_offset = file.len();
         }

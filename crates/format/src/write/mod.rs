@@ -38,13 +38,12 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Rows of a page of a column whose values have so many bytes each.
-    fn rows_of_page(&self, spec: &ColumnSpec, average: usize) -> usize {
-        let bytes = match spec.type_name.as_str() {
+    /// Bytes of a page of a column of wide values.
+    fn page_bytes(&self, spec: &ColumnSpec) -> usize {
+        match spec.type_name.as_str() {
             "json" | "jsonb" => self.json_page_bytes.min(self.text_page_bytes),
             _ => self.text_page_bytes,
-        };
-        (bytes / average.max(1)).clamp(1, self.page_rows.max(1))
+        }
     }
 }
 
