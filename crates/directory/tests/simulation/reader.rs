@@ -165,6 +165,8 @@ impl Session {
     pub fn check_dirty(&self) {
         let before = self.committed_stripes();
         let listed = (&self).with_dirty(|snap| rows::list_dirty(&self, snap)).unwrap();
+        let live = listed.iter().all(|found| found.entry.state == EntryState::Live);
+        assert!(live, "a stripe that is only reserved is listed");
         let listed: BTreeSet<u32> = listed.iter().map(|found| found.slot.0).collect();
         let choice = self.now(|world| world.random.below(before.len() as u32));
         let one = before.iter().nth(choice as usize).copied();
