@@ -7,6 +7,7 @@ from collections import Counter
 
 from harness import proxy as px
 from harness.proxy import Proxy
+from restore import shapes
 from restore.common import NEW, OLD, firn, same_blocks
 
 # Rows of tables with `lets()` are refused as long as there is no role "late_lets". What comes behind them changes rows, doubles them, drops them,
@@ -298,6 +299,40 @@ def dropped(world, extra):
     run.fails("the server took 0 of 5 rows")
 
 
+PARTITIONED = """
+CREATE TABLE p (id int NOT NULL, v text NOT NULL, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+""" + shapes.ranges("p", 40) + """
+CREATE UNIQUE INDEX p_v ON p (id, v); CREATE INDEX p_w ON p (v);
+ALTER INDEX part_7_v_idx RENAME TO seventh; ALTER INDEX part_8_pkey SET (fillfactor = 70);
+INSERT INTO p SELECT i, 'value ' || i FROM generate_series(1, 40) i;
+CREATE TABLE after (id int PRIMARY KEY REFERENCES p); INSERT INTO after SELECT 7;
+"""
+REFUSE = """
+CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF current_query() ~ 'part_[789] PARTITION OF|ATTACH PARTITION public.part_[789] ' THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{}'; END IF; END $$;
+CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
+"""
+
+
+def unattached(world, version, extra, state):
+    """Partitions that a full disk has kept from being attached come by --resume with the archive's indexes, not with others that the server
+    made of their parent's. What fails for another reason leaves the parent its indexes, as pg_restore does."""
+    server = world.server(version)
+    path, dump = archive(server, world, f"unattached {len(extra)}", PARTITIONED, extra)
+    server.fresh("target")
+    with server.connect("target") as c:
+        c.execute(REFUSE.format(state))
+    passes = state == "53100"
+    run = firn(server, "target", path, "-j", "2", "--on-error=continue").fails("not this one")
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'p'::regclass").fetchone() == (37,)
+        indexes = c.execute("SELECT count(*) FROM pg_index WHERE indrelid = 'p'::regclass").fetchone()
+        assert indexes == ((0,) if passes else (3,)), (indexes, run.out[-3000:])
+        c.execute("DROP EVENT TRIGGER refuse; DROP FUNCTION refuse()")
+    if passes:
+        whole(server, firn(server, "target", path, "-j", "2", "--on-error=continue", "--resume"), dump)
+
+
 def cases(world):
     for extra in ((), ("--inserts",)):
         for how in ("continue", "stop"):
@@ -314,3 +349,7 @@ def cases(world):
         yield f"late large object {version}", lambda v=version: owner(world, v, "objects", OBJECTS)
         yield f"late owned {version}", lambda v=version: owner(world, v, "owned", OWNED)
     yield "late rows dropped", lambda: dropped(world, ("--inserts",))
+    for version in (OLD, NEW):
+        for extra in ((), ("--load-via-partition-root",)):
+            yield f"late partitions {version} {' '.join(extra)}", lambda v=version, e=extra: unattached(world, v, e, "53100")
+    yield "late partitions refused", lambda: unattached(world, OLD, (), "P0001")

@@ -115,6 +115,10 @@ pub struct Site<'a> {
     late_rows: Mutex<LateRows>,
     /// It was told why something is put off.
     put_off: AtomicBool,
+    /// Something has failed that may not fail again.
+    passes: AtomicBool,
+    /// Partitioned tables some partitions of which are not attached, by dump id.
+    without_partitions: Mutex<HashSet<i32>>,
     /// Made when it is needed.
     uses: OnceLock<Uses>,
     forced: OnceLock<order::Forced>,
@@ -190,6 +194,8 @@ impl<'a> Site<'a> {
             old_rows: Mutex::default(),
             late_rows: Mutex::default(),
             put_off: AtomicBool::new(false),
+            passes: AtomicBool::new(false),
+            without_partitions: Mutex::default(),
             uses: OnceLock::new(),
             forced: OnceLock::new(),
             early: OnceLock::new(),
@@ -260,6 +266,7 @@ impl<'a> Site<'a> {
             }
         }
         self.note_late_rows(&entry);
+        self.note_unattached(&entry);
         lock(&self.dead).insert(place)
     }
 

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 /// Told once, with the first that is put off.
 const WHY: &str = "something failed, so what may only come after it is skipped, too, until --resume: triggers, rules, foreign keys \
-                   and checks of tables without their rows, default privileges, event triggers, and rows, indexes and checks for which functions \
+                   and checks of tables without their rows, indexes of partitioned tables without their partitions, default privileges, event triggers, and rows, indexes and checks for which functions \
                    look at rows that are missing";
 
 /// Tables that will get rows when those behind them are done already, by dump id.
@@ -57,7 +57,10 @@ impl Site<'_> {
         let waits = match entry.desc {
             // Rows that come late are not for them: they were there when these were written.
             b"TRIGGER" | b"RULE" | b"FK CONSTRAINT" | b"CHECK CONSTRAINT" => self.lacks_rows(entry),
-            b"CONSTRAINT" if is_not_valid(entry.defn) => self.lacks_rows(entry),
+            b"CONSTRAINT" if is_not_valid(entry.defn) => {
+                self.lacks_rows(entry) || self.lacks_partitions(entry)
+            }
+            b"CONSTRAINT" | b"INDEX" => self.lacks_partitions(entry),
             // What is made late would get them beside its own.
             b"DEFAULT ACL" => self.is_missing(has_privileges),
             // It may refuse or change whatever is done late.
@@ -83,6 +86,35 @@ impl Site<'_> {
         let before = |place: &u32| entry.desc != b"TABLE DATA" || *place < own;
         self.plan.looks.contains(&own)
             && lock(&self.dead).iter().any(|place| rows(place) && before(place))
+    }
+
+    /// Some partitions of a partitioned table are not attached because something went wrong that passes, such as a full disk. They come by
+    /// `--resume`; an index of the table that was there before would give each an index of its own then, in the place of the
+    /// archive's, for good. What fails for another reason may always fail: the index is made without those partitions, as `pg_restore` does.
+    fn lacks_partitions(&self, entry: &Entry) -> bool {
+        let without = lock(&self.without_partitions);
+        !without.is_empty()
+            && self.passes.load(Ordering::Relaxed)
+            && entry.dependencies.iter().any(|table| without.contains(table))
+    }
+
+    /// A partition is not attached: its parent is one without it.
+    pub(super) fn note_unattached(&self, entry: &Entry) {
+        if !matches!(entry.desc, b"TABLE" | b"TABLE ATTACH") {
+            return;
+        }
+        let tables = entry.dependencies.iter().chain([&entry.dump_id]);
+        let parents = tables.filter_map(|table| self.uses().parents.get(table));
+        lock(&self.without_partitions).extend(parents);
+    }
+
+    /// Something failed in a way that may be over when it is tried again: a resource was short, the connection or the server went
+    /// away, somebody cancelled it.
+    pub(super) fn note_failure(&self, sqlstate: Option<&str>) {
+        let class = sqlstate.and_then(|state| state.get(..2));
+        if class.is_none_or(|class| matches!(class, "08" | "40" | "53" | "57" | "58")) {
+            self.passes.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Something of these kinds has failed or was left out.
