@@ -111,8 +111,15 @@ impl Session {
         if found.entry.state == EntryState::Reserved || row >= found.entry.rows {
             return None;
         }
+        // Asked first: what comes later is not seen by this snapshot. Who is told that there is none looks for no stone.
+        let may_be_any = tombstones::may_be_any(&self, found.slot, found.entry.rows);
         let stone = tombstones::find(&self, tid, snap).unwrap();
         if stone.is_some_and(|stone| stone.is_of_deleted()) {
+            let is_mvcc = matches!(snap, Snap::Mvcc(_));
+            assert!(
+                may_be_any || !is_mvcc,
+                "a stone of {tid:?} is seen, and its stripe is said to have none"
+            );
             return None;
         }
         Some(row_at(&self.bytes_of(&found), row))
