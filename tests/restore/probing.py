@@ -1,4 +1,6 @@
 """The rule that updates catalogs is tried on the server before it is used, and off where it does not give what plain DDL gives."""
+import threading
+
 from restore import shapes, twins
 from restore.common import NEW, OLD, firn
 
@@ -45,6 +47,28 @@ def used(world, version):
     twins.compare(expected, twins.catalogs(server, "target"), run=run)
 
 
+def beside_analyze(world):
+    """What others do to catalogs meanwhile is not the trial's."""
+    server = world.server()
+    path = shapes.archive(world, OLD, "probing", SOURCE)[0]
+    server.fresh("target")
+    over = threading.Event()
+
+    def analyze():
+        with server.connect("target") as c:
+            while not over.is_set():
+                for catalog in ("pg_class", "pg_attribute", "pg_type", "pg_depend"):
+                    c.execute(f"ANALYZE pg_catalog.{catalog}")
+    thread = threading.Thread(target=analyze)
+    thread.start()
+    try:
+        found = [staged(server, path) for _ in range(8)]
+    finally:
+        over.set()
+        thread.join()
+    assert found == [300] * 8, found
+
+
 def off(world, version, before, reason):
     """A trial shows a difference, or fails: plain DDL is used, which gives what the event trigger makes of that."""
     server = world.server(version)
@@ -84,3 +108,4 @@ def cases(world):
         yield f"probing differs {version}", lambda v=version: off(world, v, NOTED, "a trial left other rows in the catalogs")
         yield f"probing fails {version}", lambda v=version: off(world, v, REFUSED, "a trial failed: not with me")
         yield f"probing no superuser {version}", lambda v=version: no_superuser(world, v)
+    yield "probing beside analyze", lambda: beside_analyze(world)

@@ -84,10 +84,13 @@ fn made(connection: &Connection, staged: bool) -> Result<Vec<String>> {
         if begin > 0 {
             query += " UNION ALL ";
         }
-        // Rows of this transaction and its subtransactions.
+        // Rows of this transaction and its subtransactions, which are not over; others that began later may be: an autovacuum that has
+        // analyzed a catalog.
         query += &format!(
             "SELECT concat('{catalog} ', ROW({})::text) FROM pg_catalog.{catalog} t \
-             WHERE age(t.xmin) <= age(pg_current_xact_id()::xid){shared}",
+             WHERE age(t.xmin) <= age(pg_current_xact_id()::xid) \
+             AND pg_xact_status((pg_current_xact_id()::text::bigint + age(pg_current_xact_id()::xid) - age(t.xmin))::text::xid8) \
+                 = 'in progress'{shared}",
             values.join(", ")
         );
     }
