@@ -6,6 +6,9 @@
 //! `pg_restore`, and may mean something else then: an explicit conversion goes through text where the cast would have called its
 //! function, and looks the same in every dump. So nothing that is compared finds it. The journal does: each pass has an epoch, and within
 //! one the plan's order holds.
+//!
+//! So it is with what functions of the archive find in other tables: an index, a check or a generated column that was made without
+//! rows which came later after all keeps what it found then. The journal has a note of each ([`journal::without_rows`]).
 
 use super::journal;
 use super::{tell, Job};
@@ -22,6 +25,54 @@ const SHOWN: usize = 10;
 
 /// An error that tells of such objects, if there are any. All is restored nevertheless: nothing that could be done again helps.
 pub fn look(job: &Job, connection: &Connection) -> Result<Option<Error>> {
+    Ok(match (meanings(job, connection)?, rows(job, connection)?) {
+        (Some(first), Some(second)) => {
+            let detail = [&first, &second].map(|e| e.detail.clone().unwrap_or_default()).join(" ");
+            let hint = [&first, &second].map(|e| e.hint.clone().unwrap_or_default()).join(" ");
+            Some(Error { detail: Some(detail), hint: Some(hint), ..first })
+        }
+        (first, second) => first.or(second),
+    })
+}
+
+/// Objects that were made without rows which came later.
+fn rows(job: &Job, connection: &Connection) -> Result<Option<Error>> {
+    let toc = job.archive.toc();
+    let places = journal::without_rows(connection)?;
+    let found: Vec<Entry> = (places.iter().filter(|place| job.plan.looks.contains(place)))
+        .map(|place| toc.entry(*place as usize))
+        .collect();
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let message = "objects were made without rows that came later, at which they may look";
+    let detail = format!(
+        "Their functions may read other tables, which lacked rows: {}.",
+        shown(found.iter().map(describe).collect())
+    );
+    let any = |which: fn(&[u8]) -> bool| found.iter().any(|entry| which(entry.desc));
+    let advice = [
+        (any(|desc| desc == b"INDEX" || desc == b"CONSTRAINT"), "REINDEX the indexes."),
+        (any(|desc| desc == b"CHECK CONSTRAINT"), "Drop the checks and add them again."),
+        (
+            any(|desc| desc == b"TABLE DATA"),
+            "UPDATE the rows, setting a column from which others are generated to itself.",
+        ),
+    ];
+    let advice = advice.into_iter().filter(|(any, _)| *any).map(|(_, advice)| advice);
+    let hint = format!("All is there. {}", advice.collect::<Vec<_>>().join(" "));
+    Ok(Some(Error::new(ErrorKind::Verify, message).detail(detail).hint(hint)))
+}
+
+fn shown(names: Vec<String>) -> String {
+    match names.len().saturating_sub(SHOWN) {
+        0 => names.join(", "),
+        more => format!("{} and {} more", names[..SHOWN].join(", "), count(more as u64)),
+    }
+}
+
+/// Objects that were made without something that says how they are understood.
+fn meanings(job: &Job, connection: &Connection) -> Result<Option<Error>> {
     let toc = job.archive.toc();
     let any = job.selection.places().any(|place| changes_meanings(toc.entry(place as usize).desc));
     if !any {
@@ -38,11 +89,7 @@ pub fn look(job: &Job, connection: &Connection) -> Result<Option<Error>> {
     }
     let named = |steps: &[u32]| {
         let names = |step: &u32| tell_all(toc, &job.plan, *step);
-        let names: Vec<String> = steps.iter().flat_map(names).collect();
-        match names.len().saturating_sub(SHOWN) {
-            0 => names.join(", "),
-            more => format!("{} and {} more", names[..SHOWN].join(", "), count(more as u64)),
-        }
+        shown(steps.iter().flat_map(names).collect())
     };
     let message = "objects were made without what says how they are to be understood";
     let detail = format!(

@@ -191,8 +191,10 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
          CREATE TABLE {SCHEMA}.sessions (session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL, rows bigint, session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL, session integer NOT NULL);\n\
+         CREATE TABLE {SCHEMA}.without_rows (entry integer NOT NULL, session integer NOT NULL);\n\
          ALTER TABLE {SCHEMA}.run REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.sessions REPLICA IDENTITY FULL;\n\
          ALTER TABLE {SCHEMA}.journal REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.entries REPLICA IDENTITY FULL;\n\
+         ALTER TABLE {SCHEMA}.without_rows REPLICA IDENTITY FULL;\n\
          INSERT INTO {SCHEMA}.run VALUES ("
     )
     .into_bytes();
@@ -274,6 +276,20 @@ pub fn record(session: Session, steps: &[u32], rows: &[(u32, u64)]) -> Vec<u8> {
 /// The statement that records one entry of a step that is done one by one.
 pub fn record_entry(session: Session, entry: u32) -> Vec<u8> {
     format!("INSERT INTO {SCHEMA}.entries VALUES ({entry}, {});\n", own(session)).into_bytes()
+}
+
+/// The statement that notes which entries are done while rows are missing that they may look at.
+pub fn record_without_rows(session: Session, entries: &[u32]) -> Vec<u8> {
+    let own = own(session);
+    let values: Vec<String> = entries.iter().map(|entry| format!("({entry}, {own})")).collect();
+    format!("INSERT INTO {SCHEMA}.without_rows VALUES {};\n", values.join(", ")).into_bytes()
+}
+
+/// Entries that were done while rows were missing that they may look at ([`record_without_rows`]).
+pub fn without_rows(connection: &Connection) -> Result<Vec<u32>> {
+    let sql = format!("SELECT DISTINCT entry FROM {SCHEMA}.without_rows ORDER BY 1");
+    let rows = connection.query(sql.as_bytes())?;
+    Ok((0..rows.len()).filter_map(|row| rows.number(row, 0)).collect())
 }
 
 /// The statement that takes steps back, for the transaction that undoes them. The others of their row stay of the session that did them.
@@ -359,7 +375,8 @@ pub fn end(connection: &Connection) -> Result<()> {
 fn removal([unseen, seen]: &[String; 2]) -> String {
     format!(
         "SET LOCAL client_min_messages = error; {unseen} \
-         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries; DROP SCHEMA {SCHEMA};{seen}"
+         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries, {SCHEMA}.without_rows; \
+         DROP SCHEMA {SCHEMA};{seen}"
     )
 }
 

@@ -14,7 +14,7 @@ use crate::plan::render::SCHEMA;
 type Column = (&'static str, &'static str, bool);
 
 /// Tables with their columns.
-const TABLES: [(&str, &[Column]); 4] = [
+const TABLES: [(&str, &[Column]); 5] = [
     (
         "run",
         &[
@@ -31,6 +31,7 @@ const TABLES: [(&str, &[Column]); 4] = [
         &[("steps", "integer[]", false), ("rows", "bigint", true), ("session", "integer", false)],
     ),
     ("entries", &[("entry", "integer", false), ("session", "integer", false)]),
+    ("without_rows", &[("entry", "integer", false), ("session", "integer", false)]),
 ];
 
 /// Whether there is a journal that can be trusted. An error if there is something else of its name.

@@ -11,7 +11,7 @@
 
 use super::{lock, Site};
 use crate::archive::{Entry, Toc};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::plan::build::copies_via_root;
 use crate::plan::render::large_objects;
 use crate::plan::text::{last_part, unquoted};
@@ -67,25 +67,29 @@ impl Site<'_> {
             b"EVENT TRIGGER" => self.is_missing(|_| true),
             _ => false,
         };
-        let waits = waits || self.looks_at_missing(entry);
+        let own = self.archive.toc().place(entry.dump_id).map(|place| place as u32);
+        let waits = waits
+            || self.passes.load(Ordering::Relaxed)
+                && own.is_some_and(|place| self.looks_at_missing(place));
         if waits && !self.put_off.swap(true, Ordering::Relaxed) {
             self.watch.event(&Event::Note(WHY));
         }
         waits
     }
 
-    /// A function that it runs may look at rows that are missing, and it would keep what that makes of it: an index, a check, and the rows of
-    /// a table with generated columns, if these are such as stand before them.
-    fn looks_at_missing(&self, entry: &Entry) -> bool {
+    /// A function that an entry runs may look at rows that are missing, and it keeps what that makes of it: an index, a check, and the rows of
+    /// a table with generated columns, if these are such as stand before them. Rows that are missing for a reason that passes come by
+    /// `--resume`, and it is put off until then. Others may never come: it is made without them, as by `pg_restore`, and the journal
+    /// notes that, for the case that they come after all (`restore/behind.rs`).
+    pub(super) fn looks_at_missing(&self, own: u32) -> bool {
+        if !self.plan.looks.contains(&own) {
+            return false;
+        }
         let toc = self.archive.toc();
-        let Some(own) = toc.place(entry.dump_id).map(|place| place as u32) else { return false };
-        let rows = |place: &u32| {
-            let desc = toc.entry(*place as usize).desc;
-            matches!(desc, b"TABLE DATA" | b"TABLE ATTACH")
-        };
-        let before = |place: &u32| entry.desc != b"TABLE DATA" || *place < own;
-        self.plan.looks.contains(&own)
-            && lock(&self.dead).iter().any(|place| rows(place) && before(place))
+        let desc = |place: u32| toc.entry(place as usize).desc;
+        let rows = |place: u32| matches!(desc(place), b"TABLE DATA" | b"TABLE ATTACH");
+        let before = |place: u32| desc(own) != b"TABLE DATA" || place < own;
+        lock(&self.dead).iter().any(|place| rows(*place) && before(*place))
     }
 
     /// Some partitions of a partitioned table are not attached because something went wrong that passes, such as a full disk. They come by
@@ -110,9 +114,11 @@ impl Site<'_> {
 
     /// Something failed in a way that may be over when it is tried again: a resource was short, the connection or the server went
     /// away, somebody cancelled it.
-    pub(super) fn note_failure(&self, sqlstate: Option<&str>) {
-        let class = sqlstate.and_then(|state| state.get(..2));
-        if class.is_none_or(|class| matches!(class, "08" | "40" | "53" | "57" | "58")) {
+    pub(super) fn note_failure(&self, error: &Error) {
+        let class = error.sqlstate.as_deref().and_then(|state| state.get(..2));
+        let outside =
+            matches!(error.kind, ErrorKind::Connection | ErrorKind::Storage | ErrorKind::Cancelled);
+        if outside || matches!(class, Some("08" | "40" | "53" | "57" | "58")) {
             self.passes.store(true, Ordering::Relaxed);
         }
     }

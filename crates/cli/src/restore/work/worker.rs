@@ -327,7 +327,7 @@ impl Worker<'_, '_> {
 
     fn give_up(&self, what: String, tried: Tried) {
         let Tried { error, statement } = tried;
-        self.site.note_failure(error.sqlstate.as_deref());
+        self.site.note_failure(&error);
         self.site.watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
         lock(&self.site.failures).push(Failure { what, statement, error });
     }

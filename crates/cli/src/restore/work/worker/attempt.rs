@@ -253,10 +253,12 @@ impl Worker<'_, '_> {
             connection.run(b"ROLLBACK").map_err(|failure| failure.error)?;
             return Ok(Copied::default());
         }
+        let mut looked = Vec::new();
         match statements {
             Statements::Piece(place) => {
                 self.records.set(steps.first().copied());
                 sql.extend(journal::record_entry(*session, place));
+                looked.extend(site.looks_at_missing(place).then_some(place));
             }
             _ => {
                 let unrecorded = |step: &u32| {
@@ -268,6 +270,8 @@ impl Worker<'_, '_> {
                 if !new.is_empty() {
                     sql.extend(journal::record(*session, &new, &rows));
                 }
+                let entries = new.iter().flat_map(|step| site.plan.entries(*step as usize));
+                looked.extend(entries.filter(|place| site.looks_at_missing(**place)));
                 for index in without {
                     let mut left = vec![index.index, index.attach];
                     left.extend(Some(index.table_attach).filter(|_| !self.updates_catalogs()));
@@ -275,6 +279,9 @@ impl Worker<'_, '_> {
                     sql.extend(journal::reopen(*session, index.step, entries, &left));
                 }
             }
+        }
+        if !looked.is_empty() {
+            sql.extend(journal::record_without_rows(*session, &looked));
         }
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
