@@ -83,12 +83,13 @@ def looking(world, name):
         folder = os.path.join(server.root, "early-proxy")
         with Proxy(folder, server.root) as proxy:
             # The others do meanwhile what does not wait for it.
-            proxy.arm(px.matching(rb"COPY public\.zcust", px.call(lambda _: time.sleep(2))))
+            proxy.arm(px.matching(rb"COPY public\.zcust", px.call(lambda _: time.sleep(2))), keep=True)
             run = firn(server, "target", path, *proxy.where("target"), "-j", str(jobs), where=False).ok()
+            staged = [sql for _, _, sql in proxy.trace if b"PARTITION OF firn_restore.stage_0 " in sql and b"public.part_1 " in sql]
         shutil.rmtree(folder, ignore_errors=True)
         assert found(server, "target", predicate) == [1, 1, 1, 1], (found(server, "target", predicate), run.out[-2000:])
         # Others of the same table come with the partitions still.
-        assert "p_cust" in run.out or shapes.SETBACK not in run.out, run.out[-2000:]
+        assert staged and all(b" USING btree (cust);" in sql and b" USING btree (v)" not in sql for sql in staged), staged
         same(dump, server.dump("target"))
 
 
@@ -190,7 +191,7 @@ def overlapping(world, name, more, before):
         with server.connect("oracle") as a, server.connect("target") as b:
             # As many as can be, which may be others than those that pg_restore has.
             few, many = len(a.execute(BOUNDS).fetchall()), len(b.execute(BOUNDS).fetchall())
-            assert 200 < many, (few, many)
+            assert few <= many, (few, many)
 
 
 # Unique keys, made with the partitions.

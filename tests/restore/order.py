@@ -327,6 +327,7 @@ NOT_NULLS = """
 CREATE TABLE a (id int NOT NULL, v text) PARTITION BY RANGE (id); CREATE TABLE b PARTITION OF a FOR VALUES FROM (0) TO (1000000);
 INSERT INTO a SELECT i, repeat('x', 50) FROM generate_series(1, 20000) i; ALTER TABLE a DETACH PARTITION b;
 CREATE TABLE c (id int NOT NULL); CREATE TABLE d (id int CONSTRAINT c_id_not_null NOT NULL, v text); INSERT INTO d SELECT i, repeat('x', 50) FROM generate_series(1, 20000) i;
+CREATE TABLE g (id int NOT NULL); CREATE TABLE h (id int CONSTRAINT g_id_not_null CHECK (id IS NOT NULL), v text); INSERT INTO h SELECT i, repeat('x', 50) FROM generate_series(1, 200000) i;
 CREATE TABLE e (k int NOT NULL, v text) PARTITION BY RANGE (k);
 DO $$ BEGIN FOR i IN 1..40 LOOP EXECUTE format('CREATE TABLE f%s (v text, k int CONSTRAINT e_k_not_null NOT NULL)', i);
 EXECUTE format('INSERT INTO f%s SELECT ''x'', %s * 1000 + j FROM generate_series(1, 900) j', i, i); EXECUTE format('ALTER TABLE e ATTACH PARTITION f%s FOR VALUES FROM (%s) TO (%s)', i, i * 1000, i * 1000 + 1000); END LOOP; END $$;"""

@@ -221,6 +221,11 @@ pub fn copies_via_root(entry: &Entry) -> bool {
     entry.defn.starts_with(b"-- load via partition root ") || named() == Some(true)
 }
 
+/// So many partitions with so many indexes in all are too many for one statement, which locks all of them, with what it makes of each.
+pub fn too_many_at_once(partitions: u64, indexes: u64, lock_slots: u64) -> bool {
+    2 * (partitions + indexes) > lock_slots / 3
+}
+
 /// Decide how the indexes and CHECK constraints of families are made.
 ///
 /// What is done to a parent goes down to all that is attached, whatever made it. So all partitions of the parent must be
@@ -240,9 +245,8 @@ fn settle_modes(families: &mut [Family], tree: &Tree, input: &Input, code: &Code
         {
             family.index_mode = IndexMode::Own;
         }
-        // A statement for all partitions locks all of them and all of their indexes.
         if family.index_mode == IndexMode::Bulk
-            && count * (family.indexes.len() as u64 * 2 + 2) > slots / 3
+            && too_many_at_once(count, count * family.indexes.len() as u64, slots)
         {
             family.index_mode = IndexMode::WithTable;
             // Whatever looks at other tables waits for their rows.

@@ -334,16 +334,18 @@ pub fn generated(defn: &[u8]) -> Option<Called> {
     found
 }
 
-/// The names that NOT NULL constraints of a table are given: from version 18 on, where they are not those that the server would choose.
-pub fn named_not_nulls(defn: &[u8]) -> Vec<Vec<u8>> {
-    let (begin, end) = (&b"CONSTRAINT "[..], &b" NOT NULL"[..]);
+/// The names of a table's or domain's constraints that the server might choose for a NOT NULL constraint of another: it takes none that
+/// any constraint of the schema has. (Those of NOT NULL constraints are told from version 18 on, where they are not those that the server
+/// would choose.)
+pub fn named_as_not_nulls(defn: &[u8]) -> Vec<Vec<u8>> {
+    let (begin, like) = (&b"CONSTRAINT "[..], &b"_not_null"[..]);
     let mut names = Vec::new();
     let mut rest = defn;
     while let Some(at) = rest.windows(begin.len()).position(|w| w == begin) {
         rest = &rest[at + begin.len()..];
         let mut after = rest;
-        let name = take_name(&mut after);
-        names.extend(name.filter(|_| after.starts_with(end)).map(unquoted));
+        let name = take_name(&mut after).map(unquoted);
+        names.extend(name.filter(|name| name.windows(like.len()).any(|part| part == like)));
     }
     names
 }
@@ -549,8 +551,9 @@ mod tests {
         assert_eq!(generated(more), Some(expected));
         assert_eq!(generated(b"CREATE TABLE t (a int);"), None);
         assert_eq!(generated(b" GENERATED ALWAYS AS (x' s.f(").unwrap().functions, [b""]);
-        let named = b"CREATE TABLE public.b (\n    v text NOT NULL,\n    id integer CONSTRAINT a_id_not_null NOT NULL,\n    w text CONSTRAINT \"x y_not_null\" NOT NULL,\n    CONSTRAINT c CHECK ((id > 0)),\n    CONSTRAINT d NOT NULL w\n);\n";
-        assert_eq!(named_not_nulls(named), [&b"a_id_not_null"[..], b"x y_not_null", b"d"]);
+        let named = b"CREATE TABLE public.b (\n    v text NOT NULL,\n    id integer CONSTRAINT a_id_not_null NOT NULL,\n    w text CONSTRAINT \"x y_not_null\" NOT NULL,\n    CONSTRAINT c CHECK ((id > 0)),\n    CONSTRAINT d_not_null1 CHECK ((w IS NOT NULL))\n);\n";
+        let found = [&b"a_id_not_null"[..], b"x y_not_null", b"d_not_null1"];
+        assert_eq!(named_as_not_nulls(named), found);
     }
 
     #[test]

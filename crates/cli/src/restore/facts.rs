@@ -4,15 +4,20 @@ use super::probe::{self, Verdict};
 use crate::archive::Toc;
 use crate::error::Result;
 use crate::pg::Connection;
-use crate::plan::build::STAGE_FROM;
+use crate::plan::build::{too_many_at_once, STAGE_FROM};
 use crate::plan::{Facts, Rules};
 
-/// Ask the server. For an archive with so many partitions that some could be made below staging parents it is tried, too,
-/// whether that gives here what plain statements give, unless the rule is off.
+/// Ask the server. For an archive with so many partitions that some could be made below staging parents, or get their indexes with
+/// themselves, which may have to be taken away again, it is tried, too, whether that gives here what plain statements give, unless
+/// the rule is off.
 pub fn of(connection: &Connection, toc: &Toc, rules: Rules, jobs: usize) -> Result<Facts> {
     let facts = of_server(connection, jobs)?;
-    let partitions = toc.entries().filter(|e| e.desc == b"TABLE ATTACH").take(STAGE_FROM).count();
-    let no_staging = match partitions >= STAGE_FROM && rules.staged_partitions {
+    let count = |desc: &[u8]| toc.entries().filter(|e| e.desc == desc).count();
+    let (partitions, indexes) = (count(b"TABLE ATTACH"), count(b"INDEX ATTACH"));
+    let with_table = rules.partition_indexes
+        && indexes > 0
+        && too_many_at_once(partitions as u64, indexes as u64, facts.lock_slots);
+    let no_staging = match (partitions >= STAGE_FROM || with_table) && rules.staged_partitions {
         true if !facts.superuser => Some("the restoring role is no superuser".to_string()),
         true => match probe::probe(connection)? {
             Verdict::Same => None,

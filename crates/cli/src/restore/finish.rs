@@ -41,7 +41,8 @@ pub fn analyze(
     }
     let connection = first(options, dbname)?;
     session::prepare(&connection, toc, &options.target, None)?;
-    let Chosen { tables, parents, left } = choose(&connection, archive, &loaded)?;
+    let Chosen { tables, parents, alone, left } =
+        choose(&connection, archive, &loaded, options.jobs)?;
     if left > 0 {
         watch.event(&Event::Note(&format!(
             "statistics of {} partitioned tables as a whole are not gathered, which would take too many locks or too long: run ANALYZE for them",
@@ -50,9 +51,10 @@ pub fn analyze(
     }
     let mut tables: Vec<_> = tables.into_iter().map(|(name, size)| (name, cost(size))).collect();
     tables.extend(parents.into_iter().map(|name| (name, cost(0))));
+    let alone: Vec<_> = alone.into_iter().map(|name| (name, cost(0))).collect();
     let mut total = Costs::default();
-    tables.iter().for_each(|(_, cost)| total.add_all(cost));
-    watch.event(&Event::Work { steps: tables.len(), cost: total });
+    tables.iter().chain(&alone).for_each(|(_, cost)| total.add_all(cost));
+    watch.event(&Event::Work { steps: tables.len() + alone.len(), cost: total });
     tables.reverse();
     let tables = Mutex::new(tables);
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -94,7 +96,9 @@ pub fn analyze(
         }
         Ok(())
     };
-    together(options.jobs, &connection, connect, work)
+    together(options.jobs, &connection, connect, work)?;
+    *tables.lock().unwrap_or_else(PoisonError::into_inner) = alone;
+    work(0, &connection)
 }
 
 /// What is analyzed, as ANALYZE names it.
@@ -104,6 +108,8 @@ struct Chosen {
     tables: Vec<(Vec<u8>, u64)>,
     /// Partitioned tables without their partitions.
     parents: Vec<Vec<u8>>,
+    /// Such with so many that as many connections as there are, each with one of these, could fill the lock table: one after another.
+    alone: Vec<Vec<u8>>,
     /// Partitioned tables whose partitions are not analyzed together.
     left: usize,
 }
@@ -121,7 +127,12 @@ const TOGETHER: usize = 128;
 
 /// Tables that got rows. Rows that came through a partitioned table may be in any of its partitions. Partitioned tables get
 /// statistics of all their partitions, which nobody else would gather: autovacuum passes them over.
-fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<Chosen> {
+fn choose(
+    connection: &Connection,
+    archive: &Archive,
+    loaded: &[u32],
+    jobs: usize,
+) -> Result<Chosen> {
     let toc = archive.toc();
     let rows = connection.query(
         b"SELECT c.oid, c.relkind, CASE WHEN c.relkind IN ('r', 'm') THEN pg_catalog.pg_relation_size(c.oid) ELSE 0 END AS size, \
@@ -182,7 +193,7 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
     let slots = facts::of_server(connection, 1)?.lock_slots as usize;
     let only = connection.server_version() >= 180_000;
     let mut chosen = Chosen::default();
-    let (mut parents, mut tables) = (Vec::new(), Vec::new());
+    let (mut parents, mut alone, mut tables) = (Vec::new(), Vec::new(), Vec::new());
     let mut whole = HashSet::new();
     for &oid in &order {
         let Some((leaves, new, foreign)) = trees.get(&oid).filter(|tree| tree.1 > 0) else {
@@ -192,6 +203,8 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
         // It samples all partitions in one transaction; foreign ones it would have to connect for.
         if *foreign || *leaves > slots / 3 {
             chosen.left += 1;
+        } else if only && *leaves > slots / 3 / jobs.max(1) {
+            alone.push(oid);
         } else if only {
             parents.push(oid);
         } else if relation.parent.is_some() {
@@ -215,10 +228,14 @@ fn choose(connection: &Connection, archive: &Archive, loaded: &[u32]) -> Result<
     }
     tables.extend(sizes);
     tables.sort_by_key(|(oid, size)| (std::cmp::Reverse(*size), *oid));
-    let all: Vec<u32> = parents.iter().copied().chain(tables.iter().map(|(oid, _)| *oid)).collect();
+    let partitioned = parents.iter().chain(&alone).copied();
+    let all: Vec<u32> = partitioned.chain(tables.iter().map(|(oid, _)| *oid)).collect();
     let names = names_of(connection, &all)?;
     let name = |oid: &u32| names.get(oid).cloned();
-    chosen.parents = parents.iter().filter_map(name).map(|n| [b"ONLY ", &n[..]].concat()).collect();
+    let only = |oids: &[u32]| -> Vec<Vec<u8>> {
+        oids.iter().filter_map(name).map(|n| [b"ONLY ", &n[..]].concat()).collect()
+    };
+    (chosen.parents, chosen.alone) = (only(&parents), only(&alone));
     let named = tables.into_iter().filter_map(|(oid, size)| Some((name(&oid)?, size)));
     chosen.tables = named.collect();
     Ok(chosen)

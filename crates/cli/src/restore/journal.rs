@@ -306,7 +306,8 @@ pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
     sql.into_bytes()
 }
 
-/// The statements that take some entries of a step back, for the transaction that undoes them: the others stay done, one by one.
+/// The statements that take some entries of a step back, for the transaction that undoes them: the others stay done, one by one, by the
+/// session that did them.
 pub fn reopen(session: Session, step: u32, entries: &[u32], left: &[u32]) -> Vec<u8> {
     let list = |places: &[u32]| {
         let places: Vec<String> = places.iter().map(u32::to_string).collect();
@@ -314,8 +315,9 @@ pub fn reopen(session: Session, step: u32, entries: &[u32], left: &[u32]) -> Vec
     };
     // It may be done one by one already.
     let mut sql = format!(
-        "INSERT INTO {SCHEMA}.entries SELECT e, {} FROM pg_catalog.unnest({}) e WHERE EXISTS (SELECT FROM {SCHEMA}.journal \
-         WHERE steps OPERATOR(pg_catalog.@>) {});\n",
+        "INSERT INTO {SCHEMA}.entries SELECT e, j.session OPERATOR(pg_catalog.+) (0 OPERATOR(pg_catalog.*) {}) \
+         FROM pg_catalog.unnest({}) e, (SELECT pg_catalog.min(session) AS session FROM {SCHEMA}.journal \
+         WHERE steps OPERATOR(pg_catalog.@>) {}) j WHERE j.session IS NOT NULL;\n",
         own(session),
         list(entries),
         list(&[step])

@@ -163,10 +163,12 @@ impl Builder<'_> {
     /// An edge leads only from a step all of whose entries stand before those of the other one, so that no circle comes of it.
     pub(super) fn order_not_null_names(&mut self) {
         let toc = self.input.toc;
-        let is_table = |place: &u32| toc.entry(*place as usize).desc == b"TABLE";
+        let is_table = |place: &u32| {
+            matches!(toc.entry(*place as usize).desc, b"TABLE" | b"FOREIGN TABLE" | b"DOMAIN")
+        };
         let tables: Vec<u32> = self.input.selection.places().filter(is_table).collect();
         let named: Vec<(u32, Vec<Vec<u8>>)> = (tables.iter())
-            .map(|place| (*place, text::named_not_nulls(toc.entry(*place as usize).defn)))
+            .map(|place| (*place, text::named_as_not_nulls(toc.entry(*place as usize).defn)))
             .filter(|(_, names)| !names.is_empty())
             .collect();
         if named.is_empty() {
@@ -180,7 +182,8 @@ impl Builder<'_> {
         for (place, names) in &named {
             let namespace = toc.entry(*place as usize).namespace;
             for name in names {
-                let cuts = (0..name.len()).filter(|at| name[*at] == b'_');
+                // A name has at most 63 bytes, in another encoding more.
+                let cuts = (0..name.len().min(256)).filter(|at| name[*at] == b'_');
                 let likely = cuts.filter_map(|at| by_name.get(&(namespace, &name[..at])));
                 for other in likely.filter(|other| *other != place) {
                     pairs.insert((*place.min(other), *place.max(other)));
