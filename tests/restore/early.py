@@ -213,14 +213,14 @@ TWICE = {7: "value 7", 107: "other"}
 REMOVE = "DELETE FROM {0} WHERE ctid IN (SELECT max(ctid) FROM {0} GROUP BY id HAVING count(*) > 1)"
 
 
-def damaged(world, version, extra):
+def damaged(world, version, extra, source=KEYED):
     """(its server, an archive with rows that unique keys refuse, a dump of what it was made of, which stays there)"""
     server = server_with_few_locks(world, version)
 
     def make():
         with server.connect(server.fresh("early_keys")) as c:
-            c.execute(KEYED)
-        path = os.path.join(world.folder, f"early-keys-{version}-{'-'.join(extra)}")
+            c.execute(source)
+        path = os.path.join(world.folder, f"early-keys-{version}-{'-'.join(extra)}-{len(source)}")
         server.archive("early_keys", path, "d", "0", extra=extra)
         for name in os.listdir(path):
             with open(os.path.join(path, name), "rb") as f:
@@ -231,7 +231,7 @@ def damaged(world, version, extra):
                     with open(os.path.join(path, name), "wb") as f:
                         f.write(text.replace(line, line + f"{number}\t{value}\tw\n".encode()))
         return path, server.dump("early_keys")
-    return server, *world.once(("early keys", version, extra), make)
+    return server, *world.once(("early keys", version, extra, source), make)
 
 
 def refused(world, version, extra):
@@ -527,102 +527,6 @@ def generated_there(world, version):
         assert values("target") == values("oracle"), (archive, jobs, values("target"), values("oracle"))
 
 
-LATE = """
-CREATE TABLE a_rates (k int, f int); INSERT INTO a_rates VALUES (1, 7);
-CREATE FUNCTION rate(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN COALESCE((SELECT f FROM public.a_rates WHERE k = $1), -1); END';
-CREATE TABLE b_made (k int, v int GENERATED ALWAYS AS (rate(k)) STORED); INSERT INTO b_made (k) VALUES (1);
-CREATE EXTENSION fuzzystrmatch; CREATE TABLE b_sound (t text, v text GENERATED ALWAYS AS (soundex(t)) STORED); INSERT INTO b_sound VALUES ('firn');
-CREATE TABLE c_found (k int); INSERT INTO c_found VALUES (1); CREATE INDEX c_rate ON c_found (k) WHERE rate(k) = 7; CREATE INDEX c_plain ON c_found (k);
-CREATE TABLE c_whole (k int CONSTRAINT c_checked CHECK (rate(k) <> 0)); INSERT INTO c_whole VALUES (1)
-"""
-REFUSE = """
-CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF current_query() ~ 'CREATE TABLE public.a_rates' THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{}'; END IF; END $$;
-CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
-"""
-LOOKED = "made without rows that came later"
-
-
-def resumed(world, state):
-    """Rows that are generated from others, and indexes that look at others. While those are missing for a reason that passes they are not made:
-    --resume makes them. If that may never pass they are made without them, as by pg_restore, and --resume says so if the rows come after all."""
-    server, passes = world.server(), state == "53100"
-    with server.connect(server.fresh("early_resumed")) as c:
-        c.execute(LATE)
-    path, dump = world.archive("early-resumed", lambda p: server.archive("early_resumed", p, "c")), server.dump("early_resumed")
-
-    def refusing(db):
-        with server.connect(server.fresh(db)) as c:
-            c.execute(REFUSE.format(state))
-
-    def accepting(db):
-        with server.connect(db) as c:
-            c.execute("DROP EVENT TRIGGER refuse; DROP FUNCTION refuse()")
-
-    def values(db):
-        with server.connect(db) as c:
-            c.execute("SET enable_seqscan = off")
-            there = c.execute("SELECT to_regclass('c_rate') IS NOT NULL").fetchone()[0]
-            return c.execute("SELECT v FROM b_made").fetchall(), there, there and c.execute("SELECT count(*) FROM c_found WHERE rate(k) = 7").fetchone()[0]
-    for jobs in ("1", "4"):
-        refusing("target")
-        run = firn(server, "target", path, "-j", jobs, "--on-error=continue").fails("a_rates")
-        assert ("look at rows that are missing" in run.out) == passes and LOOKED not in run.out, run.out
-        with server.connect("target") as c:
-            # What an extension calls looks at no other table of the archive: no row is kept back for it.
-            assert c.execute("SELECT count(*), (SELECT v FROM b_sound) FROM c_found").fetchone() == (1, "F650"), run.out
-            assert c.execute("SELECT to_regclass('c_plain') IS NOT NULL").fetchone() == (True,), run.out
-            missing = c.execute("SELECT count(*) FROM b_made").fetchone(), c.execute("SELECT to_regclass('c_rate') IS NULL").fetchone()
-        accepting("target")
-        if passes:
-            assert missing == ((0,), (True,)), (missing, run.out)
-            again = firn(server, "target", path, "-j", jobs, "--on-error=continue", "--resume").ok()
-            assert values("target") == ([(7,)], True, 1) and LOOKED not in again.out, (values("target"), again.out)
-        else:
-            # As pg_restore leaves it: the function calls fail where there is no table, so these two have failed of themselves.
-            refusing("oracle")
-            server.pg_restore("oracle", path, check=False)
-            with server.connect("oracle") as c:
-                assert missing == (c.execute("SELECT count(*) FROM b_made").fetchone(), c.execute("SELECT to_regclass('c_rate') IS NULL").fetchone())
-            firn(server, "target", path, "-j", jobs, "--on-error=continue", "--resume").ok()
-        same(dump, server.dump("target"))
-
-
-def without(world):
-    """The table is there, and of its rows one is refused."""
-    server = world.server()
-    with server.connect(server.fresh("early_resumed")) as c:
-        c.execute(LATE)
-    path, dump = world.archive("early-resumed", lambda p: server.archive("early_resumed", p, "c")), server.dump("early_resumed")
-    for jobs in ("1", "4"):
-        found = {}
-        for db in ("target", "oracle"):
-            with server.connect(server.fresh(db)) as c:
-                # The table is the archive's; its rows are refused by what was there.
-                c.execute("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;"
-                          "CREATE TABLE a_rates (k int, f int); CREATE TRIGGER refuse BEFORE INSERT ON a_rates EXECUTE FUNCTION refuse()")
-            if db == "target":
-                run = firn(server, db, path, "-j", jobs, "--on-error=continue").fails("a_rates")
-            else:
-                server.pg_restore(db, path, check=False)
-            with server.connect(db) as c:
-                c.execute("SET enable_seqscan = off")
-                found[db] = (c.execute("SELECT v FROM b_made").fetchall(), c.execute("SELECT count(*) FROM c_found WHERE rate(k) = 7").fetchall(),
-                             c.execute("SELECT conname FROM pg_constraint WHERE conname = 'c_checked'").fetchall())
-                if db == "target":
-                    c.execute("DROP TABLE a_rates; DROP FUNCTION refuse()")
-        assert found["target"] == found["oracle"] == ([(-1,)], [(0,)], [("c_checked",)]), (found, run.out)
-        again = firn(server, "target", path, "-j", jobs, "--on-error=continue", "--resume")
-        assert again.code == 3 and LOOKED in again.out and "c_rate" in again.out and "b_made" in again.out and "c_plain" not in again.out, again.out
-        with server.connect("target") as c:
-            # What the hint says.
-            c.execute("REINDEX INDEX c_rate")
-            c.execute("UPDATE b_made SET k = k; SET enable_seqscan = off")
-            fresh = c.execute("SELECT v, (SELECT count(*) FROM c_found WHERE rate(k) = 7) FROM b_made").fetchall()
-            assert fresh == [(7, 1)], fresh
-        same(dump, server.dump("target"))
-
-
 # No function of these reads a table: an enum, a domain without functions of the archive, and a function that is seen to read none.
 QUIET = """
 CREATE TYPE state AS ENUM ('on', 'off'); CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN word AS text;
@@ -670,9 +574,6 @@ def quiet(world):
 
 def cases(world):
     yield "early generated", lambda: generated(world)
-    for state in ("53100", "P0001"):
-        yield f"early resumed {state}", lambda s=state: resumed(world, s)
-    yield "early without rows", lambda: without(world)
     yield "early quiet", lambda: quiet(world)
     for version in (OLD, NEW):
         yield f"early generated there {version}", lambda v=version: generated_there(world, v)

@@ -220,6 +220,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The entries of some steps for which functions may look at other tables' rows ([`Plan::looks`]).
+    pub fn looking(&self, steps: &[u32]) -> Vec<u32> {
+        let entries = steps.iter().flat_map(|step| self.entries(*step as usize)).copied();
+        entries.filter(|place| self.looks.contains(place)).collect()
+    }
+
     /// SHA-256 of what the steps are: another plan has other numbers for the same work.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();

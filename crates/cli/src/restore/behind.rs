@@ -25,14 +25,22 @@ const SHOWN: usize = 10;
 
 /// An error that tells of such objects, if there are any. All is restored nevertheless: nothing that could be done again helps.
 pub fn look(job: &Job, connection: &Connection) -> Result<Option<Error>> {
-    Ok(match (meanings(job, connection)?, rows(job, connection)?) {
-        (Some(first), Some(second)) => {
-            let detail = [&first, &second].map(|e| e.detail.clone().unwrap_or_default()).join(" ");
-            let hint = [&first, &second].map(|e| e.hint.clone().unwrap_or_default()).join(" ");
-            Some(Error { detail: Some(detail), hint: Some(hint), ..first })
-        }
-        (first, second) => first.or(second),
-    })
+    Ok(joined(meanings(job, connection)?, rows(job, connection)?))
+}
+
+/// Both errors in one.
+pub fn joined(first: Option<Error>, second: Option<Error>) -> Option<Error> {
+    let (first, second) = match (first, second) {
+        (Some(first), Some(second)) => (first, second),
+        (first, second) => return first.or(second),
+    };
+    let sentence = format!("Besides, {}.", second.message);
+    let of = |parts: [Option<String>; 3]| {
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        Some(parts.join(" ")).filter(|text| !text.is_empty())
+    };
+    let detail = of([first.detail.clone(), Some(sentence), second.detail]);
+    Some(Error { detail, hint: of([first.hint.clone(), second.hint, None]), ..first })
 }
 
 /// Objects that were made without rows which came later.
@@ -56,7 +64,7 @@ fn rows(job: &Job, connection: &Connection) -> Result<Option<Error>> {
         (any(|desc| desc == b"CHECK CONSTRAINT"), "Drop the checks and add them again."),
         (
             any(|desc| desc == b"TABLE DATA"),
-            "UPDATE the rows, setting a column from which others are generated to itself.",
+            "UPDATE the rows, setting the columns from which others are generated to themselves, or load them anew.",
         ),
     ];
     let advice = advice.into_iter().filter(|(any, _)| *any).map(|(_, advice)| advice);

@@ -278,11 +278,27 @@ pub fn record_entry(session: Session, entry: u32) -> Vec<u8> {
     format!("INSERT INTO {SCHEMA}.entries VALUES ({entry}, {});\n", own(session)).into_bytes()
 }
 
+/// An array of numbers, as an expression.
+fn array(numbers: &[u32]) -> String {
+    let list: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    format!("'{{{}}}'::pg_catalog.int4[]", list.join(","))
+}
+
 /// The statement that notes which entries are done while rows are missing that they may look at.
 pub fn record_without_rows(session: Session, entries: &[u32]) -> Vec<u8> {
-    let own = own(session);
-    let values: Vec<String> = entries.iter().map(|entry| format!("({entry}, {own})")).collect();
-    format!("INSERT INTO {SCHEMA}.without_rows VALUES {};\n", values.join(", ")).into_bytes()
+    let (list, own) = (array(entries), own(session));
+    format!("INSERT INTO {SCHEMA}.without_rows SELECT e, {own} FROM pg_catalog.unnest({list}) e;\n")
+        .into_bytes()
+}
+
+/// The statement that takes such notes back, for the transaction that undoes what they are of.
+fn forget_without_rows(entries: &[u32]) -> Vec<u8> {
+    if entries.is_empty() {
+        return Vec::new();
+    }
+    let list = array(entries);
+    format!("DELETE FROM {SCHEMA}.without_rows WHERE entry OPERATOR(pg_catalog.=) ANY ({list});\n")
+        .into_bytes()
 }
 
 /// Entries that were done while rows were missing that they may look at ([`record_without_rows`]).
@@ -292,10 +308,10 @@ pub fn without_rows(connection: &Connection) -> Result<Vec<u32>> {
     Ok((0..rows.len()).filter_map(|row| rows.number(row, 0)).collect())
 }
 
-/// The statement that takes steps back, for the transaction that undoes them. The others of their row stay of the session that did them.
-pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
-    let list: Vec<String> = steps.iter().map(u32::to_string).collect();
-    let list = format!("'{{{}}}'::pg_catalog.int4[]", list.join(","));
+/// The statement that takes steps back, for the transaction that undoes them, with what is noted of their entries (of those that may
+/// look at rows). The others of their row stay of the session that did them.
+pub fn forget(session: Session, steps: &[u32], looking: &[u32]) -> Vec<u8> {
+    let list = array(steps);
     let mut sql = format!(
         "UPDATE {SCHEMA}.journal SET steps = ARRAY(SELECT s FROM pg_catalog.unnest(steps) s \
          WHERE s OPERATOR(pg_catalog.<>) ALL ({list})), session = session OPERATOR(pg_catalog.+) (0 OPERATOR(pg_catalog.*) {}) \
@@ -303,30 +319,26 @@ pub fn forget(session: Session, steps: &[u32]) -> Vec<u8> {
         own(session)
     );
     sql += &format!("DELETE FROM {SCHEMA}.journal WHERE steps OPERATOR(pg_catalog.=) '{{}}';\n");
-    sql.into_bytes()
+    [sql.into_bytes(), forget_without_rows(looking)].concat()
 }
 
 /// The statements that take some entries of a step back, for the transaction that undoes them: the others stay done, one by one, by the
 /// session that did them.
 pub fn reopen(session: Session, step: u32, entries: &[u32], left: &[u32]) -> Vec<u8> {
-    let list = |places: &[u32]| {
-        let places: Vec<String> = places.iter().map(u32::to_string).collect();
-        format!("'{{{}}}'::pg_catalog.int4[]", places.join(","))
-    };
     // It may be done one by one already.
     let mut sql = format!(
         "INSERT INTO {SCHEMA}.entries SELECT e, j.session OPERATOR(pg_catalog.+) (0 OPERATOR(pg_catalog.*) {}) \
          FROM pg_catalog.unnest({}) e, (SELECT pg_catalog.min(session) AS session FROM {SCHEMA}.journal \
          WHERE steps OPERATOR(pg_catalog.@>) {}) j WHERE j.session IS NOT NULL;\n",
         own(session),
-        list(entries),
-        list(&[step])
+        array(entries),
+        array(&[step])
     )
     .into_bytes();
-    sql.extend(forget(session, &[step]));
+    sql.extend(forget(session, &[step], left));
     let delete = format!(
         "DELETE FROM {SCHEMA}.entries WHERE entry OPERATOR(pg_catalog.=) ANY ({});\n",
-        list(left)
+        array(left)
     );
     sql.extend(delete.into_bytes());
     sql

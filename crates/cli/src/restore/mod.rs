@@ -435,7 +435,9 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
                 return Err(e.hint("All is restored: --resume does what is left."));
             }
             // A crash may have emptied unlogged tables.
-            Err(e) if e.kind == ErrorKind::Connection && again < FINISHES => {
+            Err(e)
+                if e.kind == ErrorKind::Connection && e.message != UNHEARD && again < FINISHES =>
+            {
                 connection = pass::again(&job, &e, before)?;
             }
             Err(e) => return Err(e),
@@ -490,8 +492,7 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
     }
     let without = behind::look(job, &connection)?;
     end(job, connection, cancels, &recorded)?;
-    compared.unwrap_or(Ok(()))?;
-    without.map_or(Ok(()), Err)
+    behind::joined(compared.and_then(Result::err), without).map_or(Ok(()), Err)
 }
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may
@@ -523,14 +524,20 @@ fn end(job: &Job, mut connection: Connection, mut cancels: Cancels, recorded: &D
         }
     };
     // A server that is about to crash may have let us in once more. What matters is what it says when it is back.
-    for _ in 0..FINISHES {
+    for _ in 0..=FINISHES {
         match look() {
             Err(e) if e.kind == ErrorKind::Connection => {}
             found => return found?,
         }
     }
-    look()?
+    Err(Error { message: UNHEARD.into(), ..error }.hint(
+        "If the journal, schema firn_restore, is there when the server can be reached again, --resume does what is left. If not, the restore is \
+         complete; tables that are not logged may have been emptied by a crash.",
+    ))
 }
+
+/// Nobody knows whether it is: no server has answered.
+const UNHEARD: &str = "the connection was lost while the journal of a complete restore was removed";
 
 /// What the journal is of.
 fn identity(connection: &Connection, archive: &Archive, plan: &Plan) -> Result<Identity> {

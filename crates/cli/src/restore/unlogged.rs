@@ -351,7 +351,8 @@ pub fn forget_lost(
     let reload = |step: &u32| matches!(job.plan.steps[*step as usize].work, Work::Reload(_));
     let list: Vec<u32> = steps.iter().copied().filter(|step| !reload(step)).collect();
     if !list.is_empty() {
-        let sql = [b"BEGIN;\n", &journal::forget(session, &list)[..], b"COMMIT;"].concat();
+        let forget = journal::forget(session, &list, &job.plan.looking(&list));
+        let sql = [b"BEGIN;\n", &forget[..], b"COMMIT;"].concat();
         connection.run(&sql)?;
     }
     recorded.steps.retain(|step| !steps.contains(step));

@@ -1,6 +1,7 @@
 //! What all workers of a restore share, and how they are started. What each does: [`worker`]. Stopping them: [`stop`]. Sequences of
 //! tables: [`uses`]. What is put off as something before it failed: [`order`].
 
+mod dead;
 mod order;
 mod stop;
 mod uses;
@@ -17,6 +18,7 @@ use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
+use dead::Dead;
 use order::LateRows;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -104,9 +106,8 @@ pub struct Site<'a> {
     tried: Mutex<HashSet<u32>>,
     /// Steps that have been tried without what this statement of theirs would have set.
     without: Mutex<HashSet<(u32, String)>>,
-    /// Entries that failed or were skipped, by place.
-    dead: Mutex<HashSet<u32>>,
-    dead_schemas: Mutex<HashSet<Vec<u8>>>,
+    /// Entries that failed or were skipped.
+    dead: Mutex<Dead>,
     fatal: Mutex<Option<Error>>,
     bytes: AtomicU64,
     rows: AtomicU64,
@@ -115,9 +116,7 @@ pub struct Site<'a> {
     late_rows: Mutex<LateRows>,
     /// It was told why something is put off.
     put_off: AtomicBool,
-    /// Something has failed that may not fail again.
-    passes: AtomicBool,
-    /// Partitioned tables some partitions of which are not attached, by dump id.
+    /// Partitioned tables some partitions of which are not attached for a reason that passes, by dump id.
     without_partitions: Mutex<HashSet<i32>>,
     /// Made when it is needed.
     uses: OnceLock<Uses>,
@@ -187,14 +186,12 @@ impl<'a> Site<'a> {
             tried: Mutex::default(),
             without: Mutex::default(),
             dead: Mutex::default(),
-            dead_schemas: Mutex::default(),
             fatal: Mutex::default(),
             bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             old_rows: Mutex::default(),
             late_rows: Mutex::default(),
             put_off: AtomicBool::new(false),
-            passes: AtomicBool::new(false),
             without_partitions: Mutex::default(),
             uses: OnceLock::new(),
             forced: OnceLock::new(),
@@ -248,12 +245,9 @@ impl<'a> Site<'a> {
         self.wake.notify_all();
     }
 
-    /// An entry failed, or cannot be without one that did.
-    fn bury(&self, place: u32) -> bool {
+    /// An entry failed, or cannot be without one that did; `passes`: for a reason that passes.
+    fn bury(&self, place: u32, passes: bool) -> bool {
         let entry = self.archive.toc().entry(place as usize);
-        if entry.desc == b"SCHEMA" {
-            lock(&self.dead_schemas).insert(entry.tag.to_vec());
-        }
         if self.terms.truncate && entry.desc == b"TABLE DATA" {
             let mut old = lock(&self.old_rows);
             // Rows of an archive without definitions are of a table that is nowhere in it.
@@ -266,13 +260,15 @@ impl<'a> Site<'a> {
             }
         }
         self.note_late_rows(&entry);
-        self.note_unattached(&entry);
-        lock(&self.dead).insert(place)
+        if passes {
+            self.note_unattached(&entry);
+        }
+        lock(&self.dead).insert(self.archive.toc(), place, passes)
     }
 
     /// An entry is left out, as it cannot be without one that failed.
-    fn skip(&self, place: u32) {
-        if self.bury(place) {
+    fn skip(&self, place: u32, passes: bool) {
+        if self.bury(place, passes) {
             let what = describe(&self.archive.toc().entry(place as usize));
             self.watch.event(&Event::Skipped { what: &what });
             lock(&self.skipped).push(what);
@@ -285,7 +281,7 @@ impl<'a> Site<'a> {
         !done.is_empty() && self.plan.entries(step as usize).iter().any(|p| done.contains(p))
     }
 
-    /// The entries of a step that can still be done; the others are told as skipped.
+    /// The entries of a step that are done or can still be; the others are told as skipped.
     fn living(&self, step: u32) -> Vec<u32> {
         let toc = self.archive.toc();
         let mut all = self.renderer.originals(step);
@@ -294,33 +290,45 @@ impl<'a> Site<'a> {
         }
         all.retain(|place| {
             let entry = toc.entry(*place as usize);
-            let dead = {
+            // Why it cannot be: whether each of these passes.
+            let mut causes = Vec::new();
+            {
                 let dead = lock(&self.dead);
-                if dead.contains(place) {
+                if dead.contains(*place) {
                     return false;
                 }
-                let needs = |d: &i32| toc.place(*d).is_some_and(|p| dead.contains(&(p as u32)));
-                entry.dependencies.iter().any(needs)
-            };
-            // A value that stays set however this ends is not to come where the old rows have stayed.
-            let dead = dead || entry.desc == b"SEQUENCE SET" && self.counts_old_rows(&entry);
-            let dead = dead || lock(&self.dead_schemas).contains(entry.namespace);
-            let dead = dead || self.puts_off(&entry);
-            // Attached, a partition would get another index than the archive's for one that is missing, as the parent's is there.
-            let dead = dead || entry.desc == b"TABLE ATTACH" && self.lacks_index(*place);
-            if dead {
-                self.skip(*place);
+                let missing = |d: &i32| toc.place(*d).and_then(|p| dead.passes(p as u32));
+                causes.extend(entry.dependencies.iter().filter_map(missing));
+                causes.extend(dead.schema_passes(entry.namespace));
             }
-            !dead
+            if lock(&self.entries_done).contains(place) {
+                return true;
+            }
+            // A value that stays set however this ends is not to come where the old rows have stayed.
+            if causes.is_empty() && entry.desc == b"SEQUENCE SET" && self.counts_old_rows(&entry) {
+                causes.push(false);
+            }
+            if causes.is_empty() && self.puts_off(&entry) {
+                causes.push(true);
+            }
+            if causes.is_empty() && entry.desc == b"TABLE ATTACH" {
+                causes.extend(self.lacks_index(*place));
+            }
+            if !causes.is_empty() {
+                self.skip(*place, causes.iter().all(|passes| *passes));
+            }
+            causes.is_empty()
         });
         all
     }
 
-    /// An index that comes before rows could not be made of the partition that is attached there.
-    fn lacks_index(&self, attach: u32) -> bool {
+    /// An index that comes before rows could not be made of the partition that is attached there, and its parent's is there: attached, the
+    /// partition would get another than the archive's. Whether what it failed of passes.
+    fn lacks_index(&self, attach: u32) -> Option<bool> {
         let indexes = self.early().of_attachment(attach);
         let dead = lock(&self.dead);
-        indexes.iter().any(|index| dead.contains(index))
+        let own = indexes.iter().filter(|(_, above)| !dead.contains(*above));
+        own.filter_map(|(index, _)| dead.passes(*index)).reduce(|one, other| one && other)
     }
 
     /// A table has kept its old rows, and the sequence gives numbers to it, or nobody knows to which it does.

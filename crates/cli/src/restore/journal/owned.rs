@@ -34,6 +34,9 @@ const TABLES: [(&str, &[Column]); 5] = [
     ("without_rows", &[("entry", "integer", false), ("session", "integer", false)]),
 ];
 
+/// The last of them, which journals of earlier builds do not have.
+const NEWEST: &str = "without_rows";
+
 /// Whether there is a journal that can be trusted. An error if there is something else of its name.
 pub fn check(connection: &Connection) -> Result<bool> {
     let sql = format!(
@@ -73,6 +76,14 @@ pub fn check(connection: &Connection) -> Result<bool> {
             .iter()
             .map(|(name, kind, null)| format!("{name} {kind}{}", if *null { " null" } else { "" }))
             .collect();
+        if found.is_empty() && table == NEWEST {
+            return Err(Error::usage(
+                "the unfinished restore in the target database was begun by another build of firn",
+            )
+            .hint(
+                "Resume with the program that it was begun with, or restore into another database.",
+            ));
+        }
         if found.is_empty() {
             return refused(format!("There is no table \"{SCHEMA}.{table}\"."));
         }

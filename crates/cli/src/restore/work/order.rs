@@ -11,7 +11,7 @@
 
 use super::{lock, Site};
 use crate::archive::{Entry, Toc};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::plan::build::copies_via_root;
 use crate::plan::render::large_objects;
 use crate::plan::text::{last_part, unquoted};
@@ -68,9 +68,7 @@ impl Site<'_> {
             _ => false,
         };
         let own = self.archive.toc().place(entry.dump_id).map(|place| place as u32);
-        let waits = waits
-            || self.passes.load(Ordering::Relaxed)
-                && own.is_some_and(|place| self.looks_at_missing(place));
+        let waits = waits || own.is_some_and(|place| self.looks_at_missing(place, true));
         if waits && !self.put_off.swap(true, Ordering::Relaxed) {
             self.watch.event(&Event::Note(WHY));
         }
@@ -81,15 +79,16 @@ impl Site<'_> {
     /// a table with generated columns, if these are such as stand before them. Rows that are missing for a reason that passes come by
     /// `--resume`, and it is put off until then. Others may never come: it is made without them, as by `pg_restore`, and the journal
     /// notes that, for the case that they come after all (`restore/behind.rs`).
-    pub(super) fn looks_at_missing(&self, own: u32) -> bool {
+    /// `passing`: only for such a reason.
+    pub(super) fn looks_at_missing(&self, own: u32, passing: bool) -> bool {
         if !self.plan.looks.contains(&own) {
             return false;
         }
-        let toc = self.archive.toc();
-        let desc = |place: u32| toc.entry(place as usize).desc;
-        let rows = |place: u32| matches!(desc(place), b"TABLE DATA" | b"TABLE ATTACH");
-        let before = |place: u32| desc(own) != b"TABLE DATA" || place < own;
-        lock(&self.dead).iter().any(|place| rows(*place) && before(*place))
+        let before = match self.archive.toc().entry(own as usize).desc {
+            b"TABLE DATA" => own,
+            _ => u32::MAX,
+        };
+        lock(&self.dead).lacks_rows_before(before, passing)
     }
 
     /// Some partitions of a partitioned table are not attached because something went wrong that passes, such as a full disk. They come by
@@ -97,36 +96,26 @@ impl Site<'_> {
     /// archive's, for good. What fails for another reason may always fail: the index is made without those partitions, as `pg_restore` does.
     fn lacks_partitions(&self, entry: &Entry) -> bool {
         let without = lock(&self.without_partitions);
-        !without.is_empty()
-            && self.passes.load(Ordering::Relaxed)
-            && entry.dependencies.iter().any(|table| without.contains(table))
+        !without.is_empty() && entry.dependencies.iter().any(|table| without.contains(table))
     }
 
-    /// A partition is not attached: its parent is one without it.
+    /// A partition is not attached, for a reason that passes: its parent is one without it.
     pub(super) fn note_unattached(&self, entry: &Entry) {
-        if !matches!(entry.desc, b"TABLE" | b"TABLE ATTACH") {
-            return;
-        }
-        let tables = entry.dependencies.iter().chain([&entry.dump_id]);
-        let parents = tables.filter_map(|table| self.uses().parents.get(table));
-        lock(&self.without_partitions).extend(parents);
-    }
-
-    /// Something failed in a way that may be over when it is tried again: a resource was short, the connection or the server went
-    /// away, somebody cancelled it.
-    pub(super) fn note_failure(&self, error: &Error) {
-        let class = error.sqlstate.as_deref().and_then(|state| state.get(..2));
-        let outside =
-            matches!(error.kind, ErrorKind::Connection | ErrorKind::Storage | ErrorKind::Cancelled);
-        if outside || matches!(class, Some("08" | "40" | "53" | "57" | "58")) {
-            self.passes.store(true, Ordering::Relaxed);
-        }
+        let tables = match entry.desc {
+            b"TABLE" => &[entry.dump_id][..],
+            b"TABLE ATTACH" => entry.dependencies,
+            _ => return,
+        };
+        // An attachment depends on both, and on the parent as on the partition's.
+        let parents = tables.iter().filter_map(|table| self.uses().parents.get(table));
+        let own = parents.filter(|parent| entry.desc == b"TABLE" || tables.contains(parent));
+        lock(&self.without_partitions).extend(own);
     }
 
     /// Something of these kinds has failed or was left out.
     fn is_missing(&self, counts: fn(&[u8]) -> bool) -> bool {
         let toc = self.archive.toc();
-        lock(&self.dead).iter().any(|place| counts(toc.entry(*place as usize).desc))
+        lock(&self.dead).places().any(|place| counts(toc.entry(place as usize).desc))
     }
 
     /// The table that something belongs to, or another that a constraint is about as well, lacks rows.
@@ -218,8 +207,8 @@ impl Site<'_> {
     pub(super) fn objects_of_others(&self) -> HashSet<u32> {
         let toc = self.archive.toc();
         let mut oids = HashSet::new();
-        for place in lock(&self.dead).iter() {
-            let entry = toc.entry(*place as usize);
+        for place in lock(&self.dead).places() {
+            let entry = toc.entry(place as usize);
             match entry.desc {
                 b"BLOB" => oids.extend(oid(entry.tag)),
                 b"BLOB METADATA" => oids.extend(large_objects(entry.defn).filter_map(oid)),

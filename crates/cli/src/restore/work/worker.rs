@@ -10,6 +10,7 @@ pub(super) mod keys;
 mod reload;
 mod session;
 
+use super::dead::passes;
 use super::{lock, Cancels, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
@@ -247,7 +248,7 @@ impl Worker<'_, '_> {
         for place in &order {
             // A schema that is there already will do for what is in it.
             if tried.error.sqlstate.as_deref() != Some("42P06") {
-                site.bury(*place);
+                site.bury(*place, passes(&tried.error));
             }
         }
         self.take_back(step, order.first().copied());
@@ -316,7 +317,13 @@ impl Worker<'_, '_> {
             }
             _ => return,
         };
-        let sql = [b"BEGIN;\n", &undo[..], &journal::forget(*session, &steps), b"COMMIT;"].concat();
+        let sql = [
+            b"BEGIN;\n",
+            &undo[..],
+            &journal::forget(*session, &steps, &plan.looking(&steps)),
+            b"COMMIT;",
+        ]
+        .concat();
         if let Err(failure) = connection.run(&sql) {
             // Then it is recorded, and a resumed run does the rest.
             let _ = connection.run(b"ROLLBACK");
@@ -327,7 +334,6 @@ impl Worker<'_, '_> {
 
     fn give_up(&self, what: String, tried: Tried) {
         let Tried { error, statement } = tried;
-        self.site.note_failure(&error);
         self.site.watch.event(&Event::Failed { what: &what, statement: &statement, error: &error });
         lock(&self.site.failures).push(Failure { what, statement, error });
     }
@@ -338,7 +344,10 @@ impl Worker<'_, '_> {
         let toc = site.archive.toc();
         if let Work::Reload(_) = site.plan.steps[step as usize].work {
             // All of them or none.
-            entries.iter().for_each(|place| site.skip(*place));
+            let missing = |place: &u32| lock(&site.dead).passes(*place);
+            let all = site.plan.entries(step as usize).iter();
+            let passes = all.filter_map(missing).all(|passes| passes);
+            entries.iter().for_each(|place| site.skip(*place, passes));
             return Ok(Outcome::Done);
         }
         let mut failed = false;
@@ -359,7 +368,7 @@ impl Worker<'_, '_> {
                 }
                 Attempt::Failed(tried) => {
                     failed = true;
-                    site.bury(place);
+                    site.bury(place, passes(&tried.error));
                     self.give_up(describe(&toc.entry(place as usize)), tried);
                     if !site.go_on_after_errors {
                         break;

@@ -130,7 +130,7 @@ impl Worker<'_, '_> {
             Statements::Without(indexes) | Statements::Blame(indexes, _) => indexes,
             _ => &[],
         };
-        let attached = |place: u32| !lock(&site.dead).contains(&place);
+        let attached = |place: u32| !lock(&site.dead).contains(place);
         let without_them =
             site.renderer.without_indexes(without, self.updates_catalogs(), attached);
         sql.extend(without_them);
@@ -241,7 +241,7 @@ impl Worker<'_, '_> {
         let parts =
             steps.iter().any(|s| matches!(site.plan.steps[*s as usize].work, Work::Data(_, 2..)));
         if parts
-            && steps.iter().any(|s| lock(&site.dead).contains(&site.plan.entries(*s as usize)[0]))
+            && steps.iter().any(|s| lock(&site.dead).contains(site.plan.entries(*s as usize)[0]))
         {
             return Err(Error::new(ErrorKind::Statement, "another part of the table failed").into());
         }
@@ -258,7 +258,7 @@ impl Worker<'_, '_> {
             Statements::Piece(place) => {
                 self.records.set(steps.first().copied());
                 sql.extend(journal::record_entry(*session, place));
-                looked.extend(site.looks_at_missing(place).then_some(place));
+                looked.extend(site.looks_at_missing(place, false).then_some(place));
             }
             _ => {
                 let unrecorded = |step: &u32| {
@@ -271,7 +271,7 @@ impl Worker<'_, '_> {
                     sql.extend(journal::record(*session, &new, &rows));
                 }
                 let entries = new.iter().flat_map(|step| site.plan.entries(*step as usize));
-                looked.extend(entries.filter(|place| site.looks_at_missing(**place)));
+                looked.extend(entries.filter(|place| site.looks_at_missing(**place, false)));
                 for index in without {
                     let mut left = vec![index.index, index.attach];
                     left.extend(Some(index.table_attach).filter(|_| !self.updates_catalogs()));

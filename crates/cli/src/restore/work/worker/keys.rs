@@ -29,8 +29,8 @@ pub(in crate::restore::work) struct Early {
     by_name: HashMap<(Vec<u8>, Vec<u8>), EarlyIndex>,
     /// By the dump id of their table.
     by_table: HashMap<i32, Vec<EarlyIndex>>,
-    /// By the place of their table's attachment: places.
-    by_attach: HashMap<u32, Vec<u32>>,
+    /// By the place of their table's attachment: places, each with that of its parent's index.
+    by_attach: HashMap<u32, Vec<(u32, u32)>>,
 }
 
 impl Early {
@@ -54,7 +54,7 @@ impl Early {
                         attach,
                         above,
                     };
-                    early.by_attach.entry(table_attach).or_default().push(index);
+                    early.by_attach.entry(table_attach).or_default().push((index, above));
                     early.by_table.entry(table).or_default().push(one);
                     let entry = toc.entry(index as usize);
                     if let Some(index) = text::index(entry.defn) {
@@ -68,7 +68,7 @@ impl Early {
     }
 
     /// The early indexes of the partition that is attached there.
-    pub(in crate::restore::work) fn of_attachment(&self, place: u32) -> &[u32] {
+    pub(in crate::restore::work) fn of_attachment(&self, place: u32) -> &[(u32, u32)] {
         self.by_attach.get(&place).map_or(&[], |indexes| indexes)
     }
 }
@@ -144,7 +144,7 @@ impl Worker<'_, '_> {
                 _ => {
                     blamed = true;
                     let mut all = self.early_indexes(step).to_vec();
-                    all.retain(|early| !lock(&site.dead).contains(&early.index));
+                    all.retain(|early| !lock(&site.dead).contains(early.index));
                     let found = RefCell::new(Vec::new());
                     if all.is_empty() {
                         return Ok(None);
@@ -165,12 +165,12 @@ impl Worker<'_, '_> {
             }
         }
         for (early, tried) in indexes.iter().zip(errors) {
-            site.bury(early.index);
-            site.skip(early.attach);
+            site.bury(early.index, false);
+            site.skip(early.attach, false);
             let hint = match by_catalogs {
                 true => "The rows are there. Remove what the index refuses, and make it by --resume --no-count.",
                 false => {
-                    site.skip(early.table_attach);
+                    site.skip(early.table_attach, false);
                     "The rows are in the partition, which is detached. Remove what the index refuses; --resume --no-count makes it and attaches the partition."
                 }
             };
