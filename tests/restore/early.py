@@ -9,7 +9,7 @@ import time
 
 from harness import proxy as px
 from harness.proxy import Proxy
-from restore import shapes, twins
+from restore import shapes, toc, twins
 from restore.common import NEW, OLD, Server, firn, same
 
 MANY = 350
@@ -527,6 +527,50 @@ def generated_there(world, version):
         assert values("target") == values("oracle"), (archive, jobs, values("target"), values("oracle"))
 
 
+# Names without a schema are found by that of the entry, until 10.2; names that get too long in the target's encoding are cut there.
+NAMED = """
+CREATE TABLE a_rates (k int, f int); INSERT INTO a_rates VALUES (1, 7);
+CREATE FUNCTION rate(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN COALESCE((SELECT f FROM public.a_rates WHERE k = $1), -1); END';
+CREATE FUNCTION made(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN {}($1); END';
+CREATE TABLE "b{}" (k int, v int GENERATED ALWAYS AS (made(k)) STORED, t text); INSERT INTO "b{}" (k, t) SELECT 1, repeat('x', 1000) FROM generate_series(1, 2000);
+"""
+
+
+def generated_named(world, way):
+    """What a table that is there generates is known by whatever name the archive has for the table, and for what it calls."""
+    server = world.server()
+    with server.connect() as c:
+        c.execute("DROP DATABASE IF EXISTS early_named")
+        c.execute("CREATE DATABASE early_named TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    name = "é" * 40 if way == "cut" else ""
+    with server.connect("early_named") as c:
+        c.execute(NAMED.format("rate" if way == "plain" else "public.rate", name, name))
+    whole = world.archive(f"early-named-{way}", lambda p: server.archive("early_named", p, "c", "0"))
+    rows = world.archive(f"early-named-rows-{way}", lambda p: server.archive("early_named", p, "d", "0", extra=["-a"]))
+    if way == "plain":
+        rows = toc.changed(rows, rows + "-plain", lambda entries: [e for e in entries if e["desc"] != b"SEARCHPATH"])
+
+    def values(db):
+        with server.connect(db) as c:
+            table = c.execute("SELECT oid::regclass FROM pg_class WHERE relname LIKE 'b%' AND relnamespace = 'public'::regnamespace").fetchone()[0]
+            return c.execute(f"SELECT v, count(*) FROM {table} GROUP BY 1").fetchall()
+
+    def schema(db):
+        server.fresh(db)
+        server.pg_restore(db, whole, "-s")
+    schema("oracle")
+    server.pg_restore("oracle", rows)
+    assert values("oracle") == [(7, 2000)]
+    folder = os.path.join(server.root, "early-proxy")
+    for jobs in ("1", "4"):
+        schema("target")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"COPY (public\.)?a_rates", px.call(lambda _: time.sleep(2))))
+            firn(server, "target", rows, *proxy.where("target"), "-a", "-j", jobs, where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert values("target") == values("oracle"), (way, jobs, values("target"))
+
+
 # No function of these reads a table: an enum, a domain without functions of the archive, and a function that is seen to read none.
 QUIET = """
 CREATE TYPE state AS ENUM ('on', 'off'); CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN word AS text;
@@ -574,6 +618,8 @@ def quiet(world):
 
 def cases(world):
     yield "early generated", lambda: generated(world)
+    for way in ("plain", "cut"):
+        yield f"early generated there, {way}", lambda w=way: generated_named(world, w)
     yield "early quiet", lambda: quiet(world)
     for version in (OLD, NEW):
         yield f"early generated there {version}", lambda v=version: generated_there(world, v)

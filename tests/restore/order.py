@@ -348,7 +348,33 @@ def not_nulls(world):
             assert c.execute(names).fetchall() == expected, flags
 
 
+KEYS = """
+CREATE TABLE r (id int PRIMARY KEY); INSERT INTO r SELECT generate_series(0, 9); CREATE TABLE p (id int, d int) PARTITION BY RANGE (id);
+CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10); CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY HASH (d);
+CREATE TABLE p_2_0 PARTITION OF p_2 FOR VALUES WITH (MODULUS 1, REMAINDER 0); INSERT INTO p SELECT g, g % 10 FROM generate_series(0, 19) g;
+ALTER TABLE p ADD CONSTRAINT fm FOREIGN KEY (d) REFERENCES r; ALTER TABLE p_1 ADD CONSTRAINT fz FOREIGN KEY (d) REFERENCES r;
+ALTER TABLE p_2_0 ADD CONSTRAINT fz FOREIGN KEY (d) REFERENCES r NOT VALID;
+"""
+
+
+def foreign_keys(world, version):
+    """A partition's own foreign key stays its own, beside the one that it has from its parent."""
+    server = world.server(version)
+    found = "SELECT conrelid::regclass::text, conname, conparentid <> 0, convalidated FROM pg_constraint WHERE contype = 'f' ORDER BY 1, 2"
+    with server.connect(server.fresh("keys")) as c:
+        c.execute(KEYS)
+        expected = c.execute(found).fetchall()
+    path = world.archive(f"keys-{version}", lambda p: server.archive("keys", p, "c"))
+    for flags in (["-j4"], ["-j2"], ["-j4", "--disable-rule=all"], ["-j4"], ["-j1"]):
+        server.fresh("target")
+        firn(server, "target", path, *flags).ok()
+        with server.connect("target") as c:
+            assert c.execute(found).fetchall() == expected, (flags, c.execute(found).fetchall(), expected)
+
+
 def cases(world):
+    for version in (OLD, NEW):
+        yield f"order of foreign keys {version}", lambda v=version: foreign_keys(world, v)
     yield "order of names of not null", lambda: not_nulls(world)
     for version in (OLD, NEW):
         for jobs in (1, 4):

@@ -224,6 +224,11 @@ impl Toc {
         number
     }
 
+    /// Statements are for the schema of their entry as search path, and name nothing with it: until 10.2.
+    pub fn selects_schemas(&self) -> bool {
+        !self.entries().any(|entry| entry.desc == b"SEARCHPATH")
+    }
+
     /// Add an entry after all others. Fails if its id is taken or is none.
     pub fn push(&mut self, entry: &Entry) -> Result<()> {
         let id = entry.dump_id;

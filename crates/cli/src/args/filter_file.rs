@@ -49,7 +49,7 @@ fn parse(lines: &[&[u8]], filter: &mut Filter) -> Result<(), Wrong> {
             continue;
         }
         let command = reader.keyword();
-        let include = match command {
+        let include = match &command.to_ascii_lowercase()[..] {
             b"include" => true,
             b"exclude" => false,
             _ => {
@@ -63,7 +63,8 @@ fn parse(lines: &[&[u8]], filter: &mut Filter) -> Result<(), Wrong> {
             return Err(reader.wrong("missing filter object type"));
         }
         let kind = String::from_utf8_lossy(kind);
-        let Some((kind, shown)) = KINDS.into_iter().find(|(name, _)| *name == kind) else {
+        let known = KINDS.into_iter().find(|(name, _)| kind.eq_ignore_ascii_case(name));
+        let Some((kind, shown)) = known else {
             return Err(reader.wrong(&format!("unsupported filter object type: \"{kind}\"")));
         };
         let name = reader.name()?;
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn names() {
         let text = "# comment\n\n include  table \t t  # more\ninclude function f( int ,text )\ninclude trigger a  b\n\
-                    exclude schema \"x\"\"y\nz\\\\\"\ninclude schema s\r\ninclude index \"i\" . j";
+                    exclude schema \"x\"\"y\nz\\\\\"\ninclude schema s\r\nInclude INDEX \"i\" . j";
         let filter = parsed(text).unwrap();
         assert_eq!(filter.tables, ["t"]);
         assert_eq!(filter.functions, ["f(int, text)"]);

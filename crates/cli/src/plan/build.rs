@@ -104,7 +104,7 @@ fn is_relation(desc: &[u8]) -> bool {
 /// Make the plan. Fails on archives whose entries wait for each other in a circle.
 pub fn build(input: &Input) -> Result<Plan> {
     let toc = input.toc;
-    let selects_schemas = !toc.entries().any(|e| e.desc == b"SEARCHPATH");
+    let selects_schemas = toc.selects_schemas();
     let rules = match selects_schemas {
         // Names without schemas do not tell tables apart: no statement is rewritten.
         true => Rules {

@@ -11,27 +11,47 @@
 
 mod reads;
 
-use super::text::{calls_others, generated, Called};
+use super::text::{called, calls_others, generated, Called, LONGEST_NAME};
 use crate::archive::{Entry, Toc};
 pub use reads::reads_nothing;
-use std::collections::{HashMap, HashSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Callees that a table is known by: one whose columns call more is known by itself, and so are those that inherit them.
+const MOST: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Callee {
+    /// What is in the archive, by its dump id.
+    Known(i32),
+    /// What is not, such as members of extensions, by a number for its name.
+    Other(u32),
+    /// What is in the target, by its oid.
+    There(u32),
+}
 
 /// What the stored generated columns of a table call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Dump ids of what is in the archive.
-    known: Vec<i32>,
-    /// Names of what is not, such as members of extensions.
-    others: Vec<Vec<u8>>,
+    callees: BTreeSet<Callee>,
     /// Something else than members of extensions is among these: it may look at any table.
     pub looks: bool,
 }
 
 impl Calls {
-    /// Of a table that was there before, by the names of what it calls.
-    pub fn named(names: impl Iterator<Item = Vec<u8>>) -> Calls {
-        Calls { known: Vec::new(), others: names.collect(), looks: true }
+    /// Of a table that was there before, by what it calls in the target.
+    pub fn there(oids: impl Iterator<Item = u32>) -> Calls {
+        Calls { callees: oids.map(Callee::There).collect(), looks: true }
     }
+}
+
+/// Whose functions making something runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    None,
+    /// Of extensions alone: these look at no table of the archive.
+    Extensions,
+    Archives,
 }
 
 /// What of an archive runs functions of its own.
@@ -43,14 +63,20 @@ pub struct Code<'a> {
     foreign_class: bool,
     /// Statements name nothing with its schema.
     unqualified: bool,
-    /// Places of domains and types with functions of the user's in them.
+    /// There are extensions.
+    extensions: bool,
+    /// Places of domains and types with functions in them, of extensions or of the user's.
     types: HashSet<u32>,
+    /// Those of them with functions of the user's.
+    own_types: HashSet<u32>,
     /// Places of types that are compared by a function of the user's, and of tables with columns of such.
     compared: HashSet<u32>,
     /// Functions of casts, by dump id.
     casts: HashSet<i32>,
     /// Places of functions that read no tables.
     plain: HashSet<u32>,
+    /// Names of what the archive has that an expression may call and that may read tables.
+    names: OnceCell<HashSet<&'a [u8]>>,
 }
 
 /// Entries that stand for code whatever they are.
@@ -73,14 +99,19 @@ impl<'a> Code<'a> {
             classes: false,
             foreign_class: false,
             unqualified,
+            extensions: toc.entries().any(|entry| entry.desc == b"EXTENSION"),
             types: HashSet::new(),
+            own_types: HashSet::new(),
             compared: HashSet::new(),
             casts: HashSet::new(),
             plain: HashSet::new(),
+            names: OnceCell::new(),
         };
         for (place, entry) in toc.entries().enumerate() {
             let needs = || entry.dependencies.iter().filter_map(|id| toc.place(*id));
             let is = |kinds: &[&[u8]], place: usize| kinds.contains(&toc.entry(place).desc);
+            let calls_code = || needs().any(|p| is_code(toc.entry(p).desc));
+            let of_extensions = || needs().any(|p| is(&[b"EXTENSION"], p)) && !calls_code();
             match entry.desc {
                 b"OPERATOR CLASS" => {
                     code.classes = true;
@@ -93,15 +124,20 @@ impl<'a> Code<'a> {
                 // Of a range: how it is compared, and how far its ends are from each other.
                 b"TYPE" if needs().any(|p| is(&[b"FUNCTION", b"OPERATOR CLASS"], p)) => {
                     code.compared.insert(place as u32);
-                    code.types.insert(place as u32);
+                    code.own_types.insert(place as u32);
                 }
-                b"DOMAIN" if needs().any(|p| is_code(toc.entry(p).desc)) || called(&entry) => {
-                    code.types.insert(place as u32);
-                }
+                b"DOMAIN" if calls_code() || is_conditional(&entry) => match of_extensions() {
+                    true => drop(code.types.insert(place as u32)),
+                    false => drop(code.own_types.insert(place as u32)),
+                },
                 // A domain's conditions that come later than itself.
                 b"CHECK CONSTRAINT" => {
                     let domains = needs().filter(|p| is(&[b"DOMAIN"], *p));
-                    code.types.extend(domains.map(|place| place as u32));
+                    let domains = domains.map(|place| place as u32);
+                    match of_extensions() {
+                        true => code.types.extend(domains),
+                        false => code.own_types.extend(domains),
+                    }
                 }
                 b"CAST" => {
                     let functions = needs().filter(|p| is(&[b"FUNCTION"], *p));
@@ -111,7 +147,9 @@ impl<'a> Code<'a> {
             }
         }
         let consists = |desc: &[u8]| matches!(desc, b"TYPE" | b"DOMAIN");
+        code.types.extend(&code.own_types);
         spread(toc, &mut code.types, consists);
+        spread(toc, &mut code.own_types, consists);
         spread(toc, &mut code.compared, |desc| consists(desc) || desc == b"TABLE");
         // A cast or a class of the archive may be what a function runs that does not name it.
         if !unqualified && !code.foreign_class && code.casts.is_empty() {
@@ -127,31 +165,71 @@ impl<'a> Code<'a> {
             && self.toc.place(id).is_some_and(|place| self.compared.contains(&(place as u32)))
     }
 
-    /// Making this runs a function of the archive's.
+    /// Making this runs a function that is not the server's own: it waits for all rows.
     pub fn runs(&self, entry: &Entry) -> bool {
-        let mut extension = false;
+        self.whose(entry) != Runs::None
+    }
+
+    /// Making this runs a function that may look at tables of the archive, and keeps what it finds there.
+    pub fn looks(&self, entry: &Entry) -> bool {
+        self.whose(entry) == Runs::Archives
+    }
+
+    fn whose(&self, entry: &Entry) -> Runs {
+        let (mut extension, mut domain) = (false, false);
         for &id in entry.dependencies {
             let Some(place) = self.toc.place(id) else { continue };
             let desc = self.toc.entry(place).desc;
             let place = place as u32;
-            if is_code(desc) && !self.plain.contains(&place) || self.types.contains(&place) {
-                return true;
+            if is_code(desc) && !self.plain.contains(&place) || self.own_types.contains(&place) {
+                return Runs::Archives;
             }
             extension |= desc == b"EXTENSION";
+            domain |= self.types.contains(&place);
         }
         let compared =
             || self.foreign_class || entry.dependencies.iter().any(|id| self.is_compared(*id));
-        match entry.desc {
-            b"INDEX" => extension && calls_others(entry.defn) || compared(),
-            b"CONSTRAINT" => {
-                let words = b" EXCLUDE ";
-                let excludes = entry.defn.windows(words.len()).any(|w| w == words);
-                excludes && (self.classes || self.unqualified || calls_others(entry.defn))
-                    || is_key(entry.defn) && compared()
+        let excludes = || {
+            let words = b" EXCLUDE ";
+            entry.defn.windows(words.len()).any(|w| w == words)
+        };
+        let (archives, extensions) = match entry.desc {
+            b"INDEX" => (compared(), extension && calls_others(entry.defn)),
+            // Its dependencies tell nothing of what it calls.
+            b"CONSTRAINT" if excludes() => {
+                let called = called(entry.defn);
+                let own = self.classes || self.unqualified || self.has_any(&called) || compared();
+                (own, called != Called::default())
             }
-            b"CHECK CONSTRAINT" => extension,
-            _ => false,
+            b"CONSTRAINT" => (is_key(entry.defn) && compared(), false),
+            b"CHECK CONSTRAINT" => (false, extension),
+            _ => (false, false),
+        };
+        match archives {
+            true => Runs::Archives,
+            false if extensions || domain => Runs::Extensions,
+            false => Runs::None,
         }
+    }
+
+    /// Some of what is called is the archive's, or may be: without extensions it is nobody's else.
+    fn has_any(&self, called: &Called) -> bool {
+        let names = self.names.get_or_init(|| {
+            let mut names = HashSet::new();
+            for (place, entry) in self.toc.entries().enumerate() {
+                match entry.desc {
+                    b"OPERATOR" | b"TYPE" | b"DOMAIN" => drop(names.insert(entry.tag)),
+                    desc if is_code(desc) && !self.plain.contains(&(place as u32)) => {
+                        names.extend(function_names(entry.tag));
+                    }
+                    _ => {}
+                }
+            }
+            names
+        });
+        let mut all = called.functions.iter().chain(&called.operators).chain(&called.types);
+        *called != Called::default() && !self.extensions
+            || all.any(|name| name.is_empty() || names.contains(&name[..]))
     }
 
     /// Tables whose stored generated columns call functions of the archive that may read other tables, or of extensions, by dump id.
@@ -159,82 +237,87 @@ impl<'a> Code<'a> {
     /// The columns' text tells what they call by its name, but for functions of casts, which may be implicit, and of
     /// comparisons. A table that inherits such a column need not have it in its text. Conditions of domains change no value.
     pub fn generating(&self) -> HashMap<i32, Calls> {
-        let mut columns = HashMap::<i32, Called>::new();
-        let mut calling = HashMap::<i32, Calls>::new();
+        let mut tables = HashMap::<i32, Calls>::new();
+        let mut names = HashMap::<Vec<u8>, u32>::new();
         // A table may inherit from a foreign one.
         let is_table = |entry: &Entry| matches!(entry.desc, b"TABLE" | b"FOREIGN TABLE");
         for entry in self.toc.entries().filter(is_table) {
             let words = b"\nINHERITS (";
             let inherits = entry.defn.windows(words.len()).any(|w| w == words);
-            let above: &[i32] = if inherits { entry.dependencies } else { &[] };
-            let mut called = generated(entry.defn);
-            for more in above.iter().filter_map(|id| columns.get(id)) {
-                called.get_or_insert_default().add(more);
+            let above = entry.dependencies.iter().filter(|id| inherits && tables.contains_key(id));
+            let above: BTreeSet<&i32> = above.collect();
+            let own = generated(entry.defn);
+            if own.is_none() && above.is_empty() {
+                continue;
             }
-            let Some(called) = called else { continue };
-            let mut calls = self.calls(&entry, &called);
-            for more in above.iter().filter_map(|id| calling.get(id)) {
-                calls.known.extend(&more.known);
-                calls.others.extend(more.others.iter().cloned());
-                calls.looks |= more.looks;
-            }
+            let mut calls = self.calls(&entry, own.unwrap_or_default(), &mut names);
             calls.looks |= self.foreign_class;
-            calls.known.sort_unstable();
-            calls.known.dedup();
-            calls.others.sort_unstable();
-            calls.others.dedup();
-            columns.insert(entry.dump_id, called);
-            if self.foreign_class || calls != Calls::default() {
-                calling.insert(entry.dump_id, calls);
+            for more in above.into_iter().filter_map(|id| tables.get(id)) {
+                calls.looks |= more.looks;
+                calls.callees.extend(&more.callees);
             }
+            if calls.callees.len() > MOST {
+                calls.callees = [Callee::Known(entry.dump_id)].into();
+            }
+            tables.insert(entry.dump_id, calls);
         }
-        calling
+        tables.retain(|_, calls| self.foreign_class || !calls.callees.is_empty());
+        tables
     }
 
-    fn calls(&self, table: &Entry, called: &Called) -> Calls {
-        let others = called.operators.clone();
-        let mut calls = Calls { others, ..Calls::default() };
+    /// What the columns of a table's own text call. Names of what is not in the archive get numbers.
+    fn calls(&self, table: &Entry, called: Called, names: &mut HashMap<Vec<u8>, u32>) -> Calls {
+        let mut calls = Calls::default();
         let mut extension = false;
         // What is found among the dependencies is no member of an extension.
-        let (mut functions, mut types) = (called.functions.clone(), called.types.clone());
+        let mut others = called.clone();
         for &id in table.dependencies {
             let Some(place) = self.toc.place(id) else { continue };
             let entry = self.toc.entry(place);
             extension |= entry.desc == b"EXTENSION";
             let may_call = match entry.desc {
                 b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => {
-                    let is_it = |name: &Vec<u8>| {
-                        entry.tag.strip_prefix(&name[..]).is_some_and(|rest| rest.starts_with(b"("))
-                    };
-                    functions.retain(|name| !is_it(name));
-                    let named = || called.functions.iter().any(is_it);
+                    for name in function_names(entry.tag) {
+                        others.functions.remove(name);
+                    }
+                    let named =
+                        || function_names(entry.tag).any(|name| called.functions.contains(name));
                     !self.plain.contains(&(place as u32))
                         && (self.unqualified || self.casts.contains(&id) || named())
                 }
                 b"OPERATOR" => {
-                    calls.others.retain(|name| name != entry.tag);
+                    others.operators.remove(entry.tag);
                     true
                 }
                 b"OPERATOR CLASS" | b"OPERATOR FAMILY" => true,
                 b"TYPE" | b"DOMAIN" | b"TABLE" => {
-                    types.retain(|name| name != entry.tag);
+                    others.types.remove(entry.tag);
                     self.is_compared(id)
                 }
                 _ => false,
             };
             if may_call {
-                calls.known.push(id);
+                calls.callees.insert(Callee::Known(id));
+                calls.looks = true;
             }
         }
-        calls.others.extend(functions);
-        calls.others.extend(types);
-        calls.looks = !calls.known.is_empty() || !calls.others.is_empty() && !extension;
+        for name in [others.functions, others.operators, others.types].into_iter().flatten() {
+            let number = names.len() as u32;
+            calls.callees.insert(Callee::Other(*names.entry(name).or_insert(number)));
+            calls.looks |= !extension;
+        }
         calls
     }
 }
 
+/// What a function may be called by: its entry has its arguments behind that, in parentheses, which a name may have as well.
+fn function_names(tag: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = (0..tag.len().min(LONGEST_NAME)).filter(|at| tag[*at] == b'(');
+    ends.map(|end| &tag[..end])
+}
+
 /// A domain's conditions call what is not the server's own.
-fn called(domain: &Entry) -> bool {
+fn is_conditional(domain: &Entry) -> bool {
     let words = b" CHECK (";
     domain.defn.windows(words.len()).any(|w| w == words) && calls_others(domain.defn)
 }
@@ -307,6 +390,42 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_extensions() {
+        let call = b"CREATE INDEX i ON public.t USING btree (public.soundex(a));\n";
+        let own = b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT c EXCLUDE USING gist (r WITH &&) WHERE (public.f(a));\n";
+        let theirs = b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT c EXCLUDE USING gist (g WITH OPERATOR(public.&&));\n";
+        let domain = b"CREATE DOMAIN public.d AS text\n\tCONSTRAINT c CHECK ((public.soundex(VALUE) <> ''::text));\n";
+        let reads = b"CREATE FUNCTION public.f(integer) RETURNS boolean\n    LANGUAGE sql\n    AS $$ SELECT v FROM public.t $$;\n";
+        let mut found = Toc::default();
+        let entries: [Tagged; 11] = [
+            (b"EXTENSION", b"e", b"", &[]),
+            (b"FUNCTION", b"f(integer)", reads, &[]),
+            (b"DOMAIN", b"d", domain, &[1]),
+            (b"TABLE", b"t", b"", &[]),
+            (b"INDEX", b"i", call, &[4, 1]),
+            (b"INDEX", b"i", call, &[4, 1, 2]),
+            (b"INDEX", b"i", call, &[4, 3]),
+            (b"CONSTRAINT", b"t c", own, &[4]),
+            (b"CONSTRAINT", b"t c", theirs, &[4]),
+            (b"CHECK CONSTRAINT", b"t c", b"", &[4, 1]),
+            (b"CHECK CONSTRAINT", b"t c", b"", &[4, 1, 2]),
+        ];
+        push(&mut found, &entries);
+        let code = Code::of(&found, false);
+        let all = |asked: fn(&Code, &Entry) -> bool| -> Vec<i32> {
+            let behind = found.entries().filter(|entry| entry.dump_id > 4);
+            behind.filter(|entry| asked(&code, entry)).map(|entry| entry.dump_id).collect()
+        };
+        // All of these wait for all rows; what looks at rows is less.
+        assert_eq!(all(|code, entry| code.runs(entry)), [5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(all(|code, entry| code.looks(entry)), [6, 8, 11]);
+        // Without extensions it is what was there before.
+        let mut found = Toc::default();
+        push(&mut found, &[(b"CONSTRAINT", b"t c", theirs, &[])]);
+        assert!(Code::of(&found, false).looks(&found.entry(0)));
+    }
+
+    #[test]
     fn types_of_the_archive() {
         let key = b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT k PRIMARY KEY (id);\n";
         let found = toc(&[
@@ -366,6 +485,38 @@ mod tests {
     /// Kind, tag, statement and dependencies.
     type Tagged = (&'static [u8], &'static [u8], &'static [u8], &'static [i32]);
 
+    fn push(toc: &mut Toc, entries: &[Tagged]) {
+        for &(desc, tag, defn, dependencies) in entries {
+            let dump_id = toc.len() as i32 + 1;
+            toc.push(&Entry { dump_id, desc, tag, defn, dependencies, ..Entry::default() })
+                .unwrap();
+        }
+    }
+
+    #[test]
+    fn generated_columns_inherited_many_times() {
+        let calls = |n: i32| {
+            format!("CREATE TABLE t (\n    b integer GENERATED ALWAYS AS (public.f{n}(1)) STORED\n)\nINHERITS (public.t);\n")
+        };
+        let below = b"CREATE TABLE k (\n)\nINHERITS (public.t);\n";
+        // Each ten times below the one before, then each with a function of its own.
+        for (count, own) in [(40, false), (20_000, true)] {
+            let mut toc = Toc::default();
+            for n in 1..=count {
+                let defn = if own || n == 1 { calls(n).into_bytes() } else { below.to_vec() };
+                let (above, none) = ([n - 1; 10], []);
+                let dependencies = if n == 1 { &none[..] } else { &above };
+                let table = Entry { dump_id: n, desc: b"TABLE", defn: &defn, ..Entry::default() };
+                toc.push(&Entry { dependencies, ..table }).unwrap();
+            }
+            let found = Code::of(&toc, false).generating();
+            assert_eq!(found.len(), count as usize);
+            assert!(found.values().all(|calls| calls.looks && calls.callees.len() <= MOST));
+            let different: BTreeSet<_> = found.values().map(|calls| &calls.callees).collect();
+            assert_eq!(different.len(), if own { count as usize } else { 1 });
+        }
+    }
+
     #[test]
     fn generated_columns() {
         let reads = b"CREATE FUNCTION public.f(integer) RETURNS integer\n    LANGUAGE sql\n    AS $$ SELECT v FROM public.t $$;\n";
@@ -390,12 +541,7 @@ mod tests {
             (b"EXTENSION", b"e", b"", &[]),
             (b"TABLE", b"t", calls, &[11]),
         ];
-        for (n, (desc, tag, defn, dependencies)) in entries.into_iter().enumerate() {
-            let dump_id = n as i32 + 1;
-            found
-                .push(&Entry { dump_id, desc, tag, defn, dependencies, ..Entry::default() })
-                .unwrap();
-        }
+        push(&mut found, &entries);
         let of = |toc: &Toc| {
             let mut ids: Vec<i32> = Code::of(toc, false).generating().into_keys().collect();
             ids.sort_unstable();

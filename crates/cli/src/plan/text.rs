@@ -5,6 +5,7 @@
 //! encodings keep ASCII bytes for ASCII characters, and quoted text is skipped by its quotes alone.
 
 use crate::pg::quote_ident;
+use std::collections::BTreeSet;
 
 /// A name as an entry of that schema writes it, with a schema: until 10.2 statements leave out their own.
 pub fn qualified(schema: &[u8], name: &[u8]) -> Vec<u8> {
@@ -251,21 +252,24 @@ fn split_list(mut list: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
+/// Bytes of a name, in whatever encoding.
+pub const LONGEST_NAME: usize = 256;
+
 /// What an expression names with a schema: `pg_dump` writes all that is not the server's own so. An operator class, a collation and
 /// a table are not called. Names are those of the catalogs, without schemas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Called {
-    pub functions: Vec<Vec<u8>>,
-    pub operators: Vec<Vec<u8>>,
+    pub functions: BTreeSet<Vec<u8>>,
+    pub operators: BTreeSet<Vec<u8>>,
     /// What it casts to.
-    pub types: Vec<Vec<u8>>,
+    pub types: BTreeSet<Vec<u8>>,
 }
 
 impl Called {
-    pub fn add(&mut self, more: &Called) {
-        self.functions.extend(more.functions.iter().cloned());
-        self.operators.extend(more.operators.iter().cloned());
-        self.types.extend(more.types.iter().cloned());
+    fn add(&mut self, mut more: Called) {
+        self.functions.append(&mut more.functions);
+        self.operators.append(&mut more.operators);
+        self.types.append(&mut more.types);
     }
 }
 
@@ -281,25 +285,26 @@ pub fn called(statement: &[u8]) -> Called {
                 let last = last_part(name);
                 if last.len() < name.len() {
                     if cast {
-                        found.types.push(unquoted(last));
+                        found.types.insert(unquoted(last));
                     } else if rest.starts_with(b"(") {
-                        found.functions.push(unquoted(last));
+                        found.functions.insert(unquoted(last));
                     }
                 }
                 (text, cast) = (rest, false);
             }
             None => {
                 if let Some(operator) = text.strip_prefix(b"OPERATOR(") {
-                    let end = operator.iter().position(|b| *b == b')').unwrap_or(operator.len());
-                    let (schema, name) =
-                        operator[..end].split_at(identifier(&operator[..end]).unwrap_or(0));
-                    if schema != b"pg_catalog" {
-                        found.operators.push(name.strip_prefix(b".").unwrap_or(name).to_vec());
+                    let (schema, name) = operator.split_at(identifier(operator).unwrap_or(0));
+                    let name = name.strip_prefix(b".").unwrap_or(name);
+                    match name.iter().take(LONGEST_NAME).position(|b| *b == b')') {
+                        Some(_) if schema == b"pg_catalog" => {}
+                        Some(end) => drop(found.operators.insert(name[..end].to_vec())),
+                        None => drop(found.functions.insert(Vec::new())),
                     }
                 }
                 cast = text.starts_with(b"::") || cast && text.starts_with(b":");
                 let Some(length) = after_token(text) else {
-                    found.functions.push(Vec::new());
+                    found.functions.insert(Vec::new());
                     break;
                 };
                 text = &text[length.min(text.len())..];
@@ -323,11 +328,11 @@ pub fn generated(defn: &[u8]) -> Option<Called> {
         rest = &rest[at + words.len()..];
         // One that has no end leaves none to the others.
         let Some(end) = find_outside(rest, b')') else {
-            found.get_or_insert_with(Called::default).add(&called(rest));
+            found.get_or_insert_with(Called::default).add(called(rest));
             break;
         };
         if rest[end..].starts_with(b") STORED") {
-            found.get_or_insert_with(Called::default).add(&called(&rest[..end]));
+            found.get_or_insert_with(Called::default).add(called(&rest[..end]));
         }
         rest = &rest[end..];
     }
@@ -539,18 +544,22 @@ mod tests {
         let called = b"CREATE TABLE public.t (\n    a integer,\n    b integer GENERATED ALWAYS AS ((a + 1)) STORED,\n    \
             c integer GENERATED ALWAYS AS (public.f((a)::bigint)) STORED\n);\n";
         let names = |text: &[u8]| generated(text).unwrap().functions;
-        assert_eq!(names(called), [b"f"]);
+        assert_eq!(names(called), [b"f".to_vec()].into());
         let own = b"CREATE TABLE public.t (\n    a public.state DEFAULT public.f(),\n    b text GENERATED ALWAYS AS (lower('public.f(1)'::text)) STORED\n);\n";
         assert_eq!(generated(own), Some(Called::default()));
         let more = b"CREATE TABLE t (\n    a x GENERATED ALWAYS AS ((((a)::public.\"Y\" OPERATOR(s.<>) 1) OPERATOR(pg_catalog.<>) 2)) STORED\n);";
         let expected = Called {
-            functions: vec![],
-            operators: vec![b"<>".to_vec()],
-            types: vec![b"Y".to_vec()],
+            functions: [].into(),
+            operators: [b"<>".to_vec()].into(),
+            types: [b"Y".to_vec()].into(),
         };
         assert_eq!(generated(more), Some(expected));
         assert_eq!(generated(b"CREATE TABLE t (a int);"), None);
-        assert_eq!(generated(b" GENERATED ALWAYS AS (x' s.f(").unwrap().functions, [b""]);
+        let unread = [vec![]].into();
+        assert_eq!(generated(b" GENERATED ALWAYS AS (x' s.f(").unwrap().functions, unread);
+        // Takes no more memory than the text.
+        let endless = b"OPERATOR(".repeat(50_000);
+        assert_eq!(super::called(&endless), Called { functions: unread, ..Called::default() });
         let named = b"CREATE TABLE public.b (\n    v text NOT NULL,\n    id integer CONSTRAINT a_id_not_null NOT NULL,\n    w text CONSTRAINT \"x y_not_null\" NOT NULL,\n    CONSTRAINT c CHECK ((id > 0)),\n    CONSTRAINT d_not_null1 CHECK ((w IS NOT NULL))\n);\n";
         let found = [&b"a_id_not_null"[..], b"x y_not_null", b"d_not_null1"];
         assert_eq!(named_as_not_nulls(named), found);

@@ -22,6 +22,8 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Objects that are named.
 const SHOWN: usize = 10;
+/// Of those that looked at missing rows: nothing else tells which they are.
+const LOOKED: usize = 1_000;
 
 /// An error that tells of such objects, if there are any. All is restored nevertheless: nothing that could be done again helps.
 pub fn look(job: &Job, connection: &Connection) -> Result<Option<Error>> {
@@ -56,7 +58,7 @@ fn rows(job: &Job, connection: &Connection) -> Result<Option<Error>> {
     let message = "objects were made without rows that came later, at which they may look";
     let detail = format!(
         "Their functions may read other tables, which lacked rows: {}.",
-        shown(found.iter().map(describe).collect())
+        shown(found.iter().map(describe).collect(), LOOKED)
     );
     let any = |which: fn(&[u8]) -> bool| found.iter().any(|entry| which(entry.desc));
     let advice = [
@@ -72,10 +74,10 @@ fn rows(job: &Job, connection: &Connection) -> Result<Option<Error>> {
     Ok(Some(Error::new(ErrorKind::Verify, message).detail(detail).hint(hint)))
 }
 
-fn shown(names: Vec<String>) -> String {
-    match names.len().saturating_sub(SHOWN) {
+fn shown(names: Vec<String>, most: usize) -> String {
+    match names.len().saturating_sub(most) {
         0 => names.join(", "),
-        more => format!("{} and {} more", names[..SHOWN].join(", "), count(more as u64)),
+        more => format!("{} and {} more", names[..most].join(", "), count(more as u64)),
     }
 }
 
@@ -97,7 +99,7 @@ fn meanings(job: &Job, connection: &Connection) -> Result<Option<Error>> {
     }
     let named = |steps: &[u32]| {
         let names = |step: &u32| tell_all(toc, &job.plan, *step);
-        shown(steps.iter().flat_map(names).collect())
+        shown(steps.iter().flat_map(names).collect(), SHOWN)
     };
     let message = "objects were made without what says how they are to be understood";
     let detail = format!(

@@ -297,7 +297,7 @@ fn drop_all(
     let mut ignored = Vec::new();
     let mut places: Vec<u32> = selection.places().collect();
     places.reverse();
-    let selects_schemas = !archive.toc().entries().any(|e| e.desc == b"SEARCHPATH");
+    let selects_schemas = archive.toc().selects_schemas();
     for place in places {
         let entry = archive.toc().entry(place as usize);
         let mut drop = entry.drop_stmt.trim_ascii().to_vec();

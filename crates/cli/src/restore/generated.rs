@@ -3,6 +3,7 @@
 //! An archive of rows alone says nothing of them (`pg_dump -a`, and tables that `-T` or `-t` left out): what is generated is as if the archive
 //! had the columns (`plan/build/order.rs`).
 
+use super::cut::Cut;
 use crate::archive::Toc;
 use crate::backup::tasks::copy_target;
 use crate::error::Result;
@@ -11,14 +12,16 @@ use crate::plan::code::reads_nothing;
 use crate::plan::select::Selection;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Which table's generated columns call which functions and operators that are not the server's own.
+/// Which table's generated columns call which functions and operators that are neither the server's own nor an extension's: those of
+/// extensions look at no table of the archive.
 const CALLS: &[u8] = b"SELECT DISTINCT n.nspname, c.relname, d.refobjid \
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     JOIN pg_catalog.pg_attrdef f ON f.adrelid = a.attrelid AND f.adnum = a.attnum \
     JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND d.objid = f.oid \
     WHERE a.attgenerated = 's' AND d.refobjid >= 16384 \
-    AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass)";
+    AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass) \
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = d.refclassid AND e.objid = d.refobjid AND e.deptype = 'e')";
 
 /// Functions as statements, where no cast and no class of the user's may be what they call without a name.
 const TEXTS: &[u8] = b"SELECT p.oid, pg_catalog.pg_get_functiondef(p.oid) FROM pg_catalog.pg_proc p \
@@ -40,11 +43,14 @@ pub fn calls(
     if rows.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let texts = connection.query(TEXTS)?;
-    let plain: HashSet<u32> = (0..texts.len())
-        .filter(|row| reads_nothing(texts.get(*row, 1).unwrap_or_default()))
-        .filter_map(|row| texts.number(row, 0))
-        .collect();
+    let mut plain = HashSet::new();
+    // Where rows come with the search path of their entry, a function may mean anything by a name without a schema.
+    if !toc.selects_schemas() {
+        let texts = connection.query(TEXTS)?;
+        let nothing =
+            (0..texts.len()).filter(|row| reads_nothing(texts.get(*row, 1).unwrap_or_default()));
+        plain.extend(nothing.filter_map(|row| texts.number::<u32>(row, 0)));
+    }
     let mut tables = HashMap::<Vec<Vec<u8>>, BTreeSet<u32>>::new();
     for row in 0..rows.len() {
         let name = (0..2).map(|at| rows.get(row, at).unwrap_or_default().to_vec()).collect();
@@ -53,7 +59,7 @@ pub fn calls(
             tables.entry(name).or_default().insert(called);
         }
     }
-    let mut found = BTreeMap::new();
+    let mut named = Vec::new();
     for place in selection.places() {
         let entry = toc.entry(place as usize);
         if entry.desc != b"TABLE DATA" {
@@ -64,10 +70,14 @@ pub fn calls(
         if into.len() == 1 {
             into.insert(0, entry.namespace.to_vec());
         }
-        let calls = [&own, &into].into_iter().filter_map(|name| tables.get(name)).flatten();
-        let calls: BTreeSet<u32> = calls.copied().collect();
-        if !calls.is_empty() {
-            found.insert(place, calls);
+        named.extend([(place, own), (place, into)]);
+    }
+    let cut = Cut::of(connection, named.iter().flat_map(|(_, name)| name).map(Vec::as_slice))?;
+    let mut found = BTreeMap::<u32, BTreeSet<u32>>::new();
+    for (place, name) in named {
+        let name: Vec<Vec<u8>> = name.iter().map(|part| cut.left(part).to_vec()).collect();
+        if let Some(calls) = tables.get(&name) {
+            found.entry(place).or_default().extend(calls);
         }
     }
     Ok(found)

@@ -25,6 +25,7 @@ impl Builder<'_> {
         self.order_values();
         self.order_generated();
         self.order_not_null_names();
+        self.order_foreign_keys();
         self.order_privileges();
         self.share_edges();
         // Of parts of an entry, too, it must be known what waits for them.
@@ -323,18 +324,20 @@ impl Builder<'_> {
         let selection = self.input.selection;
         let all_data = self.add_step(Work::Milestone, &[]);
         // A function finds what its text names, which no dependency tells.
-        let looks = |place: &u32| {
-            let entry = toc.entry(*place as usize);
-            matches!(entry.desc, b"INDEX" | b"CONSTRAINT" | b"CHECK CONSTRAINT")
-                && self.code.runs(&entry)
-        };
-        self.plan.looks = selection.places().filter(looks).collect();
-        let looks = !self.plan.looks.is_empty();
+        let runs: HashSet<u32> = (selection.places())
+            .filter(|place| {
+                let entry = toc.entry(*place as usize);
+                matches!(entry.desc, b"INDEX" | b"CONSTRAINT" | b"CHECK CONSTRAINT")
+                    && self.code.runs(&entry)
+            })
+            .collect();
+        let looks = |place: &u32| self.code.looks(&toc.entry(*place as usize));
+        self.plan.looks = runs.iter().copied().filter(looks).collect();
         for place in selection.places() {
             let entry = toc.entry(place as usize);
             // Statistics of tables count as data, but come last.
             let data = entry.section == Section::Data && entry.desc != b"STATISTICS DATA";
-            if data || looks && entry.section == Section::PreData {
+            if data || !runs.is_empty() && entry.section == Section::PreData {
                 self.edge(self.step_of[place as usize], all_data);
             }
         }
@@ -356,9 +359,8 @@ impl Builder<'_> {
             // Rows copied through a parent are filed under a partition: only when all is loaded is it complete. A function may
             // look at other tables, whatever it says of itself. A domain's constraint is about all tables that have it, and NOT VALID is
             // about rows that were there before.
-            let mut everything = !self.via_root.is_empty()
-                || self.plan.looks.contains(&place)
-                || self.code.runs(&entry);
+            let mut everything =
+                !self.via_root.is_empty() || runs.contains(&place) || self.code.runs(&entry);
             for &id in entry.dependencies {
                 let Some(at) = toc.place(id) else { continue };
                 if matches!(toc.entry(at).desc, b"TABLE" | b"FOREIGN TABLE") {

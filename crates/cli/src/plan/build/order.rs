@@ -101,9 +101,8 @@ impl Builder<'_> {
         let toc = self.input.toc;
         let calling = self.code.generating();
         // Tables that were there before are told by the server.
-        let named = |oid: &u32| oid.to_string().into_bytes();
         let there: HashMap<u32, Calls> = (self.input.facts.generated.iter())
-            .map(|(place, calls)| (*place, Calls::named(calls.iter().map(named))))
+            .map(|(place, calls)| (*place, Calls::there(calls.iter().copied())))
             .collect();
         if calling.is_empty() && there.is_empty() {
             return;
@@ -153,6 +152,39 @@ impl Builder<'_> {
                 Some(_) => like.push(step),
                 None => others.push(step),
             }
+        }
+    }
+
+    /// A foreign key of a partition comes after those of what is above it: the parent's takes up an equal one of the partition that it finds, under
+    /// the partition's name, in the place of one of its own. An edge leads down a tree only, so that no circle comes of it.
+    pub(super) fn order_foreign_keys(&mut self) {
+        let toc = self.input.toc;
+        let is_key = |place: &u32| toc.entry(*place as usize).desc == b"FK CONSTRAINT";
+        let mut keys = HashMap::<u32, Vec<u32>>::new();
+        for place in self.input.selection.places().filter(is_key) {
+            let entry = toc.entry(place as usize);
+            let is_own = |table: &usize| {
+                let table = toc.entry(*table);
+                let rest = entry.tag.strip_prefix(table.tag);
+                table.desc == b"TABLE"
+                    && table.namespace == entry.namespace
+                    && rest.is_some_and(|rest| rest.starts_with(b" "))
+            };
+            let mut tables = entry.dependencies.iter().filter_map(|id| toc.place(*id));
+            if let Some(table) = tables.find(is_own) {
+                keys.entry(table as u32).or_default().push(self.step_of[place as usize]);
+            }
+        }
+        let mut found = Vec::new();
+        for (table, own) in &keys {
+            for above in self.tree.ancestors(*table) {
+                let before = keys.get(&above).into_iter().flatten();
+                found.extend(before.flat_map(|before| own.iter().map(|own| (*before, *own))));
+            }
+        }
+        found.sort_unstable();
+        for (before, after) in found.into_iter().filter(|(before, after)| before != after) {
+            self.edge(before, after);
         }
     }
 

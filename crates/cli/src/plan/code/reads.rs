@@ -30,7 +30,7 @@ const WORDS: [&str; 26] = [
     "into",
 ];
 /// Parts of the names of the server's functions that read tables, or what is not stored with a row.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 16] = [
     "pg_",
     "lo_",
     "ts_stat",
@@ -43,6 +43,10 @@ const NAMES: [&str; 12] = [
     "has_",
     "description",
     "txid",
+    "set_config",
+    "loread",
+    "lowrite",
+    "currtid",
 ];
 
 /// The function is in SQL or PL/pgSQL, and its statement names nothing with a schema but itself (all that is not the server's
@@ -109,6 +113,8 @@ mod tests {
             "(a integer) RETURNS integer\n    LANGUAGE sql IMMUTABLE\n    SET search_path TO 's'\n    AS $_$ SELECT g($1) $_$;\n",
             "(a integer) RETURNS xml\n    LANGUAGE sql IMMUTABLE\n    AS $_$ SELECT query_to_xml('TA' || 'BLE t', true, true, '') $_$;\n",
             "(a integer) RETURNS xml\n    LANGUAGE plpgsql IMMUTABLE\n    AS $_$ BEGIN EXECUTE a; END $_$;\n",
+            "(a integer) RETURNS integer\n    LANGUAGE plpgsql IMMUTABLE\n    AS $_$ DECLARE x text; BEGIN x := set_config('search_path', 's', true); RETURN g(a); END $_$;\n",
+            "(a integer) RETURNS bytea\n    LANGUAGE sql IMMUTABLE\n    AS $_$ SELECT loread(a, 10) $_$;\n",
             "(a s.d) RETURNS integer\n    LANGUAGE sql IMMUTABLE\n    AS $_$ SELECT 1 $_$;\n",
             "(a integer) RETURNS integer\n    LANGUAGE plpython3u IMMUTABLE\n    AS $_$ return 1 $_$;\n",
             "(a integer) RETURNS integer\n    LANGUAGE c IMMUTABLE\n    AS '$libdir/x', 'f';\n",

@@ -73,7 +73,7 @@ impl<'a> Schemas<'a> {
         let reserved = |name: &Vec<u8>| {
             name.starts_with(b"pg_") || name == b"information_schema" || name == b"firn_restore"
         };
-        let reason = if !toc.entries().any(|e| e.desc == b"SEARCHPATH") {
+        let reason = if toc.selects_schemas() {
             Some("The archive's version of pg_dump leaves schemas out of its statements.")
         } else if setting(b"STDSTRINGS", b"'off'") {
             Some("The archive was made with standard_conforming_strings = off.")

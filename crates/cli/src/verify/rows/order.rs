@@ -5,18 +5,22 @@
 
 use crate::plan::text::{take_name, unquoted};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where the columns of one list stand in another one, as COPY names them. None if they are in the same order, or are others.
 pub fn of(wanted: &[u8], list: &[u8]) -> Option<Vec<usize>> {
     if wanted == list {
         return None;
     }
-    let wanted = names(wanted);
-    let at: HashMap<_, _> = names(list).into_iter().enumerate().map(|(at, n)| (n, at)).collect();
-    let order: Vec<usize> = wanted.iter().filter_map(|name| at.get(name).copied()).collect();
-    let same = order.len() == wanted.len() && order.len() == at.len();
-    (same && !order.is_sorted()).then_some(order)
+    let (wanted, list) = (names(wanted), names(list));
+    // Of a name that stands there twice nobody knows which is meant.
+    let each_once: HashSet<&Vec<u8>> = wanted.iter().collect();
+    let at: HashMap<&Vec<u8>, usize> = list.iter().enumerate().map(|(at, n)| (n, at)).collect();
+    if [wanted.len(), each_once.len(), at.len()] != [list.len(); 3] {
+        return None;
+    }
+    let order: Vec<usize> = wanted.iter().map_while(|name| at.get(name).copied()).collect();
+    (order.len() == list.len() && !order.is_sorted()).then_some(order)
 }
 
 fn names(mut list: &[u8]) -> Vec<Vec<u8>> {
@@ -36,8 +40,8 @@ pub fn row<'a>(row: &'a [u8], order: &[usize]) -> Cow<'a, [u8]> {
     if values.len() != order.len() {
         return Cow::Borrowed(row);
     }
-    let values: Vec<&[u8]> = order.iter().map(|at| values[*at]).collect();
-    Cow::Owned([&values.join(&b'\t')[..], end].concat())
+    let moved: Vec<&[u8]> = order.iter().filter_map(|at| values.get(*at).copied()).collect();
+    Cow::Owned([&moved.join(&b'\t')[..], end].concat())
 }
 
 #[cfg(test)]
@@ -54,6 +58,11 @@ mod tests {
         assert_eq!(of(b"a, b", b"b, a, c"), None);
         assert_eq!(of(b"b, a, c", b"a, b"), None);
         assert_eq!(of(b"a, b", b"\"a\", b"), None);
+        // Lists that no table can have.
+        for list in [&b"a, a, b"[..], b"b, a, a", b"a, b", b"b, b"] {
+            assert_eq!(of(b"b, a", list), of(b"b, a", b"a, b").filter(|_| list == b"a, b"));
+            assert_eq!(of(b"b, b", list), None);
+        }
         assert_eq!(*row(b"1\t\\N\tx\\ty\n", &[1, 2, 0]), *b"\\N\tx\\ty\t1\n");
         assert_eq!(*row(b"\tx", &[1, 0]), *b"x\t");
         assert_eq!(*row(b"1\t2\t3\n", &[1, 0]), *b"1\t2\t3\n");
