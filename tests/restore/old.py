@@ -5,7 +5,6 @@ pg_dump, as no server of such an age is at hand; others are made of today's. Wha
 """
 import os
 import random
-import re
 import shutil
 
 from restore import likeness, twins
