@@ -5,7 +5,7 @@
 use super::*;
 use crate::plan::code::Calls;
 use crate::plan::text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What changes how later statements are understood, though nothing depends on it in the catalogs: with a cast an explicit
 /// conversion calls its function, without one it goes through text; a default operator class says how ORDER BY sorts.
@@ -175,16 +175,23 @@ impl Builder<'_> {
                 keys.entry(table as u32).or_default().push(self.step_of[place as usize]);
             }
         }
-        let mut found = Vec::new();
-        for (table, own) in &keys {
-            for above in self.tree.ancestors(*table) {
-                let before = keys.get(&above).into_iter().flatten();
-                found.extend(before.flat_map(|before| own.iter().map(|own| (*before, *own))));
-            }
+        // Of each with keys that has any with keys above it: the next of these.
+        let next = |table: &u32| {
+            self.tree.ancestors(*table).into_iter().find(|above| keys.contains_key(above))
+        };
+        let mut pairs: Vec<(u32, u32)> =
+            keys.keys().filter_map(|table| Some((next(table)?, *table))).collect();
+        pairs.sort_unstable();
+        // A milestone behind the keys of a table, and those of all above it, so that many partitions do not wait for each of many keys.
+        let mut behind = BTreeMap::new();
+        for (above, _) in &pairs {
+            behind.entry(*above).or_insert_with(|| self.add_step(Work::Milestone, &[]));
         }
-        found.sort_unstable();
-        for (before, after) in found.into_iter().filter(|(before, after)| before != after) {
-            self.edge(before, after);
+        for (above, milestone) in &behind {
+            keys[above].iter().for_each(|step| self.edge(*step, *milestone));
+        }
+        for (above, table) in &pairs {
+            keys[table].iter().for_each(|step| self.edge(behind[above], *step));
         }
     }
 
