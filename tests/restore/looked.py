@@ -1,7 +1,7 @@
 """After errors: what looks at rows that are missing, and indexes that come before rows, are as pg_restore has them, or come by --resume, or are told."""
 import os
 
-from restore import early, shapes
+from restore import early, faults, shapes
 from restore.common import NEW, OLD, firn, same
 
 LATE = """
@@ -158,7 +158,8 @@ def without(world, version, verify, state):
 
 def emptied(world):
     """What was made without rows, and is made anew with them after a crash, is not told."""
-    server = world.server()
+    # One of its own kind: others have unlogged tables on theirs.
+    server = faults.server(world, "on")
     with server.connect(server.fresh("looked_unlogged")) as c:
         c.execute(LATE.split("CREATE TABLE c_found")[0].replace("CREATE TABLE b_made", "CREATE UNLOGGED TABLE b_made"))
     path = server.archive("looked_unlogged", os.path.join(world.folder, "looked-unlogged"), "c")
