@@ -40,6 +40,8 @@ pub struct Error {
     pub context: Option<String>,
     /// Schema and name of the index or constraint that the server names.
     pub constraint: Option<Box<(Vec<u8>, Vec<u8>)>>,
+    /// The server names a table that the error is of.
+    pub of_table: bool,
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -55,6 +57,7 @@ impl Error {
             position: None,
             context: None,
             constraint: None,
+            of_table: false,
         }
     }
 

@@ -80,6 +80,7 @@ impl Raw {
                 .field_bytes(b's')
                 .zip(self.field_bytes(b'n'))
                 .map(|(schema, name)| Box::new((schema.to_vec(), name.to_vec()))),
+            of_table: self.field_bytes(b't').is_some(),
         }
     }
 

@@ -188,6 +188,8 @@ pub enum Event<'a> {
     Begin { worker: usize, what: &'a str, steps: usize, cost: Costs },
     /// Rows and bytes of data moved since the last such event, by that connection if it is known.
     Moved { worker: Option<usize>, rows: u64, bytes: u64 },
+    /// Bytes that this connection has moved came to nothing: their transaction failed.
+    Undone { worker: usize, bytes: u64 },
     /// The batch that this connection began last has ended.
     End { worker: usize, did: Did },
     /// A statement failed for good.

@@ -215,6 +215,12 @@ impl Progress {
                     job.bytes += bytes;
                 }
             }
+            Event::Undone { worker, bytes } => {
+                self.counts.bytes = self.counts.bytes.saturating_sub(*bytes);
+                if let Some(job) = &mut self.lane(*worker).job {
+                    job.bytes = job.bytes.saturating_sub(*bytes);
+                }
+            }
             Event::End { worker, did } => return self.end(now, *worker, did),
             Event::Failed { what, statement, error } => self.failed.push(Failed {
                 what: what.to_string(),
@@ -416,8 +422,10 @@ mod tests {
             begin(&mut p, n * 1000, (n % 2) as usize, 1_000_000);
             p.event(
                 ms(n * 1000 + 500),
-                &Event::Moved { worker: Some((n % 2) as usize), rows: 0, bytes: 1000 },
+                &Event::Moved { worker: Some((n % 2) as usize), rows: 0, bytes: 1700 },
             );
+            // Of a transaction that failed.
+            p.event(ms(n * 1000 + 500), &Event::Undone { worker: (n % 2) as usize, bytes: 700 });
             p.tick(ms(n * 1000 + 500));
             let job = end(&mut p, n * 1000 + 1000, (n % 2) as usize, 1_000_000).unwrap();
             assert_eq!((job.rows, job.bytes), (5, 1000));

@@ -32,21 +32,23 @@ impl Renderer<'_> {
     /// the two together out of the catalogs, as DETACH PARTITION does for all indexes of a table; the rest is DROP.
     ///
     /// Who may not do that detaches the partition. It may have rows that the parent's key refuses as long as it is none.
-    /// What could not be attached, which the place of its attachment tells, need not be detached.
+    /// What could not be attached, which the place of its attachment tells, need not be detached. Returns the statements, and the tables
+    /// that they detach.
     pub fn without_indexes(
         &self,
         indexes: &[EarlyIndex],
         by_catalogs: bool,
         attached: impl Fn(u32) -> bool,
-    ) -> Vec<u8> {
-        let mut out = Vec::new();
+    ) -> (Vec<u8>, Vec<&[u8]>) {
+        let (mut out, mut tables) = (Vec::new(), Vec::new());
         let mut detached = HashSet::new();
         for early in indexes {
             let detach =
                 !by_catalogs && attached(early.table_attach) && detached.insert(early.table_attach);
             self.without_index(&mut out, early, by_catalogs, detach);
+            tables.extend(self.table_of(early).filter(|_| detach));
         }
-        out
+        (out, tables)
     }
 
     fn without_index(

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 /// Told once, with the first that is put off.
 const WHY: &str = "something failed, so what may only come after it is skipped, too, until --resume: triggers, rules, foreign keys \
-                   and checks of tables without their rows, indexes of partitioned tables without their partitions, default privileges, event triggers, and rows, indexes and checks for which functions \
+                   and checks of tables without their rows, indexes of partitioned tables without their partitions, default privileges, event triggers, what is of keys of partitions without their rows, and rows, indexes and checks for which functions \
                    look at rows that are missing";
 
 /// Tables that will get rows when those behind them are done already, by dump id.
@@ -68,7 +68,9 @@ impl Site<'_> {
             _ => false,
         };
         let own = self.archive.toc().place(entry.dump_id).map(|place| place as u32);
-        let waits = waits || own.is_some_and(|place| self.looks_at_missing(place, true));
+        let waits = waits
+            || own.is_some_and(|place| self.looks_at_missing(place, true))
+            || self.is_of_unsure_index(entry);
         if waits && !self.put_off.swap(true, Ordering::Relaxed) {
             self.watch.event(&Event::Note(WHY));
         }
@@ -89,6 +91,13 @@ impl Site<'_> {
             _ => u32::MAX,
         };
         lock(&self.dead).lacks_rows_before(before, passing)
+    }
+
+    /// An index that came before its rows may refuse them when they come, and goes then: with it what was made of it meanwhile, such as a comment,
+    /// or it could not go, because of a view that groups by it, say.
+    fn is_of_unsure_index(&self, entry: &Entry) -> bool {
+        let rows = self.early().rows_of(entry);
+        rows.is_some_and(|rows| lock(&self.dead).passes(rows) == Some(true))
     }
 
     /// Some partitions of a partitioned table are not attached because something went wrong that passes, such as a full disk. They come by

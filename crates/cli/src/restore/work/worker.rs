@@ -39,6 +39,8 @@ pub(super) struct Worker<'s, 'a> {
     did: Did,
     /// The first step that the last transaction has recorded, or tried to.
     records: Cell<Option<u32>>,
+    /// Bytes of data that the last transaction has sent.
+    moved: Cell<u64>,
 }
 
 /// Errors that may go away when what comes earlier in the archive is done, or when nothing else runs: objects not yet
@@ -73,6 +75,7 @@ impl<'s, 'a> Worker<'s, 'a> {
             busy: 1,
             did: Did::default(),
             records: Cell::new(None),
+            moved: Cell::new(0),
         }
     }
 }
@@ -205,7 +208,7 @@ impl Worker<'_, '_> {
 
     /// A step failed by itself: try it again when nothing else runs, try the archive's own statements, together and
     /// one by one, then give up what fails.
-    fn single(&mut self, step: u32, tried: Tried) -> Result<Outcome> {
+    fn single(&mut self, step: u32, mut tried: Tried) -> Result<Outcome> {
         let site = self.site;
         let early = self.may_be_refused(step, &tried.error);
         if (may_pass(&tried.error) || early) && lock(&site.tried).insert(step) {
@@ -216,8 +219,9 @@ impl Worker<'_, '_> {
             return Ok(Outcome::Again);
         }
         if early {
-            if let Some(outcome) = self.without_indexes(step, &tried)? {
-                return Ok(outcome);
+            match self.without_indexes(step, tried)? {
+                Ok(outcome) => return Ok(outcome),
+                Err(why) => tried = why,
             }
         }
         if self.do_without(step, &tried) {

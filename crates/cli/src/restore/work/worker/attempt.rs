@@ -9,6 +9,7 @@ use crate::plan::who::Who;
 use crate::plan::Work;
 use crate::report::{Event, Kind};
 use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
+use crate::restore::journal::fence::Session;
 use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
@@ -31,6 +32,12 @@ pub(super) enum Statements<'a> {
     /// The same, and then each of these again, to see which of them fail. Nothing of it stays.
     Blame(&'a [EarlyIndex], &'a RefCell<Vec<(EarlyIndex, Tried)>>),
 }
+
+/// A table and its partition constraint.
+type Bound<'t> = (&'t [u8], Vec<u8>);
+
+/// The name of a partition's bound while it is detached.
+const BOUND: &[u8] = b"firn_restore_bound";
 
 /// How a try of some steps failed.
 pub(super) struct Tried {
@@ -64,10 +71,14 @@ impl Worker<'_, '_> {
             if self.connection.is_none() {
                 break;
             }
+            self.moved.set(0);
             let result = self.attempt(steps, statements);
             self.pass_on_notices();
             let tried = match result {
-                Ok(_) if matches!(statements, Statements::Blame(..)) => return Ok(Attempt::Done),
+                Ok(_) if matches!(statements, Statements::Blame(..)) => {
+                    self.undo_moved();
+                    return Ok(Attempt::Done);
+                }
                 Ok(copied) => {
                     self.site.rows.fetch_add(copied.rows, Ordering::Relaxed);
                     self.did.rows += copied.rows;
@@ -85,6 +96,7 @@ impl Worker<'_, '_> {
             if alive && tried.error.kind != ErrorKind::Connection {
                 if let Some((connection, _)) = &self.connection {
                     if connection.run(b"ROLLBACK").is_ok() {
+                        self.undo_moved();
                         return Ok(Attempt::Failed(tried));
                     }
                 }
@@ -100,8 +112,18 @@ impl Worker<'_, '_> {
                 self.tell_left_out(steps);
                 return Ok(Attempt::Done);
             }
+            self.undo_moved();
         }
         Ok(Attempt::Left)
+    }
+
+    /// What the last try has sent does not count, as it was for nothing.
+    fn undo_moved(&self) {
+        let bytes = self.moved.take();
+        if bytes > 0 {
+            self.site.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.site.watch.event(&Event::Undone { worker: self.number, bytes });
+        }
     }
 
     fn tell_left_out(&self, steps: &[u32]) {
@@ -117,6 +139,7 @@ impl Worker<'_, '_> {
         let (connection, session) = self.connection.as_ref().ok_or_else(cancelled)?;
         let moved = |bytes: u64| {
             site.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.moved.set(self.moved.get() + bytes);
             site.watch.event(&Event::Moved { worker: Some(self.number), rows: 0, bytes });
         };
         let flow = Flow { stop: &site.stop, moved: &moved };
@@ -131,8 +154,14 @@ impl Worker<'_, '_> {
             _ => &[],
         };
         let attached = |place: u32| !lock(&site.dead).contains(place);
-        let without_them =
-            site.renderer.without_indexes(without, self.updates_catalogs(), attached);
+        let by_catalogs = self.updates_catalogs();
+        let (without_them, detached) =
+            site.renderer.without_indexes(without, by_catalogs, attached);
+        let bounds = self.bounds(connection, &detached)?;
+        sql.extend(bounds.iter().flat_map(|(table, bound)| {
+            [b"ALTER TABLE ", *table, b" ADD CONSTRAINT ", BOUND, b" CHECK (", bound, b");\n"]
+                .concat()
+        }));
         sql.extend(without_them);
         for &step in steps {
             let part = match &site.plan.steps[step as usize].work {
@@ -198,7 +227,7 @@ impl Worker<'_, '_> {
                     let freeze = rules.copy_freeze && part.1 == 1 && self.can_freeze(place);
                     // Whether a table is there that was to be is for the server to say, rows or none.
                     // A partition that is detached gets no rows through its parent.
-                    let detached = without.first().filter(|_| !self.updates_catalogs());
+                    let detached = without.first().filter(|_| !by_catalogs);
                     let into = detached.and_then(|early| self.site.renderer.table_of(early));
                     let skip_empty = rules.skip_empty_data && self.table_made(place).is_some();
                     copy_rows(
@@ -247,6 +276,9 @@ impl Worker<'_, '_> {
         }
         // The journal is of who restores.
         sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
+        sql.extend(bounds.iter().flat_map(|(table, _)| {
+            [b"ALTER TABLE ", *table, b" DROP CONSTRAINT ", BOUND, b";\n"].concat()
+        }));
         if let Statements::Blame(indexes, found) = statements {
             self.send(connection, &mut sql)?;
             *found.borrow_mut() = self.failing(connection, indexes)?;
@@ -274,9 +306,10 @@ impl Worker<'_, '_> {
                 looked.extend(entries.filter(|place| site.looks_at_missing(**place, false)));
                 for index in without {
                     let mut left = vec![index.index, index.attach];
-                    left.extend(Some(index.table_attach).filter(|_| !self.updates_catalogs()));
+                    left.extend(Some(index.table_attach).filter(|_| !by_catalogs));
                     let entries = site.plan.entries(index.step as usize);
                     sql.extend(journal::reopen(*session, index.step, entries, &left));
+                    sql.extend(self.reopen_descriptions(*session, index));
                 }
             }
         }
@@ -286,6 +319,38 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// The partition constraints of tables that are about to be detached. What belongs into another partition here is refused as if each were still
+    /// one, or it could never be attached again.
+    fn bounds<'t>(
+        &self,
+        connection: &Connection,
+        detached: &[&'t [u8]],
+    ) -> Result<Vec<Bound<'t>>, Tried> {
+        let mut bounds = Vec::new();
+        for table in detached {
+            let table_oid = [&quote_literal(table)[..], b"::pg_catalog.regclass"].concat();
+            let ask = [b"SELECT pg_catalog.pg_get_partition_constraintdef(", &table_oid[..], b")"];
+            let found = connection.ask(&ask.concat())?;
+            bounds.extend(found.get(0, 0).map(|bound| (*table, bound.to_vec())));
+        }
+        Ok(bounds)
+    }
+
+    /// What was told of an index that goes comes again with it.
+    fn reopen_descriptions(&self, session: Session, index: &EarlyIndex) -> Vec<u8> {
+        let site = self.site;
+        let toc = site.archive.toc();
+        let id = toc.entry(index.index as usize).dump_id;
+        let mut sql = Vec::new();
+        for &step in site.early().described(index.index) {
+            let entries = site.plan.entries(step as usize);
+            let of_it = |place: &&u32| toc.entry(**place as usize).dependencies.contains(&id);
+            let left: Vec<u32> = entries.iter().filter(of_it).copied().collect();
+            sql.extend(journal::reopen(session, step, entries, &left));
+        }
+        sql
     }
 
     /// Which of some indexes cannot be made, within a transaction.
