@@ -13,11 +13,12 @@ use std::collections::{HashMap, HashSet};
 mod cost;
 mod edges;
 mod groups;
+mod locking;
 mod order;
-pub use edges::goes_down;
+pub use edges::{goes_down, is_not_valid};
 pub use groups::STAGE_FROM;
 pub mod merge;
-pub use order::{attaches_itself, changes_meanings};
+pub use order::{attaches_itself, changes_meanings, own_table};
 
 /// Everything that planning looks at.
 pub struct Input<'a> {
@@ -54,6 +55,8 @@ struct Builder<'a> {
     /// Tables to the entries that make columns of theirs identity columns.
     identities: HashMap<u32, Vec<u32>>,
     code: Code<'a>,
+    /// An index of a partition to that which it is attached to, by places.
+    above_index: HashMap<u32, u32>,
 }
 
 /// Which tables are partitions of which, by places.
@@ -67,9 +70,10 @@ struct Tree {
 impl Tree {
     fn ancestors(&self, mut table: u32) -> Vec<u32> {
         let mut all = Vec::new();
+        let mut seen = HashSet::new();
         while let Some(&above) = self.parent.get(&table) {
             // A hostile archive may attach in circles.
-            if all.contains(&above) {
+            if !seen.insert(above) {
                 break;
             }
             all.push(above);
@@ -161,6 +165,7 @@ pub fn build(input: &Input) -> Result<Plan> {
         via_root: HashSet::new(),
         identities,
         code,
+        above_index: HashMap::new(),
     };
     builder.find_via_root();
     builder.add_groups();
@@ -358,132 +363,6 @@ impl Builder<'_> {
         if before != after && before != NONE && after != NONE {
             self.edges.push((before, after));
         }
-    }
-
-    /// What each step locks.
-    fn add_locks(&mut self) {
-        for number in 0..self.plan.steps.len() {
-            let mut locks = Vec::new();
-            let mut count = 0u64;
-            match &self.plan.steps[number].work {
-                Work::Milestone => {}
-                Work::Group(group) => {
-                    let group = &self.plan.groups[*group as usize];
-                    let family = &self.plan.families[group.family as usize];
-                    let indexes = family.indexes_with_table().len();
-                    count = group.members.len() as u64 * (3 + 2 * indexes as u64) + 8;
-                    self.use_relation(&mut locks, family.parent, Mode::AccessShare);
-                    locks.push(Lock { resource: Resource::tree(family.parent), mode: Mode::Part });
-                    if !group.staged {
-                        let resource = Resource::relation(family.parent);
-                        locks.push(Lock { resource, mode: Mode::ShareUpdateExclusive });
-                    }
-                }
-                Work::BoundsBegin(_) | Work::BoundsEnd(_) => count = 300,
-                work => {
-                    // Statements for all partitions: the first entry is the parent's, the others go with it.
-                    let whole =
-                        matches!(work, Work::BulkAttach | Work::BulkIndex(_) | Work::Checks(_));
-                    let checks = matches!(work, Work::Checks(_));
-                    let emptied = match work {
-                        Work::Reload(n) => self.input.facts.reloads[*n as usize].emptied.len(),
-                        _ => 0,
-                    };
-                    let entries = self.plan.entries(number).to_vec();
-                    for (n, place) in entries.iter().enumerate() {
-                        let more = self.entry_locks(&mut locks, *place, whole && n == 0);
-                        count += if whole && n > 0 { 0 } else { more };
-                    }
-                    if emptied > 0 {
-                        // Each with an index or two, and with what TOAST has of it.
-                        count += 5 * emptied as u64;
-                        locks.iter_mut().for_each(|lock| {
-                            if lock.mode == Mode::RowExclusive {
-                                lock.mode = Mode::AccessExclusive;
-                            }
-                        });
-                    }
-                    if checks {
-                        count += 2 * self.tree.size(entries[0]) as u64;
-                        let resource = Resource::tree(entries[0]);
-                        locks.push(Lock { resource, mode: Mode::Whole });
-                    }
-                }
-            }
-            locks.sort_unstable_by_key(|l| (l.resource, l.mode as u8));
-            locks.dedup();
-            let begin = self.plan.locks.len() as u32;
-            self.plan.locks.extend(locks);
-            let step = &mut self.plan.steps[number];
-            step.locks = begin..self.plan.locks.len() as u32;
-            step.lock_count = u32::try_from(count).unwrap_or(u32::MAX);
-        }
-    }
-
-    /// A lock on a relation, and that a part of the trees that it belongs to is in use.
-    fn use_relation(&self, locks: &mut Vec<Lock>, place: u32, mode: Mode) {
-        locks.push(Lock { resource: Resource::relation(place), mode });
-        for above in self.tree.ancestors(place) {
-            locks.push(Lock { resource: Resource::tree(above), mode: Mode::Part });
-        }
-    }
-
-    /// Add the locks of an entry; returns how many entries of the lock table it takes.
-    fn entry_locks(&self, locks: &mut Vec<Lock>, place: u32, whole: bool) -> u64 {
-        let toc = self.input.toc;
-        let entry = toc.entry(place as usize);
-        let found = use_of(&entry);
-        let mut count = if entry.desc == b"TABLE" { 3 } else { 1 };
-        for &id in entry.dependencies {
-            let Some(at) = toc.place(id) else { continue };
-            let other = toc.entry(at);
-            let at = at as u32;
-            if entry.desc == b"ACL" {
-                locks.push(Lock { resource: Resource::row(at), mode: Mode::Row });
-                continue;
-            }
-            let index = matches!(other.desc, b"INDEX" | b"CONSTRAINT");
-            if !(is_relation(other.desc) || index && entry.desc == b"INDEX ATTACH") {
-                continue;
-            }
-            // "table part" is how parts of tables are tagged; indexes are not, and have one table.
-            let own = entry.desc == b"INDEX"
-                || other.tag == entry.tag
-                || entry.tag.strip_prefix(other.tag).is_some_and(|rest| rest.starts_with(b" "));
-            let mode = if own { found.own } else { found.others };
-            self.use_relation(locks, at, mode);
-            count += 1;
-            if (found.recurses || whole) && self.tree.children.contains_key(&at) {
-                locks.push(Lock { resource: Resource::tree(at), mode: Mode::Whole });
-                // Each partition with two of its indexes or so.
-                count += 3 * self.tree.size(at) as u64;
-            }
-        }
-        // Rows are compared with the bounds of all that their table is attached to.
-        if entry.desc == b"TABLE DATA" {
-            let tables = entry.dependencies.iter().filter_map(|d| toc.place(*d));
-            for above in tables.flat_map(|at| self.tree.ancestors(at as u32)) {
-                let resource = Resource::relation(above);
-                locks.push(Lock { resource, mode: Mode::AccessShare });
-                count += 1;
-            }
-        }
-        // Rows that go through a parent go to any partition of the tree that this one is of.
-        if self.via_root.contains(&place) {
-            for &id in entry.dependencies {
-                let Some(at) = toc.place(id) else { continue };
-                for above in self.tree.ancestors(at as u32) {
-                    let resource = Resource::relation(above);
-                    locks.push(Lock { resource, mode: Mode::RowExclusive });
-                    count += self.tree.size(above) as u64;
-                }
-            }
-        }
-        // What it makes is locked by itself.
-        if is_relation(entry.desc) || matches!(entry.desc, b"INDEX" | b"CONSTRAINT") {
-            self.use_relation(locks, place, Mode::AccessExclusive);
-        }
-        count
     }
 
     /// Put edges in order, look for circles, and compute ranks.

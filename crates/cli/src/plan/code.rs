@@ -39,6 +39,15 @@ pub struct Calls {
 }
 
 impl Calls {
+    /// What either calls; `own` stands for more than can be told apart.
+    pub fn and(&self, more: &Calls, own: i32) -> Calls {
+        let mut callees: BTreeSet<Callee> = self.callees.union(&more.callees).copied().collect();
+        if callees.len() > MOST {
+            callees = [Callee::Known(own)].into();
+        }
+        Calls { callees, looks: self.looks || more.looks }
+    }
+
     /// Of a table that was there before, by what it calls in the target.
     pub fn there(oids: impl Iterator<Item = u32>) -> Calls {
         Calls { callees: oids.map(Callee::There).collect(), looks: true }
@@ -194,7 +203,11 @@ impl<'a> Code<'a> {
             entry.defn.windows(words.len()).any(|w| w == words)
         };
         let (archives, extensions) = match entry.desc {
-            b"INDEX" => (compared(), extension && calls_others(entry.defn)),
+            // What it calls that is none of the archive's is an extension's, or is in the target.
+            b"INDEX" => {
+                let others = self.calls_unknown(entry);
+                (compared() || others && !extension, others)
+            }
             // Its dependencies tell nothing of what it calls.
             b"CONSTRAINT" if excludes() => {
                 let called = called(entry.defn);
@@ -210,6 +223,28 @@ impl<'a> Code<'a> {
             false if extensions || domain => Runs::Extensions,
             false => Runs::None,
         }
+    }
+
+    /// An entry calls something by a name with a schema that none of its dependencies has.
+    fn calls_unknown(&self, entry: &Entry) -> bool {
+        let mut called = called(entry.defn);
+        if called == Called::default() {
+            return false;
+        }
+        for place in entry.dependencies.iter().filter_map(|id| self.toc.place(*id)) {
+            let known = self.toc.entry(place);
+            match known.desc {
+                b"FUNCTION" | b"AGGREGATE" | b"PROCEDURE" => {
+                    for name in function_names(known.tag) {
+                        called.functions.remove(name);
+                    }
+                }
+                b"OPERATOR" => drop(called.operators.remove(known.tag)),
+                b"TYPE" | b"DOMAIN" | b"TABLE" => drop(called.types.remove(known.tag)),
+                _ => {}
+            }
+        }
+        called != Called::default()
     }
 
     /// Some of what is called is the archive's, or may be: without extensions it is nobody's else.
@@ -262,6 +297,25 @@ impl<'a> Code<'a> {
             tables.insert(entry.dump_id, calls);
         }
         tables.retain(|_, calls| self.foreign_class || !calls.callees.is_empty());
+        tables
+    }
+
+    /// Partitioned tables whose partition keys call functions of the archive that may read other tables, or of extensions, by dump id: rows that go
+    /// through them are filed by what these find.
+    pub fn filing(&self) -> HashMap<i32, Calls> {
+        let mut tables = HashMap::new();
+        let mut names = HashMap::new();
+        let words = b"\nPARTITION BY ";
+        for entry in self.toc.entries().filter(|entry| entry.desc == b"TABLE") {
+            let Some(at) = entry.defn.windows(words.len()).position(|w| w == words) else {
+                continue;
+            };
+            let mut calls = self.calls(&entry, called(&entry.defn[at + words.len()..]), &mut names);
+            calls.looks |= self.foreign_class;
+            if self.foreign_class || !calls.callees.is_empty() {
+                tables.insert(entry.dump_id, calls);
+            }
+        }
         tables
     }
 
@@ -404,7 +458,12 @@ mod tests {
             (b"TABLE", b"t", b"", &[]),
             (b"INDEX", b"i", call, &[4, 1]),
             (b"INDEX", b"i", call, &[4, 1, 2]),
-            (b"INDEX", b"i", call, &[4, 3]),
+            (
+                b"INDEX",
+                b"i",
+                b"CREATE INDEX i ON public.t USING btree (((a)::public.d));\n",
+                &[4, 3],
+            ),
             (b"CONSTRAINT", b"t c", own, &[4]),
             (b"CONSTRAINT", b"t c", theirs, &[4]),
             (b"CHECK CONSTRAINT", b"t c", b"", &[4, 1]),
@@ -451,35 +510,44 @@ mod tests {
         let none = b"CREATE FUNCTION public.g(integer) RETURNS boolean\n    LANGUAGE sql\n    AS $_$ SELECT $1 > 0 $_$;\n";
         let index = b"CREATE INDEX i ON public.t USING btree (a) WHERE (s = 'on'::public.s);\n";
         let key = b"ALTER TABLE ONLY public.t\n    ADD CONSTRAINT k PRIMARY KEY (id);\n";
-        let mut entries: Vec<(&'static [u8], &'static [u8], &'static [i32])> = vec![
-            (b"TYPE", enumeration, &[]),
-            (b"DOMAIN", plain, &[]),
-            (b"FUNCTION", reads, &[]),
-            (b"FUNCTION", none, &[]),
-            (b"DOMAIN", asks, &[3]),
-            (b"DOMAIN", plain, &[5]),
-            (b"DOMAIN", plain, &[]),
-            (b"INDEX", index, &[1]),
-            (b"INDEX", index, &[2]),
-            (b"INDEX", index, &[3]),
-            (b"INDEX", index, &[4]),
-            (b"INDEX", index, &[6]),
+        let predicate = b"CREATE INDEX i ON public.t USING btree (a) WHERE (b > 0);\n";
+        let calls = b"CREATE INDEX i ON public.t USING btree (public.g(a), public.f(a));\n";
+        let mut entries: Vec<Tagged> = vec![
+            (b"TYPE", b"s", enumeration, &[]),
+            (b"DOMAIN", b"d", plain, &[]),
+            (b"FUNCTION", b"f(integer)", reads, &[]),
+            (b"FUNCTION", b"g(integer)", none, &[]),
+            (b"DOMAIN", b"d", asks, &[3]),
+            (b"DOMAIN", b"d", plain, &[5]),
+            (b"DOMAIN", b"d", plain, &[]),
+            (b"INDEX", b"i", index, &[1]),
+            (b"INDEX", b"i", predicate, &[2]),
+            (b"INDEX", b"i", predicate, &[3]),
+            (b"INDEX", b"i", predicate, &[4]),
+            (b"INDEX", b"i", predicate, &[6]),
             // A domain's condition that comes by itself.
-            (b"INDEX", index, &[7]),
-            (b"CHECK CONSTRAINT", b"", &[7]),
-            (b"CONSTRAINT", key, &[]),
+            (b"INDEX", b"i", predicate, &[7]),
+            (b"CHECK CONSTRAINT", b"c", b"", &[7]),
+            (b"CONSTRAINT", b"t k", key, &[]),
+            // What the text calls is none of the archive's: it is in the target.
+            (b"INDEX", b"i", calls, &[4]),
         ];
-        let after = |toc: &Toc| {
-            running(toc).into_iter().filter(|n| (8..16).contains(n)).collect::<Vec<_>>()
+        let after = |entries: &[Tagged]| {
+            let mut toc = Toc::default();
+            push(&mut toc, entries);
+            running(&toc).into_iter().filter(|n| (8..17).contains(n)).collect::<Vec<_>>()
         };
-        assert_eq!(after(&toc(&entries)), [10, 12, 13, 14]);
+        assert_eq!(after(&entries), [10, 12, 13, 14, 16]);
+        let mut toc = Toc::default();
+        push(&mut toc, &entries);
+        assert!(Code::of(&toc, false).looks(&toc.entry(15)));
         // A cast may be what a function runs without its name.
-        entries.push((b"CAST", b"", &[3]));
-        assert_eq!(after(&toc(&entries)), [10, 11, 12, 13, 14]);
+        entries.push((b"CAST", b"", b"", &[3]));
+        assert_eq!(after(&entries), [10, 11, 12, 13, 14, 16]);
         // A class for a type of the server's compares any key.
         let class = b"CREATE OPERATOR CLASS public.c\n    DEFAULT FOR TYPE json USING btree AS\n    FUNCTION 1 public.f(json,json);\n";
-        entries.push((b"OPERATOR CLASS", class, &[3]));
-        assert_eq!(after(&toc(&entries)), [8, 9, 10, 11, 12, 13, 14, 15]);
+        entries.push((b"OPERATOR CLASS", b"c", class, &[3]));
+        assert_eq!(after(&entries), [8, 9, 10, 11, 12, 13, 14, 15, 16]);
     }
 
     /// Kind, tag, statement and dependencies.

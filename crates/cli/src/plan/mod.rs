@@ -21,6 +21,7 @@ pub mod drops;
 pub mod family;
 pub mod locks;
 pub mod names;
+pub mod parents;
 pub mod redirect;
 pub mod render;
 pub mod schedule;

@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 /// Objects that are named.
 const SHOWN: usize = 10;
 /// Of those that looked at missing rows: nothing else tells which they are.
-const LOOKED: usize = 1_000;
+const LOOKED: usize = 200_000;
 
 /// An error that tells of such objects, if there are any. All is restored nevertheless: nothing that could be done again helps.
 pub fn look(job: &Job, connection: &Connection) -> Result<Option<Error>> {

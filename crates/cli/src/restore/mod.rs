@@ -36,6 +36,7 @@ pub mod proof;
 pub mod reload;
 pub mod session;
 pub mod source;
+mod take_back;
 pub mod tell;
 mod together;
 mod unlogged;
@@ -491,8 +492,10 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
         }
     }
     let without = behind::look(job, &connection)?;
-    end(job, connection, cancels, &recorded)?;
-    behind::joined(compared.and_then(Result::err), without).map_or(Ok(()), Err)
+    let told = behind::joined(compared.and_then(Result::err), without);
+    // The journal, which alone knows what is told, may be gone when its removal is said to have failed.
+    let ended = end(job, connection, cancels, &recorded).err();
+    behind::joined(ended, told).map_or(Ok(()), Err)
 }
 
 /// Remove the journal. When the answer to that was lost, it is looked for. An error of kind `Connection`: what was compared may

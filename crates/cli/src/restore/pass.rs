@@ -6,7 +6,7 @@
 
 use super::journal::{self, fence};
 use super::work::{Ended, Keeper, Site};
-use super::{facts, tell, unlogged, Job};
+use super::{facts, take_back, tell, unlogged, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Connection, Ping};
 use crate::plan::schedule::{Limits, Scheduler};
@@ -164,6 +164,9 @@ fn one(
         fence::enter(&connection, epoch, session)?;
         let mut recorded = journal::done(&connection, job.plan.steps.len())?;
         let again = unlogged::forget_lost(job, &connection, session, &mut recorded)?;
+        if take_back::early(job, &connection, session, &recorded)? {
+            recorded = journal::done(&connection, job.plan.steps.len())?;
+        }
         let memory = facts::memory_for_each(&connection, job.options.jobs)?;
         Ok((epoch, recorded, again, memory, facts::processors(&connection)?))
     };

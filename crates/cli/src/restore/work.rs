@@ -255,7 +255,7 @@ impl<'a> Site<'a> {
             for table in entry.dependencies {
                 let mut above = Some(*table);
                 while let Some(table) = above.filter(|table| old.insert(*table)) {
-                    above = self.uses().parents.get(&table).copied();
+                    above = self.uses().parents.get(table);
                 }
             }
         }

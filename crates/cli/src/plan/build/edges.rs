@@ -331,7 +331,10 @@ impl Builder<'_> {
                     && self.code.runs(&entry)
             })
             .collect();
-        let looks = |place: &u32| self.code.looks(&toc.entry(*place as usize));
+        let looks = |place: &u32| {
+            let entry = toc.entry(*place as usize);
+            self.code.looks(&entry) && looks_at_rows(toc, &entry)
+        };
         self.plan.looks = runs.iter().copied().filter(looks).collect();
         for place in selection.places() {
             let entry = toc.entry(place as usize);
@@ -426,10 +429,12 @@ impl Builder<'_> {
                 last.map_or(0, |p| pass(&toc.entry(*p as usize)))
             })
             .collect();
-        // Of each pass only the steps that no other step of the pass waits for need be waited for.
+        // Of each pass only the steps that no milestone of the pass waits for need be waited for. What another step waits for is waited for
+        // as well: after an error that one may be done without it.
         let mut awaited = vec![false; count];
         for (before, after) in &self.edges {
-            if passes[*before as usize] == passes[*after as usize] {
+            let passed_on = matches!(self.plan.steps[*after as usize].work, Work::Milestone);
+            if passed_on && passes[*before as usize] == passes[*after as usize] {
                 awaited[*before as usize] = true;
             }
         }
@@ -447,4 +452,22 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// Something is found in rows as it is made, and kept: not by a check of which old rows are none, nor in a materialized view, whose REFRESH makes
+/// its indexes anew.
+fn looks_at_rows(toc: &Toc, entry: &Entry) -> bool {
+    let is_view = |id: &i32| {
+        let place = toc.place(*id);
+        place.is_some_and(|place| toc.entry(place).desc == b"MATERIALIZED VIEW")
+    };
+    match entry.desc {
+        b"INDEX" => !entry.dependencies.iter().any(is_view),
+        _ => !is_not_valid(entry.defn),
+    }
+}
+
+/// Old rows may not meet it: a CHECK constraint of a table or a domain, and from version 18 on a NOT NULL constraint, that is NOT VALID.
+pub fn is_not_valid(defn: &[u8]) -> bool {
+    defn.trim_ascii().ends_with(b" NOT VALID;")
 }

@@ -4,7 +4,9 @@
 
 use super::*;
 use crate::plan::code::Calls;
+use crate::plan::parents::Parents;
 use crate::plan::text;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What changes how later statements are understood, though nothing depends on it in the catalogs: with a cast an explicit
@@ -26,6 +28,19 @@ pub fn changes_meanings(desc: &[u8]) -> bool {
 pub fn attaches_itself(entry: &Entry) -> bool {
     let has = |words: &[u8]| entry.defn.windows(words.len()).any(|w| w == words);
     entry.desc == b"TABLE" && (has(b" ATTACH PARTITION ") || has(b" PARTITION OF "))
+}
+
+/// The table that a foreign key belongs to, by its place: the one that its statement alters.
+pub fn own_table(toc: &Toc, key: &Entry) -> Option<u32> {
+    let altered = key.defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
+    let mut altered = altered.strip_prefix(b"ONLY ").unwrap_or(altered);
+    let name = text::unquoted(text::last_part(text::take_name(&mut altered)?));
+    let mut tables = key.dependencies.iter().filter_map(|id| toc.place(*id));
+    let is_own = |place: &usize| {
+        let table = toc.entry(*place);
+        table.desc == b"TABLE" && table.namespace == key.namespace && table.tag == name
+    };
+    tables.find(is_own).map(|place| place as u32)
 }
 
 /// A column's privileges: "COLUMN table.column", until version 10 without the word.
@@ -92,7 +107,8 @@ impl Builder<'_> {
     }
 
     /// Rows of a table whose generated columns call functions of the archive, which may read other tables, come after the rows that stand
-    /// before them in the archive, as in `pg_restore` without `-j`: what they generate is stored. Tables that call the same functions,
+    /// before them in the archive, as in `pg_restore` without `-j`: what they generate is stored. So do rows that go through a partitioned
+    /// table whose partition key calls such: where they are filed is kept. Tables that call the same functions,
     /// such as partitions, do not wait for each other. (Tables that are emptied and filled together have no such order.)
     ///
     /// Rows that stand behind such a table are not kept back for it on several connections, nor does `pg_restore -j`: nearly everything would
@@ -100,18 +116,23 @@ impl Builder<'_> {
     pub(super) fn order_generated(&mut self) {
         let toc = self.input.toc;
         let calling = self.code.generating();
+        let filing = self.code.filing();
+        let parents = match filing.is_empty() {
+            true => Parents::default(),
+            false => Parents::of(toc),
+        };
         // Tables that were there before are told by the server.
         let there: HashMap<u32, Calls> = (self.input.facts.generated.iter())
             .map(|(place, calls)| (*place, Calls::there(calls.iter().copied())))
             .collect();
-        if calling.is_empty() && there.is_empty() {
+        if calling.is_empty() && there.is_empty() && filing.is_empty() {
             return;
         }
         let serial = self.input.facts.jobs == 1;
         let ordered = self.input.facts.reloads.is_empty();
         // Rows since the last milestone, of tables that call the same functions, and of others.
         let (mut like, mut others) = (Vec::new(), Vec::new());
-        let (mut calls, mut before) = (None, NONE);
+        let (mut calls, mut before) = (None::<Cow<Calls>>, NONE);
         for place in self.input.selection.places() {
             let entry = toc.entry(place as usize);
             if entry.desc != b"TABLE DATA" {
@@ -119,15 +140,24 @@ impl Builder<'_> {
             }
             let step = self.step_of[place as usize];
             let found = entry.dependencies.iter().find_map(|id| calling.get(id));
-            let found = found.or_else(|| there.get(&place));
-            self.plan.looks.extend(found.filter(|calls| calls.looks).map(|_| place));
+            let mut found = found.or_else(|| there.get(&place)).map(Cow::Borrowed);
+            if self.via_root.contains(&place) {
+                let above = entry.dependencies.iter().flat_map(|table| parents.above(*table));
+                for more in above.filter_map(|table| filing.get(&table)) {
+                    found = Some(match found {
+                        Some(calls) => Cow::Owned(calls.and(more, entry.dump_id)),
+                        None => Cow::Borrowed(more),
+                    });
+                }
+            }
+            self.plan.looks.extend(found.as_ref().filter(|calls| calls.looks).map(|_| place));
             if !ordered {
                 continue;
             }
-            let behind = match found {
-                Some(found) if calls != Some(found) => {
+            let behind = match &found {
+                Some(found) if calls.as_ref() != Some(found) => {
                     others.append(&mut like);
-                    calls = Some(found);
+                    calls = Some(found.clone());
                     &mut others
                 }
                 Some(_) => &mut others,
@@ -162,22 +192,19 @@ impl Builder<'_> {
         let is_key = |place: &u32| toc.entry(*place as usize).desc == b"FK CONSTRAINT";
         let mut keys = HashMap::<u32, Vec<u32>>::new();
         for place in self.input.selection.places().filter(is_key) {
-            let entry = toc.entry(place as usize);
-            let is_own = |table: &usize| {
-                let table = toc.entry(*table);
-                let rest = entry.tag.strip_prefix(table.tag);
-                table.desc == b"TABLE"
-                    && table.namespace == entry.namespace
-                    && rest.is_some_and(|rest| rest.starts_with(b" "))
-            };
-            let mut tables = entry.dependencies.iter().filter_map(|id| toc.place(*id));
-            if let Some(table) = tables.find(is_own) {
-                keys.entry(table as u32).or_default().push(self.step_of[place as usize]);
+            if let Some(table) = own_table(toc, &toc.entry(place as usize)) {
+                keys.entry(table).or_default().push(self.step_of[place as usize]);
             }
         }
+        if keys.len() < 2 {
+            return;
+        }
+        let parents = Parents::of(toc);
         // Of each with keys that has any with keys above it: the next of these.
         let next = |table: &u32| {
-            self.tree.ancestors(*table).into_iter().find(|above| keys.contains_key(above))
+            let above = parents.above(toc.entry(*table as usize).dump_id).skip(1);
+            let mut places = above.filter_map(|id| toc.place(id)).map(|place| place as u32);
+            places.find(|above| keys.contains_key(above))
         };
         let mut pairs: Vec<(u32, u32)> =
             keys.keys().filter_map(|table| Some((next(table)?, *table))).collect();

@@ -12,7 +12,7 @@
 use super::{lock, Site};
 use crate::archive::{Entry, Toc};
 use crate::error::Result;
-use crate::plan::build::copies_via_root;
+use crate::plan::build::{copies_via_root, is_not_valid};
 use crate::plan::render::large_objects;
 use crate::plan::text::{last_part, unquoted};
 use crate::plan::Work;
@@ -116,7 +116,7 @@ impl Site<'_> {
             _ => return,
         };
         // An attachment depends on both, and on the parent as on the partition's.
-        let parents = tables.iter().filter_map(|table| self.uses().parents.get(table));
+        let parents = tables.iter().filter_map(|table| self.uses().parents.get(*table));
         let own = parents.filter(|parent| entry.desc == b"TABLE" || tables.contains(parent));
         lock(&self.without_partitions).extend(own);
     }
@@ -149,7 +149,7 @@ impl Site<'_> {
         };
         let lacks = |id: &i32| {
             late.tables.contains(id)
-                || self.uses().above(*id).any(|id| late.trees.contains(&id))
+                || self.uses().parents.above(*id).any(|id| late.trees.contains(&id))
                 || is_spread(id)
         };
         entry.dependencies.iter().filter(is_own).any(lacks)
@@ -178,7 +178,7 @@ impl Site<'_> {
                 let by_name = |table: Entry| {
                     forced.contains_key(&(table.namespace.to_vec(), table.tag.to_vec()))
                 };
-                let mut above = self.uses().above(toc.entry(table).dump_id);
+                let mut above = self.uses().parents.above(toc.entry(table).dump_id);
                 above.any(|id| toc.place(id).is_some_and(|place| by_name(toc.entry(place))))
             }
             _ => is_forced(&reload::target(toc, place as u32)),
@@ -201,9 +201,9 @@ impl Site<'_> {
             entry.desc == b"TABLE DATA" && (entry.copy_stmt.is_empty() || copies_via_root(entry));
         let mut late = lock(&self.late_rows);
         for table in tables {
-            let tree = self.uses().above(*table).last();
+            let tree = self.uses().parents.above(*table).last();
             // What is above one that is known already is known as well.
-            for table in self.uses().above(*table) {
+            for table in self.uses().parents.above(*table) {
                 if !late.tables.insert(table) {
                     break;
                 }
@@ -269,9 +269,4 @@ fn has_privileges(desc: &[u8]) -> bool {
             | b"BLOB"
             | b"BLOB METADATA"
     )
-}
-
-/// Old rows may not meet it: `ALTER TABLE … ADD CONSTRAINT … NOT NULL … NOT VALID`, from version 18 on.
-fn is_not_valid(defn: &[u8]) -> bool {
-    defn.trim_ascii().ends_with(b" NOT VALID;")
 }
