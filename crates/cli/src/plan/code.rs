@@ -11,7 +11,9 @@
 
 mod reads;
 
-use super::text::{called, calls_others, generated, Called, LONGEST_NAME};
+use super::text::{
+    called, calls_others, generated, last_part, take_name, unquoted, Called, LONGEST_NAME,
+};
 use crate::archive::{Entry, Toc};
 pub use reads::reads_nothing;
 use std::cell::OnceCell;
@@ -80,6 +82,9 @@ pub struct Code<'a> {
     own_types: HashSet<u32>,
     /// Places of types that are compared by a function of the user's, and of tables with columns of such.
     compared: HashSet<u32>,
+    /// Names of the functions that make ranges and multiranges of the archive, where these have no functions of the user's. They are no entries,
+    /// and version 18 does not tell that an index depends on their type.
+    ranges: HashSet<Vec<u8>>,
     /// Functions of casts, by dump id.
     casts: HashSet<i32>,
     /// Places of functions that read no tables.
@@ -112,6 +117,7 @@ impl<'a> Code<'a> {
             types: HashSet::new(),
             own_types: HashSet::new(),
             compared: HashSet::new(),
+            ranges: HashSet::new(),
             casts: HashSet::new(),
             plain: HashSet::new(),
             names: OnceCell::new(),
@@ -160,6 +166,14 @@ impl<'a> Code<'a> {
         spread(toc, &mut code.types, consists);
         spread(toc, &mut code.own_types, consists);
         spread(toc, &mut code.compared, |desc| consists(desc) || desc == b"TABLE");
+        for (place, entry) in toc.entries().enumerate().filter(|(_, e)| e.desc == b"TYPE") {
+            let words = b" AS RANGE (";
+            let is_range = entry.defn.windows(words.len()).any(|part| part == words);
+            if is_range && !code.own_types.contains(&(place as u32)) {
+                code.ranges.insert(entry.tag.to_vec());
+                code.ranges.extend(multirange(entry.defn));
+            }
+        }
         // A cast or a class of the archive may be what a function runs that does not name it.
         if !unqualified && !code.foreign_class && code.casts.is_empty() {
             let functions = toc.entries().enumerate().filter(|(_, e)| e.desc == b"FUNCTION");
@@ -240,11 +254,12 @@ impl<'a> Code<'a> {
                     }
                 }
                 b"OPERATOR" => drop(called.operators.remove(known.tag)),
-                b"TYPE" | b"DOMAIN" | b"TABLE" => drop(called.types.remove(known.tag)),
                 _ => {}
             }
         }
-        called != Called::default()
+        called.functions.retain(|name| !self.ranges.contains(name));
+        // Types that are not in the archive are mostly enumerations, of which a text has values.
+        !(called.functions.is_empty() && called.operators.is_empty())
     }
 
     /// Some of what is called is the archive's, or may be: without extensions it is nobody's else.
@@ -368,6 +383,14 @@ impl<'a> Code<'a> {
 fn function_names(tag: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = (0..tag.len().min(LONGEST_NAME)).filter(|at| tag[*at] == b'(');
     ends.map(|end| &tag[..end])
+}
+
+/// The name of a range's multirange.
+fn multirange(defn: &[u8]) -> Option<Vec<u8>> {
+    let words = b"multirange_type_name = ";
+    let at = defn.windows(words.len()).position(|part| part == words)?;
+    let mut rest = &defn[at + words.len()..];
+    Some(unquoted(last_part(take_name(&mut rest)?)))
 }
 
 /// A domain's conditions call what is not the server's own.

@@ -62,7 +62,22 @@ pub fn has_objects(connection: &Connection) -> Result<bool> {
         );
     }
     sql += " OR EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE oid >= 16384 AND nspname <> 'firn_restore' \
-            AND nspname !~ '^pg_')";
+            AND nspname !~ '^pg_') OR EXISTS (SELECT FROM pg_catalog.pg_largeobject_metadata)";
+    // What is in no schema.
+    for table in [
+        "am",
+        "cast",
+        "default_acl",
+        "event_trigger",
+        "extension",
+        "foreign_data_wrapper",
+        "foreign_server",
+        "language",
+        "publication",
+        "transform",
+    ] {
+        sql += &format!(" OR EXISTS (SELECT FROM pg_catalog.pg_{table} WHERE oid >= 16384)");
+    }
     Ok(!connection.query(sql.as_bytes())?.is_empty())
 }
 

@@ -68,7 +68,7 @@ impl LeftOut {
         let tables = counted(told.len() as u64, "table", "tables");
         watch.event(&Event::Fact {
             name: "left out",
-            value: &format!("{rows} of {tables}, by triggers or rules"),
+            value: &format!("{rows} of {tables}, by triggers, rules or ON CONFLICT"),
         });
     }
 }

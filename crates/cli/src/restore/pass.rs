@@ -5,8 +5,9 @@
 //! pass begins with what the journal says, as a resumed run does.
 
 use super::journal::{self, fence};
+use super::remade::Remade;
 use super::work::{Ended, Keeper, Site};
-use super::{facts, take_back, tell, unlogged, Job};
+use super::{facts, tell, unlogged, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Connection, Ping};
 use crate::plan::schedule::{Limits, Scheduler};
@@ -164,9 +165,6 @@ fn one(
         fence::enter(&connection, epoch, session)?;
         let mut recorded = journal::done(&connection, job.plan.steps.len())?;
         let again = unlogged::forget_lost(job, &connection, session, &mut recorded)?;
-        if take_back::early(job, &connection, session, &recorded)? {
-            recorded = journal::done(&connection, job.plan.steps.len())?;
-        }
         let memory = facts::memory_for_each(&connection, job.options.jobs)?;
         Ok((epoch, recorded, again, memory, facts::processors(&connection)?))
     };
@@ -201,6 +199,7 @@ fn one(
     site.memory_kb = memory_kb;
     site.processors = processors;
     site.again = again;
+    site.remade = Remade::of(job, &recorded);
     site.entries_done = Mutex::new(recorded.entries.into_iter().collect());
     site.left_out = Arc::clone(&job.left_out);
     site.go_on_after_errors = job.options.go_on_after_errors;

@@ -30,6 +30,58 @@ const AFTER_ROWS: &[u8] =
     WHERE name OPERATOR(pg_catalog.=) 'session_replication_role' \
     AND pg_catalog.has_parameter_privilege('session_replication_role', 'SET');\n";
 
+/// Two columns: what is to be said before the rows, and behind them. The lines of each are in order.
+const UNMET_OF: &[u8] = b"WITH RECURSIVE t(name) AS (SELECT ";
+const UNMET: &[u8] = b"::pg_catalog.text), \
+    tree AS (SELECT pg_catalog.to_regclass(t.name)::pg_catalog.oid AS rel FROM t \
+      UNION SELECT p.relid FROM t, pg_catalog.pg_partition_tree(pg_catalog.to_regclass(t.name)) p), \
+    up AS (SELECT c.conrelid AS rel, c.conname, c.contype, 0 AS level FROM pg_catalog.pg_constraint c \
+      JOIN tree ON c.conrelid OPERATOR(pg_catalog.=) tree.rel \
+      WHERE NOT c.convalidated AND c.contype OPERATOR(pg_catalog.=) ANY ('{c,n}'::pg_catalog.\"char\"[]) \
+      UNION SELECT i.inhparent, up.conname, up.contype, up.level OPERATOR(pg_catalog.+) 1 FROM up JOIN pg_catalog.pg_inherits i \
+      ON i.inhrelid OPERATOR(pg_catalog.=) up.rel JOIN pg_catalog.pg_constraint c ON c.conrelid OPERATOR(pg_catalog.=) i.inhparent \
+      AND c.conname OPERATOR(pg_catalog.=) up.conname AND c.contype OPERATOR(pg_catalog.=) up.contype), \
+    own AS (SELECT c.oid, c.conrelid AS rel, c.conname, c.contype, pg_catalog.max(up.level) AS level FROM up JOIN pg_catalog.pg_constraint c \
+      ON c.conrelid OPERATOR(pg_catalog.=) up.rel AND c.conname OPERATOR(pg_catalog.=) up.conname AND c.contype OPERATOR(pg_catalog.=) up.contype \
+      WHERE c.conislocal GROUP BY 1, 2, 3, 4), \
+    down AS (SELECT rel, conname, contype FROM own UNION SELECT i.inhrelid, down.conname, down.contype FROM down \
+      JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) down.rel), \
+    types AS (SELECT a.atttypid AS type FROM pg_catalog.pg_attribute a JOIN tree ON a.attrelid OPERATOR(pg_catalog.=) tree.rel \
+      WHERE a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped \
+      UNION SELECT m.type FROM types JOIN pg_catalog.pg_type y ON y.oid OPERATOR(pg_catalog.=) types.type, \
+      LATERAL (SELECT y.typbasetype AS type UNION ALL SELECT y.typelem UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a \
+      WHERE a.attrelid OPERATOR(pg_catalog.=) y.typrelid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped \
+      UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid OPERATOR(pg_catalog.=) y.oid \
+      OR r.rngmultitypid OPERATOR(pg_catalog.=) y.oid) m), \
+    more AS (SELECT c.oid, c.contypid, c.conrelid, c.conname FROM pg_catalog.pg_constraint c WHERE NOT c.convalidated \
+      AND (c.contypid OPERATOR(pg_catalog.=) ANY (SELECT type FROM types WHERE type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid) \
+      OR c.contype OPERATOR(pg_catalog.=) 'f'::\"char\" AND c.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
+      AND c.conrelid OPERATOR(pg_catalog.=) ANY (SELECT rel FROM tree) \
+      AND NOT pg_catalog.has_parameter_privilege('session_replication_role', 'SET'))), \
+    lines(phase, place, name, before, after) AS ( \
+      SELECT 1, pg_catalog.row_number() OVER (ORDER BY level DESC), conname, \
+        pg_catalog.format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I;', rel::pg_catalog.regclass, conname), NULL FROM own \
+      UNION ALL SELECT 2, pg_catalog.row_number() OVER (ORDER BY level), conname, NULL, \
+        pg_catalog.format('ALTER TABLE %s ADD CONSTRAINT %I %s;', rel::pg_catalog.regclass, conname, pg_catalog.pg_get_constraintdef(oid)) FROM own \
+      UNION ALL SELECT 3, 0, conname, CASE WHEN contypid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
+        THEN pg_catalog.format('ALTER TABLE %s DROP CONSTRAINT %I;', conrelid::pg_catalog.regclass, conname) \
+        ELSE pg_catalog.format('ALTER DOMAIN %s DROP CONSTRAINT %I;', contypid::pg_catalog.regtype, conname) END, \
+        CASE WHEN contypid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
+        THEN pg_catalog.format('ALTER TABLE %s ADD CONSTRAINT %I %s;', conrelid::pg_catalog.regclass, conname, pg_catalog.pg_get_constraintdef(oid)) \
+        ELSE pg_catalog.format('ALTER DOMAIN %s ADD CONSTRAINT %I %s;', contypid::pg_catalog.regtype, conname, pg_catalog.pg_get_constraintdef(oid)) END \
+        FROM more \
+      UNION ALL SELECT 4, 0, c.conname, NULL, pg_catalog.format('ALTER TABLE %s VALIDATE CONSTRAINT %I;', c.conrelid::pg_catalog.regclass, c.conname) \
+        FROM down JOIN pg_catalog.pg_constraint c ON c.conrelid OPERATOR(pg_catalog.=) down.rel AND c.conname OPERATOR(pg_catalog.=) down.conname \
+        AND c.contype OPERATOR(pg_catalog.=) down.contype WHERE c.convalidated AND NOT c.conislocal \
+      UNION ALL SELECT 5, 0, c.conname, NULL, CASE WHEN c.contypid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
+        THEN pg_catalog.format('COMMENT ON CONSTRAINT %I ON %s IS %L;', c.conname, c.conrelid::pg_catalog.regclass, d.description) \
+        ELSE pg_catalog.format('COMMENT ON CONSTRAINT %I ON DOMAIN %s IS %L;', c.conname, c.contypid::pg_catalog.regtype, d.description) END \
+        FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_description d ON d.objoid OPERATOR(pg_catalog.=) c.oid \
+        AND d.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_constraint'::pg_catalog.regclass::pg_catalog.oid \
+        WHERE c.oid OPERATOR(pg_catalog.=) ANY (SELECT oid FROM more) OR EXISTS (SELECT FROM down \
+        WHERE down.rel OPERATOR(pg_catalog.=) c.conrelid AND down.conname OPERATOR(pg_catalog.=) c.conname)) \
+    SELECT before, after FROM lines ORDER BY phase, place, name";
+
 /// What stands around rows that come again into a table that has its triggers and rules by now: they came before those.
 pub struct Quiet {
     pub before: Vec<u8>,
@@ -91,7 +143,33 @@ pub fn quiet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
         }
     }
     quiet.after.extend_from_slice(AFTER_ROWS);
-    Ok(quiet)
+    let unmet = unmet(connection, table)?;
+    Ok(Quiet {
+        before: [unmet.before, quiet.before].concat(),
+        after: [quiet.after, unmet.after].concat(),
+    })
+}
+
+/// What is NOT VALID of a table, of what it inherits from or is a partition of, and of domains of its columns: rows that were there before that
+/// need not meet it. Dropped, and added again, with all that was valid of it elsewhere; also foreign keys, for who cannot switch these off.
+fn unmet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
+    let sql = [UNMET_OF, &quote_literal(table)[..], UNMET].concat();
+    let found = connection.query(&sql)?;
+    let mut unmet = Quiet { before: Vec::new(), after: Vec::new() };
+    for row in 0..found.len() {
+        for (column, sql) in [&mut unmet.before, &mut unmet.after].into_iter().enumerate() {
+            let text = found.get(row, column).unwrap_or_default();
+            if !text.is_empty() {
+                sql.extend_from_slice(text);
+                sql.push(b'\n');
+            }
+        }
+    }
+    // Those of the first phase are dropped from above, and made from below.
+    if !unmet.after.is_empty() {
+        unmet.after.splice(0..0, b"SET CONSTRAINTS ALL IMMEDIATE;\n".iter().copied());
+    }
+    Ok(unmet)
 }
 
 /// Steps that are recorded, and what they did is not there, or may not be; with their entry.

@@ -8,6 +8,7 @@ mod uses;
 mod worker;
 
 use super::journal::fence::{self, Session};
+use super::remade::Remade;
 use super::session::Target;
 use super::{left_out::LeftOut, tell, Terms};
 use crate::archive::{Archive, Entry};
@@ -98,6 +99,8 @@ pub struct Site<'a> {
     pub entries_done: Mutex<HashSet<u32>>,
     /// Entries of rows that were there already, and were lost.
     pub again: HashSet<u32>,
+    /// What is made again behind what comes late.
+    pub(super) remade: Remade,
     scheduler: Mutex<Scheduler<'a>>,
     wake: Condvar,
     failures: Mutex<Vec<Failure>>,
@@ -179,6 +182,7 @@ impl<'a> Site<'a> {
             stop: stop.within(),
             entries_done: Mutex::default(),
             again: HashSet::new(),
+            remade: Remade::default(),
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),
             failures: Mutex::default(),

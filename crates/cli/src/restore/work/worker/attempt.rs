@@ -13,7 +13,7 @@ use crate::restore::journal::fence::Session;
 use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
-use crate::restore::{facts, journal, reload};
+use crate::restore::{facts, journal, reload, remade};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
@@ -186,7 +186,11 @@ impl Worker<'_, '_> {
                         }
                         Statements::Piecewise => Vec::new(),
                     };
+                    let early = site.remade.keys.get(&step).map_or(&[][..], |keys| keys);
+                    let (dropped, anew) = self.remade(connection, early, &mut settings)?;
+                    sql.extend(dropped);
                     sql.extend(more);
+                    sql.extend(anew);
                     continue;
                 }
             };
@@ -219,6 +223,16 @@ impl Worker<'_, '_> {
                 sql.extend(quiet.before);
                 after = quiet.after;
             }
+            // Rows as INSERTs may have ON CONFLICT, which goes with no key that is DEFERRABLE.
+            let mut anew = Vec::new();
+            if toc.entry(place).copy_stmt.is_empty() && part.is_some() {
+                let tables = toc.entry(place).dependencies.iter();
+                let early = tables.filter_map(|table| site.remade.deferrable.get(table)).flatten();
+                let early: Vec<u32> = early.copied().collect();
+                let (dropped, more) = self.remade(connection, &early, &mut settings)?;
+                sql.extend(dropped);
+                anew = more;
+            }
             sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             copied.statements += self.send(connection, &mut sql)?;
             let result = match part {
@@ -246,12 +260,19 @@ impl Worker<'_, '_> {
                     write_large_objects(connection, site.archive, place, &others, &flow)
                 }
             };
-            let found =
-                result.map_err(|error| Tried { error, statement: self.copy_statement(place) })?;
+            let found = result.map_err(|error| {
+                let of_bound = error.constraint.as_ref().is_some_and(|named| named.1 == BOUND);
+                let error = match of_bound {
+                    true => error.hint("That is the bound of the partition, which is detached for the sake of its rows. This row belongs into another one here."),
+                    false => error,
+                };
+                Tried { error, statement: self.copy_statement(place) }
+            })?;
             if let Some(table) = &silent {
                 sql.extend(self.become_superuser(&mut settings));
                 sql.extend([b"ALTER TABLE ", &table[..], b" ENABLE TRIGGER ALL;\n"].concat());
             }
+            sql.extend(anew);
             if !after.is_empty() {
                 sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
                 sql.extend(after);
@@ -319,6 +340,31 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// The statements that drop constraints which are there too early, and those that make them again.
+    fn remade(
+        &self,
+        connection: &Connection,
+        places: &[u32],
+        settings: &mut Settings,
+    ) -> Result<(Vec<u8>, Vec<u8>), Tried> {
+        let renderer = &self.site.renderer;
+        let (mut drop, mut anew) = (Vec::new(), Vec::new());
+        for &place in places {
+            let entry = self.site.archive.toc().entry(place as usize);
+            if let Some((dropped, said)) = remade::statements(connection, &entry)? {
+                drop.extend(renderer.become_user(Who::Restores, settings));
+                drop.extend(dropped);
+                // What stands between may change whose session it is: these say it all.
+                let mut own = Settings::default();
+                anew.extend(renderer.become_user(Who::Restores, settings));
+                anew.extend(renderer.statements(&[place], &mut own));
+                anew.extend(renderer.become_user(Who::Restores, &mut own));
+                anew.extend(said);
+            }
+        }
+        Ok((drop, anew))
     }
 
     /// The partition constraints of tables that are about to be detached. What belongs into another partition here is refused as if each were still

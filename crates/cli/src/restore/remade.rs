@@ -1,0 +1,137 @@
+//! Constraints that were made too early for what comes late: they are dropped before it and made again behind it, in its transaction, so that
+//! nobody sees the database without them, and all stays as it was if it fails.
+//!
+//! - A foreign key of a partition, when one of a table above it is made: that one would take up an equal one of the partition, which no
+//!   dump has then as its own.
+//! - A key that is DEFERRABLE, when rows come as INSERTs with ON CONFLICT, which do not go with it.
+//!
+//! Only what the journal has as made by this restore, and is there as it was made, is touched.
+
+use super::journal::Done;
+use super::Job;
+use crate::archive::Entry;
+use crate::error::Result;
+use crate::pg::{quote_literal, Connection};
+use crate::plan::build::own_table;
+use crate::plan::parents::Parents;
+use crate::plan::text::{qualified, take_name, unquoted};
+use crate::plan::Work;
+use std::collections::{HashMap, HashSet};
+
+/// Places of such constraints.
+#[derive(Default)]
+pub(super) struct Remade {
+    /// By the step that makes a foreign key: those of partitions below its table.
+    pub keys: HashMap<u32, Vec<u32>>,
+    /// By the dump id of their table.
+    pub deferrable: HashMap<i32, Vec<u32>>,
+}
+
+impl Remade {
+    /// Those that were made before this pass.
+    pub(super) fn of(job: &Job, recorded: &Done) -> Remade {
+        let mut remade = Remade::default();
+        if recorded.steps.is_empty() && recorded.entries.is_empty() {
+            return remade;
+        }
+        let toc = job.archive.toc();
+        let steps: HashSet<u32> = recorded.steps.iter().copied().collect();
+        let entries: HashSet<u32> = recorded.entries.iter().copied().collect();
+        let (mut made, mut missing) = (Vec::new(), HashMap::<i32, Vec<u32>>::new());
+        for (step, found) in job.plan.steps.iter().enumerate() {
+            let step = step as u32;
+            let done = |place: &u32| steps.contains(&step) || entries.contains(place);
+            for place in job.plan.entries(step as usize) {
+                let entry = toc.entry(*place as usize);
+                let key = entry.desc == b"FK CONSTRAINT";
+                if !(key || entry.desc == b"CONSTRAINT" && is_deferrable(entry.defn)) {
+                    continue;
+                }
+                let Some(table) = own_table(toc, &entry) else { continue };
+                let table = toc.entry(table as usize).dump_id;
+                match (key, done(place)) {
+                    (false, true) => remade.deferrable.entry(table).or_default().push(*place),
+                    (true, true) if !matches!(found.work, Work::ForeignKeyValidate) => {
+                        made.push((*place, table));
+                    }
+                    (true, false) if !matches!(found.work, Work::ForeignKeyValidate) => {
+                        missing.entry(table).or_default().push(step);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if missing.is_empty() || made.is_empty() {
+            return remade;
+        }
+        let parents = Parents::of(toc);
+        for (place, table) in made {
+            for steps in parents.above(table).skip(1).filter_map(|above| missing.get(&above)) {
+                steps.iter().for_each(|s| remade.keys.entry(*s).or_default().push(place));
+            }
+        }
+        remade
+    }
+}
+
+/// The statements that drop a constraint, and those behind the archive's own that say of it what was said; `None` if it is not there, or not as
+/// it was made.
+pub fn statements(connection: &Connection, entry: &Entry) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let Some((table, name)) = altered(entry) else { return Ok(None) };
+    let kinds = match entry.desc {
+        b"FK CONSTRAINT" => "{f}",
+        _ => "{p,u,x}",
+    };
+    let sql = [
+        b"SELECT pg_catalog.quote_literal(pg_catalog.obj_description(oid, 'pg_constraint')) FROM pg_catalog.pg_constraint \
+          WHERE conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
+        &quote_literal(&table)[..],
+        b")::pg_catalog.oid AND conname OPERATOR(pg_catalog.=) ",
+        &quote_literal(&unquoted(name)),
+        b"::pg_catalog.name AND conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND contype OPERATOR(pg_catalog.=) ANY ('",
+        kinds.as_bytes(),
+        b"'::pg_catalog.\"char\"[])",
+    ];
+    let found = connection.query(&sql.concat())?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let drop = [b"ALTER TABLE ", &table[..], b" DROP CONSTRAINT ", name, b";\n"].concat();
+    let comment = found.get(0, 0).map_or_else(Vec::new, |comment| {
+        [b"COMMENT ON CONSTRAINT ", name, b" ON ", &table, b" IS ", comment, b";\n"].concat()
+    });
+    Ok(Some((drop, comment)))
+}
+
+/// Table, with its schema, and name of the constraint that a statement adds.
+fn altered<'a>(entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
+    let text = entry.defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
+    let mut text = text.strip_prefix(b"ONLY ").unwrap_or(text);
+    let table = take_name(&mut text)?;
+    let mut text = text.trim_ascii_start().strip_prefix(b"ADD CONSTRAINT ")?;
+    Some((qualified(entry.namespace, table), take_name(&mut text)?))
+}
+
+fn is_deferrable(defn: &[u8]) -> bool {
+    let words = b" DEFERRABLE";
+    defn.windows(words.len()).any(|part| part == words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constraints() {
+        let of = |defn: &'static str| {
+            let entry = Entry { defn: defn.as_bytes(), namespace: b"s", ..Entry::default() };
+            let (table, name) = altered(&entry)?;
+            Some(format!("{} {}", String::from_utf8_lossy(&table), String::from_utf8_lossy(name)))
+        };
+        let own = "ALTER TABLE ONLY s.\"T t\"\n    ADD CONSTRAINT \"k k\" FOREIGN KEY (a) REFERENCES s.u(a);\n";
+        assert_eq!(of(own).unwrap(), "s.\"T t\" \"k k\"");
+        let old = "ALTER TABLE t\n    ADD CONSTRAINT k UNIQUE (a) DEFERRABLE;\n";
+        assert_eq!(of(old).unwrap(), "\"s\".t k");
+        assert_eq!(of("CREATE UNIQUE INDEX k ON s.t USING btree (a);\n"), None);
+    }
+}
