@@ -36,6 +36,7 @@ PLANTED = {
                    "CREATE TABLE firn_restore.journal (steps int[] NOT NULL, rows bigint, session int NOT NULL);"
                    "CREATE TABLE firn_restore.entries (entry int NOT NULL, session int NOT NULL);"
                    "CREATE TABLE firn_restore.without_rows (entry int NOT NULL, session int NOT NULL);"
+                   "CREATE TABLE firn_restore.emptied (entry int NOT NULL, session int NOT NULL);"
                    "INSERT INTO firn_restore.run VALUES ('x', '{}', 0, 'restoring', now())",
     "foreign shape": "CREATE TABLE firn_restore.run (fingerprint int)",
     "function in place": "CREATE FUNCTION firn_restore.run() RETURNS text LANGUAGE sql AS 'SELECT firn_restore.trap()'",

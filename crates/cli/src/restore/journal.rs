@@ -192,9 +192,10 @@ pub fn begin(connection: &Connection, identity: &Identity, terms: &Terms) -> Res
          CREATE TABLE {SCHEMA}.journal (steps integer[] NOT NULL, rows bigint, session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.entries (entry integer NOT NULL, session integer NOT NULL);\n\
          CREATE TABLE {SCHEMA}.without_rows (entry integer NOT NULL, session integer NOT NULL);\n\
+         CREATE TABLE {SCHEMA}.emptied (entry integer NOT NULL, session integer NOT NULL);\n\
          ALTER TABLE {SCHEMA}.run REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.sessions REPLICA IDENTITY FULL;\n\
          ALTER TABLE {SCHEMA}.journal REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.entries REPLICA IDENTITY FULL;\n\
-         ALTER TABLE {SCHEMA}.without_rows REPLICA IDENTITY FULL;\n\
+         ALTER TABLE {SCHEMA}.without_rows REPLICA IDENTITY FULL; ALTER TABLE {SCHEMA}.emptied REPLICA IDENTITY FULL;\n\
          INSERT INTO {SCHEMA}.run VALUES ("
     )
     .into_bytes();
@@ -289,6 +290,20 @@ pub fn record_without_rows(session: Session, entries: &[u32]) -> Vec<u8> {
     let (list, own) = (array(entries), own(session));
     format!("INSERT INTO {SCHEMA}.without_rows SELECT e, {own} FROM pg_catalog.unnest({list}) e;\n")
         .into_bytes()
+}
+
+/// The statement that notes whose rows a crash has taken, for the transaction that forgets them.
+pub fn record_emptied(session: Session, entries: &[u32]) -> Vec<u8> {
+    let (list, own) = (array(entries), own(session));
+    format!("INSERT INTO {SCHEMA}.emptied SELECT e, {own} FROM pg_catalog.unnest({list}) e;\n")
+        .into_bytes()
+}
+
+/// Entries whose rows a crash has taken, in this run or an earlier one, be they there again or not.
+pub fn emptied(connection: &Connection) -> Result<Vec<u32>> {
+    let sql = format!("SELECT DISTINCT entry FROM {SCHEMA}.emptied ORDER BY 1");
+    let rows = connection.query(sql.as_bytes())?;
+    Ok((0..rows.len()).filter_map(|row| rows.number(row, 0)).collect())
 }
 
 /// The statement that takes such notes back, for the transaction that undoes what they are of.
@@ -389,7 +404,7 @@ pub fn end(connection: &Connection) -> Result<()> {
 fn removal([unseen, seen]: &[String; 2]) -> String {
     format!(
         "SET LOCAL client_min_messages = error; {unseen} \
-         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries, {SCHEMA}.without_rows; \
+         DROP TABLE {SCHEMA}.run, {SCHEMA}.sessions, {SCHEMA}.journal, {SCHEMA}.entries, {SCHEMA}.without_rows, {SCHEMA}.emptied; \
          DROP SCHEMA {SCHEMA};{seen}"
     )
 }

@@ -74,33 +74,49 @@ impl Remade {
     }
 }
 
-/// The statements that drop a constraint, and those behind the archive's own that say of it what was said; `None` if it is not there, or not as
-/// it was made.
-pub fn statements(connection: &Connection, entry: &Entry) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+/// A constraint that is there.
+pub struct Early {
+    /// The statement that drops it.
+    pub drop: Vec<u8>,
+    /// Those that say of it, and of its index, what was said.
+    pub said: Vec<u8>,
+}
+
+/// Look for a constraint; `None` if it is not there, or not as it was made.
+pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     let Some((table, name)) = altered(entry) else { return Ok(None) };
-    let kinds = match entry.desc {
-        b"FK CONSTRAINT" => "{f}",
-        _ => "{p,u,x}",
+    let as_made = match entry.desc {
+        b"FK CONSTRAINT" => "contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\"",
+        _ => "condeferrable AND contype OPERATOR(pg_catalog.=) ANY ('{p,u,x}'::pg_catalog.\"char\"[])",
     };
+    // The index of a foreign key is another table's.
     let sql = [
-        b"SELECT pg_catalog.quote_literal(pg_catalog.obj_description(oid, 'pg_constraint')) FROM pg_catalog.pg_constraint \
+        b"SELECT pg_catalog.quote_literal(pg_catalog.obj_description(oid, 'pg_constraint')), \
+          CASE WHEN contype OPERATOR(pg_catalog.<>) 'f'::pg_catalog.\"char\" \
+          THEN pg_catalog.quote_literal(pg_catalog.obj_description(conindid, 'pg_class')) END, \
+          (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+          ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) conindid) FROM pg_catalog.pg_constraint \
           WHERE conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
         &quote_literal(&table)[..],
         b")::pg_catalog.oid AND conname OPERATOR(pg_catalog.=) ",
         &quote_literal(&unquoted(name)),
-        b"::pg_catalog.name AND conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND contype OPERATOR(pg_catalog.=) ANY ('",
-        kinds.as_bytes(),
-        b"'::pg_catalog.\"char\"[])",
+        b"::pg_catalog.name AND conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND ",
+        as_made.as_bytes(),
     ];
     let found = connection.query(&sql.concat())?;
     if found.is_empty() {
         return Ok(None);
     }
     let drop = [b"ALTER TABLE ", &table[..], b" DROP CONSTRAINT ", name, b";\n"].concat();
-    let comment = found.get(0, 0).map_or_else(Vec::new, |comment| {
-        [b"COMMENT ON CONSTRAINT ", name, b" ON ", &table, b" IS ", comment, b";\n"].concat()
-    });
-    Ok(Some((drop, comment)))
+    let mut said = Vec::new();
+    if let Some(comment) = found.get(0, 0) {
+        let parts = [b"COMMENT ON CONSTRAINT ", name, b" ON ", &table, b" IS ", comment, b";\n"];
+        said.extend(parts.concat());
+    }
+    if let (Some(comment), Some(index)) = (found.get(0, 1), found.get(0, 2)) {
+        said.extend([b"COMMENT ON INDEX ", index, b" IS ", comment, b";\n"].concat());
+    }
+    Ok(Some(Early { drop, said }))
 }
 
 /// Table, with its schema, and name of the constraint that a statement adds.

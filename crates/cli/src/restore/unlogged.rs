@@ -30,6 +30,11 @@ const AFTER_ROWS: &[u8] =
     WHERE name OPERATOR(pg_catalog.=) 'session_replication_role' \
     AND pg_catalog.has_parameter_privilege('session_replication_role', 'SET');\n";
 
+/// Whoever drops and makes constraints of several tables or of domains does so alone, until its transaction ends. The number is of this alone.
+const ALONE: &[u8] = b"SELECT pg_catalog.pg_advisory_xact_lock(7380145926384)";
+
+/// Those of the first phase are dropped from above, those of the second made from below. NOT NULL constraints are inherited by column, not by
+/// name: only those of tables without any above and below are looked at. What is NOT ENFORCED, from version 18 on, refuses nothing.
 /// Two columns: what is to be said before the rows, and behind them. The lines of each are in order.
 const UNMET_OF: &[u8] = b"WITH RECURSIVE t(name) AS (SELECT ";
 const UNMET: &[u8] = b"::pg_catalog.text), \
@@ -37,7 +42,10 @@ const UNMET: &[u8] = b"::pg_catalog.text), \
       UNION SELECT p.relid FROM t, pg_catalog.pg_partition_tree(pg_catalog.to_regclass(t.name)) p), \
     up AS (SELECT c.conrelid AS rel, c.conname, c.contype, 0 AS level FROM pg_catalog.pg_constraint c \
       JOIN tree ON c.conrelid OPERATOR(pg_catalog.=) tree.rel \
-      WHERE NOT c.convalidated AND c.contype OPERATOR(pg_catalog.=) ANY ('{c,n}'::pg_catalog.\"char\"[]) \
+      WHERE NOT c.convalidated AND pg_catalog.to_jsonb(c) OPERATOR(pg_catalog.->>) 'conenforced'::pg_catalog.text IS DISTINCT FROM 'false' \
+      AND (c.contype OPERATOR(pg_catalog.=) 'c'::pg_catalog.\"char\" OR c.contype OPERATOR(pg_catalog.=) 'n'::pg_catalog.\"char\" \
+      AND c.coninhcount OPERATOR(pg_catalog.=) 0 \
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent OPERATOR(pg_catalog.=) c.conrelid)) \
       UNION SELECT i.inhparent, up.conname, up.contype, up.level OPERATOR(pg_catalog.+) 1 FROM up JOIN pg_catalog.pg_inherits i \
       ON i.inhrelid OPERATOR(pg_catalog.=) up.rel JOIN pg_catalog.pg_constraint c ON c.conrelid OPERATOR(pg_catalog.=) i.inhparent \
       AND c.conname OPERATOR(pg_catalog.=) up.conname AND c.contype OPERATOR(pg_catalog.=) up.contype), \
@@ -54,6 +62,7 @@ const UNMET: &[u8] = b"::pg_catalog.text), \
       UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid OPERATOR(pg_catalog.=) y.oid \
       OR r.rngmultitypid OPERATOR(pg_catalog.=) y.oid) m), \
     more AS (SELECT c.oid, c.contypid, c.conrelid, c.conname FROM pg_catalog.pg_constraint c WHERE NOT c.convalidated \
+      AND pg_catalog.to_jsonb(c) OPERATOR(pg_catalog.->>) 'conenforced'::pg_catalog.text IS DISTINCT FROM 'false' \
       AND (c.contypid OPERATOR(pg_catalog.=) ANY (SELECT type FROM types WHERE type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid) \
       OR c.contype OPERATOR(pg_catalog.=) 'f'::\"char\" AND c.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
       AND c.conrelid OPERATOR(pg_catalog.=) ANY (SELECT rel FROM tree) \
@@ -142,18 +151,24 @@ pub fn quiet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
             sql.push(b'\n');
         }
     }
-    quiet.after.extend_from_slice(AFTER_ROWS);
     let unmet = unmet(connection, table)?;
-    Ok(Quiet {
-        before: [unmet.before, quiet.before].concat(),
-        after: [quiet.after, unmet.after].concat(),
-    })
+    quiet.before.extend(unmet.before);
+    quiet.after.extend(unmet.after);
+    quiet.after.extend_from_slice(AFTER_ROWS);
+    Ok(quiet)
 }
 
 /// What is NOT VALID of a table, of what it inherits from or is a partition of, and of domains of its columns: rows that were there before that
 /// need not meet it. Dropped, and added again, with all that was valid of it elsewhere; also foreign keys, for who cannot switch these off.
 fn unmet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
     let sql = [UNMET_OF, &quote_literal(table)[..], UNMET].concat();
+    // For all that the planner knows of types these are many: it would compile the question for seconds.
+    connection.run(b"SET LOCAL jit = off").map_err(|failure| failure.error)?;
+    if connection.query(&sql)?.is_empty() {
+        return Ok(Quiet { before: Vec::new(), after: Vec::new() });
+    }
+    // One after the other: another one may be about to drop the same, of a table above or of a domain.
+    connection.run(ALONE).map_err(|failure| failure.error)?;
     let found = connection.query(&sql)?;
     let mut unmet = Quiet { before: Vec::new(), after: Vec::new() };
     for row in 0..found.len() {
@@ -165,7 +180,6 @@ fn unmet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
             }
         }
     }
-    // Those of the first phase are dropped from above, and made from below.
     if !unmet.after.is_empty() {
         unmet.after.splice(0..0, b"SET CONSTRAINTS ALL IMMEDIATE;\n".iter().copied());
     }
@@ -423,16 +437,20 @@ pub fn forget_lost(
     session: Session,
     recorded: &mut Done,
 ) -> Result<HashSet<u32>> {
-    let (steps, places): (HashSet<u32>, HashSet<u32>) =
+    let (steps, mut places): (HashSet<u32>, HashSet<u32>) =
         lost(job, connection, recorded)?.into_iter().unzip();
     // Of tables that were emptied and filled together others stay as they are: their step stays recorded.
     let reload = |step: &u32| matches!(job.plan.steps[*step as usize].work, Work::Reload(_));
     let list: Vec<u32> = steps.iter().copied().filter(|step| !reload(step)).collect();
     if !list.is_empty() {
         let forget = journal::forget(session, &list, &job.plan.looking(&list));
-        let sql = [b"BEGIN;\n", &forget[..], b"COMMIT;"].concat();
+        let emptied: Vec<u32> = places.iter().copied().collect();
+        let note = journal::record_emptied(session, &emptied);
+        let sql = [b"BEGIN;\n", &forget[..], &note, b"COMMIT;"].concat();
         connection.run(&sql)?;
     }
     recorded.steps.retain(|step| !steps.contains(step));
+    // Those of an earlier pass, too, which may have ended before they were there again.
+    places.extend(journal::emptied(connection)?);
     Ok(places)
 }

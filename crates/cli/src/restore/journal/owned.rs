@@ -14,7 +14,7 @@ use crate::plan::render::SCHEMA;
 type Column = (&'static str, &'static str, bool);
 
 /// Tables with their columns.
-const TABLES: [(&str, &[Column]); 5] = [
+const TABLES: [(&str, &[Column]); 6] = [
     (
         "run",
         &[
@@ -32,10 +32,11 @@ const TABLES: [(&str, &[Column]); 5] = [
     ),
     ("entries", &[("entry", "integer", false), ("session", "integer", false)]),
     ("without_rows", &[("entry", "integer", false), ("session", "integer", false)]),
+    ("emptied", &[("entry", "integer", false), ("session", "integer", false)]),
 ];
 
 /// The last of them, which journals of earlier builds do not have.
-const NEWEST: &str = "without_rows";
+const NEWEST: &str = "emptied";
 
 /// Whether there is a journal that can be trusted. An error if there is something else of its name.
 pub fn check(connection: &Connection) -> Result<bool> {

@@ -10,10 +10,11 @@ use crate::plan::Work;
 use crate::report::{Event, Kind};
 use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
 use crate::restore::journal::fence::Session;
+use crate::restore::remade::{self, Early};
 use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
-use crate::restore::{facts, journal, reload, remade};
+use crate::restore::{facts, journal, reload};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
@@ -174,6 +175,12 @@ impl Worker<'_, '_> {
                     continue;
                 }
                 _ => {
+                    let keys = site.remade.keys.get(&step).into_iter().flatten();
+                    let early = self.early(connection, keys.copied())?;
+                    if !early.is_empty() {
+                        sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
+                        sql.extend(early.iter().flat_map(|(_, found)| found.drop.iter()));
+                    }
                     let more = match statements {
                         Statements::Planned | Statements::Without(_) | Statements::Blame(..) => {
                             site.renderer.step(step, &mut settings)
@@ -186,11 +193,8 @@ impl Worker<'_, '_> {
                         }
                         Statements::Piecewise => Vec::new(),
                     };
-                    let early = site.remade.keys.get(&step).map_or(&[][..], |keys| keys);
-                    let (dropped, anew) = self.remade(connection, early, &mut settings)?;
-                    sql.extend(dropped);
                     sql.extend(more);
-                    sql.extend(anew);
+                    sql.extend(self.anew(&early, &mut settings));
                     continue;
                 }
             };
@@ -224,14 +228,15 @@ impl Worker<'_, '_> {
                 after = quiet.after;
             }
             // Rows as INSERTs may have ON CONFLICT, which goes with no key that is DEFERRABLE.
-            let mut anew = Vec::new();
+            let mut early = Vec::new();
             if toc.entry(place).copy_stmt.is_empty() && part.is_some() {
                 let tables = toc.entry(place).dependencies.iter();
-                let early = tables.filter_map(|table| site.remade.deferrable.get(table)).flatten();
-                let early: Vec<u32> = early.copied().collect();
-                let (dropped, more) = self.remade(connection, &early, &mut settings)?;
-                sql.extend(dropped);
-                anew = more;
+                let keys = tables.filter_map(|table| site.remade.deferrable.get(table)).flatten();
+                early = self.early(connection, keys.copied())?;
+            }
+            if !early.is_empty() {
+                sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
+                sql.extend(early.iter().flat_map(|(_, found)| found.drop.iter()));
             }
             sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             copied.statements += self.send(connection, &mut sql)?;
@@ -272,7 +277,11 @@ impl Worker<'_, '_> {
                 sql.extend(self.become_superuser(&mut settings));
                 sql.extend([b"ALTER TABLE ", &table[..], b" ENABLE TRIGGER ALL;\n"].concat());
             }
-            sql.extend(anew);
+            if !early.is_empty() {
+                // A table with what is still to be looked at is not altered.
+                sql.extend_from_slice(b"SET CONSTRAINTS ALL IMMEDIATE;\n");
+                sql.extend(self.anew(&early, &mut settings));
+            }
             if !after.is_empty() {
                 sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
                 sql.extend(after);
@@ -342,29 +351,32 @@ impl Worker<'_, '_> {
         Ok(copied)
     }
 
-    /// The statements that drop constraints which are there too early, and those that make them again.
-    fn remade(
+    /// Constraints that are there too early, with what is said of them.
+    fn early(
         &self,
         connection: &Connection,
-        places: &[u32],
-        settings: &mut Settings,
-    ) -> Result<(Vec<u8>, Vec<u8>), Tried> {
-        let renderer = &self.site.renderer;
-        let (mut drop, mut anew) = (Vec::new(), Vec::new());
-        for &place in places {
-            let entry = self.site.archive.toc().entry(place as usize);
-            if let Some((dropped, said)) = remade::statements(connection, &entry)? {
-                drop.extend(renderer.become_user(Who::Restores, settings));
-                drop.extend(dropped);
-                // What stands between may change whose session it is: these say it all.
-                let mut own = Settings::default();
-                anew.extend(renderer.become_user(Who::Restores, settings));
-                anew.extend(renderer.statements(&[place], &mut own));
-                anew.extend(renderer.become_user(Who::Restores, &mut own));
-                anew.extend(said);
-            }
+        places: impl Iterator<Item = u32>,
+    ) -> Result<Vec<(u32, Early)>, Tried> {
+        let toc = self.site.archive.toc();
+        let mut early = Vec::new();
+        for place in places {
+            let found = remade::look(connection, &toc.entry(place as usize))?;
+            early.extend(found.map(|found| (place, found)));
         }
-        Ok((drop, anew))
+        Ok(early)
+    }
+
+    /// The statements that make them again.
+    fn anew(&self, early: &[(u32, Early)], settings: &mut Settings) -> Vec<u8> {
+        let renderer = &self.site.renderer;
+        let mut sql = Vec::new();
+        for (place, found) in early {
+            sql.extend(renderer.become_user(Who::Restores, settings));
+            sql.extend(renderer.statements(&[*place], settings));
+            sql.extend(renderer.become_user(Who::Restores, settings));
+            sql.extend_from_slice(&found.said);
+        }
+        sql
     }
 
     /// The partition constraints of tables that are about to be detached. What belongs into another partition here is refused as if each were still
