@@ -102,6 +102,16 @@ impl Connection {
         Ok(connection)
     }
 
+    /// A setting after which own queries are not compiled, until the end or, `local`, until the transaction's: right after a restore the
+    /// planner takes catalogs for far larger than they are, and compiling takes longer than the answer.
+    pub fn not_compiled(&self, local: bool) -> &'static [u8] {
+        match (self.server_version() >= 110_000, local) {
+            (true, true) => b"SET LOCAL jit = off;\n",
+            (true, false) => b"SET jit = off;\n",
+            (false, _) => b"",
+        }
+    }
+
     /// Own queries have to say so.
     fn guards(&self) -> bool {
         self.restricts && self.purpose == For::Statements

@@ -134,6 +134,7 @@ fn choose(
     jobs: usize,
 ) -> Result<Chosen> {
     let toc = archive.toc();
+    connection.run(connection.not_compiled(false))?;
     let rows = connection.query(
         b"SELECT c.oid, c.relkind, CASE WHEN c.relkind IN ('r', 'm') THEN pg_catalog.pg_relation_size(c.oid) ELSE 0 END AS size, \
           (SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE c.relispartition AND i.inhrelid = c.oid) \

@@ -162,8 +162,7 @@ pub fn quiet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
 /// need not meet it. Dropped, and added again, with all that was valid of it elsewhere; also foreign keys, for who cannot switch these off.
 fn unmet(connection: &Connection, table: &[u8]) -> Result<Quiet> {
     let sql = [UNMET_OF, &quote_literal(table)[..], UNMET].concat();
-    // For all that the planner knows of types these are many: it would compile the question for seconds.
-    connection.run(b"SET LOCAL jit = off").map_err(|failure| failure.error)?;
+    connection.run(connection.not_compiled(true)).map_err(|failure| failure.error)?;
     if connection.query(&sql)?.is_empty() {
         return Ok(Quiet { before: Vec::new(), after: Vec::new() });
     }

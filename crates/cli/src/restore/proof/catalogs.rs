@@ -297,7 +297,11 @@ fn look_up_by_index(job: &Job, connection: &Connection, on: bool) -> Result<()> 
         true => format!("SET enable_{setting} = off;\n"),
         false => format!("RESET enable_{setting};\n"),
     });
-    in_order::set(job, connection, settings.concat().as_bytes())
+    let compiled = match (connection.not_compiled(false), on) {
+        (b"", _) | (_, true) => connection.not_compiled(false),
+        (_, false) => b"RESET jit",
+    };
+    in_order::set(job, connection, &[settings.concat().as_bytes(), compiled].concat())
 }
 
 /// Some questions of a kind; the places of entries that are not as they should be, with what is wrong.
