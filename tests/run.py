@@ -21,6 +21,7 @@ import sessions  # noqa: E402
 import crash  # noqa: E402
 import differential  # noqa: E402
 import docs  # noqa: E402
+import documents  # noqa: E402
 import frames  # noqa: E402
 import growth  # noqa: E402
 import isolation  # noqa: E402
@@ -70,6 +71,7 @@ SUITES = {
     "growth": growth.run,
     "contention": contention.run,
     "differential": differential.run,
+    "documents": documents.run,
     "nesting": nesting.run,
     "pairs": pairs.run,
     "pieces": pieces.run,

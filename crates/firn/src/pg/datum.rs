@@ -365,10 +365,21 @@ pub fn form_numeric(value: i128, scale: u8, out: &mut Vec<u8>) {
     let mut n = 0;
     if shift > 0 {
         let keep = 10u128.pow((4 - shift) as u32);
-        digits[0] = ((rest % keep) * 10u128.pow(shift as u32)) as u16;
-        rest /= keep;
+        let (whole, low) = match u64::try_from(rest) {
+            Ok(rest) => (u128::from(rest / keep as u64), u128::from(rest % keep as u64)),
+            Err(_) => (rest / keep, rest % keep),
+        };
+        digits[0] = (low * 10u128.pow(shift as u32)) as u16;
+        rest = whole;
         n = 1;
     }
+    // Divisions of 128 bits take several times as long.
+    while rest > u128::from(u64::MAX) {
+        digits[n] = (rest % 10_000) as u16;
+        rest /= 10_000;
+        n += 1;
+    }
+    let mut rest = rest as u64;
     while rest > 0 || n < fraction_digits {
         digits[n] = (rest % 10_000) as u16;
         rest /= 10_000;

@@ -1,7 +1,8 @@
 //! jsonb as its text, which is how stripes have it, so that any reader of Parquet understands it. A value that its text could
-//! not surely be read from again keeps PostgreSQL's own form.
+//! not surely be read from again keeps PostgreSQL's own form. From its text it is made by `jsonb.rs`, or by PostgreSQL's parser.
 
 use super::datum::{with_varlena, Datum};
+use super::jsonb::form_jsonb;
 use super::{error, memory, Kind};
 use pgrx::pg_sys;
 
@@ -84,8 +85,16 @@ fn most_digits(bytes: &[u8]) -> usize {
     }
 }
 
-/// The datum of jsonb text, as bytes of a varlena (header included).
-pub fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
+/// Append the jsonb of a text, a varlena with a 4-byte header, to `out`, whose length must be a multiple of 4.
+pub fn push_jsonb(text: &[u8], out: &mut Vec<u8>) {
+    if form_jsonb(text, out).is_none() {
+        let datum = jsonb_from_text(text);
+        out.extend_from_slice(&datum);
+    }
+}
+
+/// The datum of any jsonb text, by PostgreSQL's parser.
+fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
     let Ok(c_text) = std::ffi::CString::new(text) else {
         error(Kind::Corrupt, "a stored json value contains a zero byte").raise()
     };

@@ -2,7 +2,7 @@
 //! memory: by-reference values live in an arena beside the datums.
 
 use crate::pg::datum::{form_numeric, Conversion, Datum, EPOCH_DAYS, EPOCH_MICROS};
-use crate::pg::json::jsonb_from_text;
+use crate::pg::json::push_jsonb;
 use firn_format::{ByteColumn, Column, Dictionary, Value, Values};
 use std::rc::Rc;
 
@@ -200,7 +200,10 @@ fn bytes_datums(
                 arena.raw(value);
                 arena.bytes.push(0);
             }
-            Conversion::Jsonb => arena.raw(&jsonb_from_text(value)),
+            Conversion::Jsonb => {
+                arena.align();
+                push_jsonb(value, &mut arena.bytes);
+            }
             _ => arena.varlena(value),
         }
     };
@@ -337,7 +340,7 @@ pub(super) fn one_value(value: &Value<'_>, conversion: Conversion, out: &mut Vec
                     out.extend_from_slice(bytes);
                     out.push(0);
                 }
-                Conversion::Jsonb => out.extend_from_slice(&jsonb_from_text(bytes)),
+                Conversion::Jsonb => push_jsonb(bytes, out),
                 _ => {
                     out.extend_from_slice(&(((bytes.len() + 4) as u32) << 2).to_le_bytes());
                     out.extend_from_slice(bytes);

@@ -4,7 +4,7 @@
 use super::flush;
 use crate::directory::{allocation, Directory};
 use crate::pg::datum::{form_numeric, push, Conversion, Datum};
-use crate::pg::json::jsonb_from_text;
+use crate::pg::json::push_jsonb;
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::{guc, lock, xact, LockMode, Rel};
@@ -319,7 +319,9 @@ fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: Colum
                 continue;
             }
             Value::Bytes(text) if from == Conversion::Jsonb => {
-                all.push_bytes(&jsonb_from_text(text)[4..]);
+                bytes.clear();
+                push_jsonb(text, &mut bytes);
+                all.push_bytes(&bytes[4..]);
                 continue;
             }
             Value::I64(v) => Some(i128::from(v)),

@@ -1,0 +1,116 @@
+"""Documents: what stripes give of a jsonb is, byte for byte, what was stored. Random documents, whose seed is printed (FIRN_SEED repeats it)."""
+import json
+import os
+import random
+
+from harness.cluster import Cluster
+
+SEED = int(os.environ.get("FIRN_SEED") or random.randrange(2**31))
+ROWS = int(os.environ.get("FIRN_DOCUMENTS", "3000"))
+CONF = ["autovacuum=off", "fsync=off", "jit=off"]
+KEYS = ["", "a", "b", "aa", "ab", "id", "status", "Zürich", "日本", "with space", 'qu"ote', "back\\slash", "new\nline", "\u0001", "a.b", "A", "é", "x" * 40]
+WORDS = ["", "a", "paid", "null", "true", "1", "1.0", 'say "so"', "c:\\x", "tab\there", "\u0001\u001f\u007f", "\b\f\n\r", "ä", "日本語", "😀", "{}", "[]", "/", "\\u0041",
+         "y" * 300, " ", "'"]
+NUMBERS = ["0", "1", "-1", "7", "10", "100", "9999", "10000", "10001", "99990000", "123456789", "-9223372036854775808", "18446744073709551615", "18446744073709551616",
+           "0.0", "-0.0", "1.0", "1.00", "0.1", "0.00001", "0.0001", "0.00010000", "1234.5678", "12345.678", "-0.5", "100000000.00000001", "1e5", "1E-5", "1.50e3",
+           "99999999999999999999999999999999999999", "123456789012345678901234567890123456789", "1e300", "1e-300", "3.14159265358979323846264338327950288419716939937510"]
+
+
+def text_of(value):
+    """JSON of it, numbers as they stand in NUMBERS, sometimes with other spaces and escapes than PostgreSQL writes."""
+    if isinstance(value, tuple):
+        return value[0]
+    if isinstance(value, list):
+        return "[" + ",".join(map(text_of, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + " , ".join(f"{json.dumps(k)} :{text_of(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def number(r):
+    if r.random() < 0.5:
+        return (r.choice(NUMBERS),)
+    digits = "".join(r.choice("0123456789") for _ in range(r.randint(1, 42))).lstrip("0") or "0"
+    return (r.choice(["", "-"]) + digits + r.choice(["", "." + "".join(r.choice("00123456789") for _ in range(r.randint(1, 25)))]),)
+
+
+def document(r, level=0):
+    kind = r.random()
+    if level and kind < 0.35:
+        return r.choice(WORDS)
+    if level and kind < 0.6:
+        return number(r)
+    if level and kind < 0.7:
+        return r.choice([None, True, False])
+    # Around 32 entries every other one has an offset.
+    few = r.choice([0, 1, 2, 3, 5]) if level or r.random() < 0.7 else r.choice([30, 31, 32, 33, 63, 64, 65, 100])
+    inner = [document(r, level + 1) if level < 4 else r.choice(WORDS) for _ in range(few)]
+    if kind < 0.85:
+        return {r.choice(KEYS) + (str(r.randrange(200)) if few > 6 else ""): v for v in inner}
+    return inner
+
+
+def documents(r):
+    yield from (text_of(document(r)) for _ in range(ROWS))
+    yield from (text_of(v) for v in [*WORDS, None, True, False])
+    yield from NUMBERS
+    for levels in (62, 63, 64, 65, 66, 200):
+        yield "[" * levels + "1" + "]" * levels
+        yield '{"a":' * levels + '"x"' + "}" * levels
+
+
+def twins(c, r):
+    """The same documents in `h` (heap) and `f` (stripes); some rows are NULL, some documents come often."""
+    c.execute("DROP TABLE IF EXISTS h, f; CREATE TABLE h (id int, doc jsonb) USING heap; ALTER TABLE h ALTER doc SET STORAGE EXTERNAL; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 1000")
+    c.execute("SET client_encoding = 'UTF8'; CREATE TABLE f (id int, doc jsonb) USING firn")
+    all_of_them = [*documents(r)]
+    often = r.sample(all_of_them, 5)
+    with c.cursor() as cursor, cursor.copy("COPY h FROM STDIN") as copy:
+        for n, text in enumerate(all_of_them):
+            copy.write_row((n, None if r.random() < 0.02 else r.choice(often) if r.random() < 0.05 else text))
+    c.execute("INSERT INTO f SELECT id, doc FROM h ORDER BY id")
+    assert c.execute("SELECT count(*) FROM firn.stripes('f')").fetchone()[0] > 2
+
+
+def images(c, table):
+    """Bytes of each document as a heap has them, by id."""
+    c.execute("DROP TABLE IF EXISTS image; CREATE TABLE image (id int, doc jsonb) USING heap; ALTER TABLE image ALTER doc SET STORAGE PLAIN")
+    c.execute(f"INSERT INTO image SELECT id, doc FROM {table} WHERE pg_column_size(doc) IS NULL OR pg_column_size(doc || '[]') < 7000")
+    found = c.execute("""SELECT get_byte(t_attrs[1], 0) + 256 * get_byte(t_attrs[1], 1), t_attrs[2]
+        FROM generate_series(0, pg_relation_size('image') / 8192 - 1) n, heap_page_item_attrs(get_raw_page('image', n::int), 'image')
+        WHERE t_attrs IS NOT NULL""").fetchall()
+    return {number: None if image is None else bytes(image) for number, image in found}
+
+
+def forms(cluster):
+    r = random.Random(SEED)
+    with cluster.connect() as c:
+        c.execute("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        twins(c, r)
+        heap, firn = images(c, "h"), images(c, "f")
+        assert len(heap) > ROWS * 0.9 and heap.keys() == firn.keys(), (len(heap), len(firn))
+        wrong = [n for n in heap if heap[n] != firn[n]]
+        assert not wrong, (wrong, heap[wrong[0]], firn[wrong[0]])
+        # One by one as well, and what is too large for the images.
+        c.execute("CREATE INDEX ON f (id); SET enable_seqscan = off")
+        differ = """SELECT count(*) FROM h, LATERAL (SELECT doc FROM f WHERE f.id = h.id OFFSET 0) f
+                    WHERE h.doc IS DISTINCT FROM f.doc OR pg_column_size(h.doc || '[]') <> pg_column_size(f.doc || '[]') OR h.doc::text <> f.doc::text"""
+        assert c.execute(differ).fetchone() == (0,)
+
+
+CASES = {"forms": forms}
+
+
+def run(tally, pattern):
+    cases = {name: body for name, body in CASES.items() if pattern in name}
+    if not cases:
+        return
+    print(f"     FIRN_SEED={SEED}")
+    cluster = Cluster("documents", CONF).create()
+    try:
+        with cluster.connect() as c:
+            c.execute("CREATE EXTENSION firn")
+        for name, body in cases.items():
+            tally.case(f"documents {name}", lambda body=body: body(cluster))
+    finally:
+        cluster.destroy()
