@@ -198,6 +198,127 @@ def keys_within(world):
             assert c.execute(OWN_KEYS).fetchall() == expected, (jobs, c.execute(OWN_KEYS).fetchall())
 
 
+THREE_LEVELS = """
+CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1);
+CREATE TABLE p (id int, r int) PARTITION BY RANGE (id); CREATE TABLE b_middle PARTITION OF p FOR VALUES FROM (0) TO (1000000) PARTITION BY RANGE (id);
+CREATE TABLE a_leaf PARTITION OF b_middle FOR VALUES FROM (0) TO (1000000); INSERT INTO p SELECT i, 1 FROM generate_series(1, 200000) i;
+ALTER TABLE p ADD CONSTRAINT of_parent FOREIGN KEY (r) REFERENCES u; ALTER TABLE b_middle ADD CONSTRAINT of_middle FOREIGN KEY (r) REFERENCES u;
+ALTER TABLE a_leaf ADD CONSTRAINT of_leaf FOREIGN KEY (r) REFERENCES u;
+"""
+
+
+def late_of_levels(world, version):
+    """Keys of partitions of partitions that are made again stay those of their tables: they come from above."""
+    server, path, dump = made(world, "three-levels", THREE_LEVELS, version, ["-Z0"])
+    for jobs in ("1", "4"):
+        server.fresh("target")
+        flags = ["-j", jobs, "--on-error=continue"]
+        folder = os.path.join(server.root, "behind-proxy")
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(px.matching(rb"CONSTRAINT of_parent ", px.error("23503", 1), None), again=True)
+            firn(server, "target", path, *proxy.where("target"), *flags, where=False).fails("of_parent")
+        shutil.rmtree(folder, ignore_errors=True)
+        firn(server, "target", path, *flags, "--resume").ok()
+        with server.connect("target") as c:
+            expected = [("a_leaf", "of_leaf", None), ("b_middle", "of_middle", None), ("p", "of_parent", None)]
+            assert c.execute(OWN_KEYS).fetchall() == expected, jobs
+        same(dump, server.dump("target"))
+
+
+NAMESAKES = LETS + """
+CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1), (2);
+CREATE TABLE p (id int, r int, s int) PARTITION BY RANGE (id); CREATE TABLE a_part PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE q_part PARTITION OF p FOR VALUES FROM (10) TO (20); INSERT INTO p VALUES (1, 1, 2), (11, 2, 1);
+ALTER TABLE a_part ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES u; ALTER TABLE q_part ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES u {};
+CREATE TABLE r_part PARTITION OF p FOR VALUES FROM (20) TO (30); INSERT INTO p VALUES (21, 1, 1); ALTER TABLE r_part ADD CHECK (lets());
+ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES u; ALTER TABLE a_part ADD CONSTRAINT of_part FOREIGN KEY (r) REFERENCES u;
+"""
+
+
+def namesakes(world, version):
+    """A partition's key with the name of its parent's, and another definition, comes before that one, which has another name there then; by
+    --resume, too. Before version 18 one that is not valid is not equal either."""
+    server, path, _ = made(world, "namesakes", NAMESAKES.format("ON DELETE CASCADE" if version == NEW else "NOT VALID"), version)
+    every = "SELECT conrelid::regclass::text, conname, conparentid <> 0, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'f' ORDER BY 1, 2"
+    with server.connect(server.fresh("behind")) as c:
+        c.execute(NAMESAKES.format("ON DELETE CASCADE" if version == NEW else "NOT VALID"))
+        expected = c.execute(every).fetchall()
+    assert len(expected) == 7, expected
+    for jobs in ("1", "4"):
+        server.fresh("target")
+        firn(server, "target", path, "-j", jobs).ok()
+        with server.connect("target") as c:
+            assert c.execute(every).fetchall() == expected, (jobs, c.execute(every).fetchall(), expected)
+        server.fresh("target")
+        refusing(server, "target", True)
+        firn(server, "target", path, "-j", jobs, "--on-error=continue").fails("23514")
+        refusing(server, "target", False)
+        firn(server, "target", path, "-j", jobs, "--on-error=continue", "--resume").ok()
+        with server.connect("target") as c:
+            assert c.execute(every).fetchall() == expected, (jobs, c.execute(every).fetchall(), expected)
+
+
+def keys_alone(world, version):
+    """In an archive of what comes last alone, no tables with it, partitions' own keys stay theirs."""
+    server, path, _ = made(world, "keys-alone", KEYS, version, ["--section=post-data"])
+    _, whole, _ = made(world, "keys", KEYS, version)
+    for jobs in ("4", "1"):
+        server.fresh("target")
+        firn(server, "target", whole, "--section=pre-data", "--section=data").ok()
+        folder = os.path.join(server.root, "behind-proxy")
+        with Proxy(folder, server.root) as proxy:
+            # The parent's key is slow; nothing else is.
+            proxy.arm(px.matching(rb"CONSTRAINT of_parent ", px.call(lambda _: time.sleep(1))))
+            firn(server, "target", path, *proxy.where("target"), "-j", jobs, where=False).ok()
+        shutil.rmtree(folder, ignore_errors=True)
+        with server.connect("target") as c:
+            assert c.execute(OWN_KEYS).fetchall() == [("p", "of_parent", None), ("p_1", "of_part", "of the partition")], jobs
+
+
+def key_commented(world):
+    """What another connection says of a key that is made again stays said."""
+    server, path, _ = made(world, "keys", KEYS)
+    server.fresh("target")
+    folder = os.path.join(server.root, "behind-proxy")
+    with Proxy(folder, server.root) as proxy:
+        proxy.arm(px.matching(rb"CONSTRAINT of_parent |COMMENT ON CONSTRAINT of_part", px.error("53100", 2), None), again=True)
+        firn(server, "target", path, *proxy.where("target"), "-j", "2", "--on-error=continue", where=False).fails("of_parent")
+        # It is slow between the look at the key and what drops it.
+        proxy.arm(px.matching(rb"DROP CONSTRAINT of_part", px.call(lambda _: time.sleep(1))))
+        firn(server, "target", path, *proxy.where("target"), "-j", "2", "--on-error=continue", "--resume", where=False).ok()
+    shutil.rmtree(folder, ignore_errors=True)
+    with server.connect("target") as c:
+        assert c.execute(OWN_KEYS).fetchall() == [("p", "of_parent", None), ("p_1", "of_part", "of the partition")]
+
+
+OF_OTHERS = """
+CREATE DOMAIN d AS int; CREATE UNLOGGED TABLE u (i d, v int); INSERT INTO u SELECT i, i FROM generate_series(1, 500) i;
+ALTER DOMAIN d ADD CONSTRAINT later CHECK (VALUE > 0) NOT VALID; CREATE TABLE z (i int); INSERT INTO z VALUES (1);
+"""
+
+
+def of_others(world, version):
+    """Rows that a crash has taken come again also where a check NOT VALID is of a domain of somebody else: they meet it."""
+    server = faults.server(world, "on") if version == OLD else early.server_with_few_locks(world, version)
+    server.roles("behind_owner LOGIN")
+    with server.connect(server.fresh("behind_others")) as c:
+        c.execute(OF_OTHERS)
+    path = server.archive("behind_others", os.path.join(world.folder, f"behind-others-{version}"), "c", extra=["-t", "u", "-t", "z"])
+    with server.connect(server.fresh("target")) as c:
+        c.execute("CREATE DOMAIN d AS int; ALTER DOMAIN d ADD CONSTRAINT later CHECK (VALUE > 0) NOT VALID; GRANT ALL ON SCHEMA public TO behind_owner")
+        c.execute("ALTER DATABASE target OWNER TO behind_owner; CREATE TABLE z (mine int)")
+    flags = ["-j", "2", "--on-error=continue", "--role=behind_owner", "-O", "-x"]
+    firn(server, "target", path, *flags).fails("TABLE public.z")
+    with server.connect("target") as c:
+        c.execute("CHECKPOINT; DROP TABLE z")
+    server.stop("immediate")
+    server.start()
+    firn(server, "target", path, *flags, "--resume").ok()
+    with server.connect("target") as c:
+        assert c.execute("SELECT count(*), sum(v) FROM u").fetchone() == (500, 125250)
+        assert c.execute("SELECT convalidated FROM pg_constraint WHERE conname = 'later'").fetchall() == [(False,)]
+
+
 LIBRARY = """CREATE SCHEMA lib; CREATE FUNCTION lib.rate(int) RETURNS int IMMUTABLE LANGUAGE plpgsql
     AS 'BEGIN RETURN COALESCE((SELECT max(f) FROM app.z_rates WHERE k = $1), -1); END';"""
 OF_LIBRARY = LIBRARY + """
@@ -544,6 +665,10 @@ def cases(world):
         yield f"behind a late table {version}", lambda v=version: late_table(world, v)
         for how in ("rows", "53100", "P0001"):
             yield f"behind a late key {version} {how}", lambda v=version, h=how: late_key(world, v, h)
+        yield f"behind a late key of three levels {version}", lambda v=version: late_of_levels(world, v)
+        yield f"behind a key's namesakes {version}", lambda v=version: namesakes(world, v)
+        yield f"behind keys alone {version}", lambda v=version: keys_alone(world, v)
+        yield f"behind a crash {version} domain of others", lambda v=version: of_others(world, v)
         yield f"behind functions elsewhere {version}", lambda v=version: elsewhere(world, v)
         yield f"behind rows that file {version}", lambda v=version: filed(world, v)
         yield f"behind, not told {version}", lambda v=version: not_told(world, v)
@@ -557,6 +682,7 @@ def cases(world):
         yield f"behind others {version}", lambda v=version: there(world, v)
     yield "behind a crash, ended", lambda: emptied_and_ended(world)
     yield "behind a crash, together", lambda: emptied_together(world)
+    yield "behind a key with a comment", lambda: key_commented(world)
     yield "behind a key that is refused", lambda: key_refused(world)
     yield "behind a key that was changed", lambda: key_changed(world)
     for version in (OLD, NEW):

@@ -85,7 +85,9 @@ fn is_called(table: &Entry, name: &[u8], user: &Entry) -> bool {
 fn attached_to(defn: &[u8]) -> Option<&[u8]> {
     let mut rest = defn;
     while let Some((statement, after)) = split_statement(rest) {
-        let mut made = statement.strip_prefix(b"CREATE TABLE ").unwrap_or_default();
+        let made = statement.strip_prefix(b"CREATE ").unwrap_or_default();
+        let made = made.strip_prefix(b"UNLOGGED ").unwrap_or(made);
+        let mut made = made.strip_prefix(b"TABLE ").unwrap_or_default();
         if take_name(&mut made).is_some() {
             if let Some(mut parent) = made.strip_prefix(b" PARTITION OF ") {
                 return take_name(&mut parent);
@@ -110,6 +112,7 @@ mod tests {
         for (defn, of) in [
             ("CREATE TABLE s.c (\n    i integer\n);\nALTER TABLE ONLY s.p ATTACH PARTITION s.c FOR VALUES IN (1);\n\n\n", Some("s.p")),
             ("CREATE TABLE s.c PARTITION OF s.p\nFOR VALUES IN (1);\n", Some("s.p")),
+            ("CREATE UNLOGGED TABLE s.c PARTITION OF s.p\nFOR VALUES IN (1);\n", Some("s.p")),
             ("CREATE TABLE s.c (\n    t text DEFAULT ' PARTITION OF ; ATTACH PARTITION '::text\n);\n", None),
             ("CREATE TABLE s.c (\n)\nINHERITS (s.p);\n", None),
         ] {

@@ -1,8 +1,8 @@
 //! Constraints that were made too early for what comes late: they are dropped before it and made again behind it, in its transaction, so that
 //! nobody sees the database without them, and all stays as it was if it fails.
 //!
-//! - A foreign key of a partition, when one of a table above it is made: that one would take up an equal one of the partition, which no
-//!   dump has then as its own.
+//! - A foreign key of a partition, when an equal one of a table above it is made: that one would take it up, and no dump has it then as
+//!   the partition's own.
 //! - A key that is DEFERRABLE, when rows come as INSERTs with ON CONFLICT, which do not go with it.
 //!
 //! Only what the journal has as made by this restore, and is there as it was made, is touched.
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::own_table;
 use crate::plan::parents::Parents;
-use crate::plan::text::{qualified, take_name, unquoted};
+use crate::plan::text::{foreign_key, qualified, take_name, unquoted, ForeignKey};
 use crate::plan::Work;
 use std::collections::{HashMap, HashSet};
 
@@ -37,7 +37,7 @@ impl Remade {
         let toc = job.archive.toc();
         let steps: HashSet<u32> = recorded.steps.iter().copied().collect();
         let entries: HashSet<u32> = recorded.entries.iter().copied().collect();
-        let (mut made, mut missing) = (Vec::new(), HashMap::<i32, Vec<u32>>::new());
+        let (mut made, mut missing) = (Vec::new(), HashMap::<i32, Vec<(u32, ForeignKey)>>::new());
         for (step, found) in job.plan.steps.iter().enumerate() {
             let step = step as u32;
             let done = |place: &u32| steps.contains(&step) || entries.contains(place);
@@ -49,15 +49,17 @@ impl Remade {
                 }
                 let Some(table) = own_table(toc, &entry) else { continue };
                 let table = toc.entry(table as usize).dump_id;
-                match (key, done(place)) {
-                    (false, true) => remade.deferrable.entry(table).or_default().push(*place),
-                    (true, true) if !matches!(found.work, Work::ForeignKeyValidate) => {
-                        made.push((*place, table));
+                if !key {
+                    if done(place) {
+                        remade.deferrable.entry(table).or_default().push(*place);
                     }
-                    (true, false) if !matches!(found.work, Work::ForeignKeyValidate) => {
-                        missing.entry(table).or_default().push(step);
-                    }
-                    _ => {}
+                    continue;
+                }
+                let Some(key) = foreign_key(entry.defn) else { continue };
+                match done(place) {
+                    _ if matches!(found.work, Work::ForeignKeyValidate) => {}
+                    true => made.push((*place, table, key)),
+                    false => missing.entry(table).or_default().push((step, key)),
                 }
             }
         }
@@ -65,9 +67,16 @@ impl Remade {
             return remade;
         }
         let parents = Parents::of(toc);
-        for (place, table) in made {
-            for steps in parents.above(table).skip(1).filter_map(|above| missing.get(&above)) {
-                steps.iter().for_each(|s| remade.keys.entry(*s).or_default().push(place));
+        // From above: a key of a table in the middle would take up those below it.
+        made.sort_by_key(|(_, table, _)| parents.above(*table).count());
+        for (place, table, key) in made {
+            let late =
+                parents.above(table).skip(1).filter_map(|above| missing.get(&above)).flatten();
+            // One of the same name was there first where the archive is from, and was not taken up.
+            let equal =
+                |late: &ForeignKey| late.definition == key.definition && late.name != key.name;
+            for (step, _) in late.filter(|(_, late)| equal(late)) {
+                remade.keys.entry(*step).or_default().push(place);
             }
         }
         remade
@@ -75,15 +84,23 @@ impl Remade {
 }
 
 /// A constraint that is there.
-pub struct Early {
+pub struct TooEarly {
     /// The statement that drops it.
     pub drop: Vec<u8>,
     /// Those that say of it, and of its index, what was said.
     pub said: Vec<u8>,
 }
 
+/// What keeps others from saying anything of a table's constraints until the transaction ends.
+pub fn lock(entry: &Entry) -> Vec<u8> {
+    let table = altered(entry).map(|(table, _)| table);
+    table.map_or_else(Vec::new, |table| {
+        [b"LOCK TABLE ONLY ", &table[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat()
+    })
+}
+
 /// Look for a constraint; `None` if it is not there, or not as it was made.
-pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
+pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<TooEarly>> {
     let Some((table, name)) = altered(entry) else { return Ok(None) };
     let as_made = match entry.desc {
         b"FK CONSTRAINT" => "contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\"",
@@ -116,11 +133,11 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     if let (Some(comment), Some(index)) = (found.get(0, 1), found.get(0, 2)) {
         said.extend([b"COMMENT ON INDEX ", index, b" IS ", comment, b";\n"].concat());
     }
-    Ok(Some(Early { drop, said }))
+    Ok(Some(TooEarly { drop, said }))
 }
 
 /// Table, with its schema, and name of the constraint that a statement adds.
-fn altered<'a>(entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
+pub fn altered<'a>(entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
     let text = entry.defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
     let mut text = text.strip_prefix(b"ONLY ").unwrap_or(text);
     let table = take_name(&mut text)?;

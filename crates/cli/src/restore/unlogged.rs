@@ -35,7 +35,7 @@ const ALONE: &[u8] = b"SELECT pg_catalog.pg_advisory_xact_lock(7380145926384)";
 
 /// Those of the first phase are dropped from above, those of the second made from below. NOT NULL constraints are inherited by column, not by
 /// name: only those of tables without any above and below are looked at. What is NOT ENFORCED, from version 18 on, refuses nothing.
-/// Two columns: what is to be said before the rows, and behind them. The lines of each are in order.
+/// What belongs to others stays: rows that meet it come all the same. Two columns: what is to be said before the rows, and behind them. The lines of each are in order.
 const UNMET_OF: &[u8] = b"WITH RECURSIVE t(name) AS (SELECT ";
 const UNMET: &[u8] = b"::pg_catalog.text), \
     tree AS (SELECT pg_catalog.to_regclass(t.name)::pg_catalog.oid AS rel FROM t \
@@ -51,7 +51,8 @@ const UNMET: &[u8] = b"::pg_catalog.text), \
       AND c.conname OPERATOR(pg_catalog.=) up.conname AND c.contype OPERATOR(pg_catalog.=) up.contype), \
     own AS (SELECT c.oid, c.conrelid AS rel, c.conname, c.contype, pg_catalog.max(up.level) AS level FROM up JOIN pg_catalog.pg_constraint c \
       ON c.conrelid OPERATOR(pg_catalog.=) up.rel AND c.conname OPERATOR(pg_catalog.=) up.conname AND c.contype OPERATOR(pg_catalog.=) up.contype \
-      WHERE c.conislocal GROUP BY 1, 2, 3, 4), \
+      WHERE c.conislocal AND NOT EXISTS (SELECT FROM up of JOIN pg_catalog.pg_class o ON o.oid OPERATOR(pg_catalog.=) of.rel \
+      WHERE of.conname OPERATOR(pg_catalog.=) c.conname AND NOT pg_catalog.pg_has_role(o.relowner, 'USAGE')) GROUP BY 1, 2, 3, 4), \
     down AS (SELECT rel, conname, contype FROM own UNION SELECT i.inhrelid, down.conname, down.contype FROM down \
       JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) down.rel), \
     types AS (SELECT a.atttypid AS type FROM pg_catalog.pg_attribute a JOIN tree ON a.attrelid OPERATOR(pg_catalog.=) tree.rel \
@@ -63,7 +64,8 @@ const UNMET: &[u8] = b"::pg_catalog.text), \
       OR r.rngmultitypid OPERATOR(pg_catalog.=) y.oid) m), \
     more AS (SELECT c.oid, c.contypid, c.conrelid, c.conname FROM pg_catalog.pg_constraint c WHERE NOT c.convalidated \
       AND pg_catalog.to_jsonb(c) OPERATOR(pg_catalog.->>) 'conenforced'::pg_catalog.text IS DISTINCT FROM 'false' \
-      AND (c.contypid OPERATOR(pg_catalog.=) ANY (SELECT type FROM types WHERE type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid) \
+      AND (c.contypid OPERATOR(pg_catalog.=) ANY (SELECT type FROM types JOIN pg_catalog.pg_type y ON y.oid OPERATOR(pg_catalog.=) type \
+      WHERE pg_catalog.pg_has_role(y.typowner, 'USAGE')) \
       OR c.contype OPERATOR(pg_catalog.=) 'f'::\"char\" AND c.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
       AND c.conrelid OPERATOR(pg_catalog.=) ANY (SELECT rel FROM tree) \
       AND NOT pg_catalog.has_parameter_privilege('session_replication_role', 'SET'))), \

@@ -5,7 +5,7 @@
 use super::*;
 use crate::plan::code::Calls;
 use crate::plan::parents::Parents;
-use crate::plan::text;
+use crate::plan::text::{self, foreign_key, ForeignKey};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -185,41 +185,73 @@ impl Builder<'_> {
         }
     }
 
-    /// A foreign key of a partition comes after those of what is above it: the parent's takes up an equal one of the partition that it finds, under
-    /// the partition's name, in the place of one of its own. An edge leads down a tree only, so that no circle comes of it.
+    /// A foreign key of a partition comes after those of what is above it if one of these is equal: it would take up the partition's, under the
+    /// partition's name, in the place of one of its own. One that has the name of a key above comes before that one, which goes down under
+    /// this name where it is free, and under another one where it is not: so it was where the archive is from, and the two are not equal.
+    ///
+    /// The first kind of edges leads down a tree; what comes before others by the second waits for none by the first: no circle comes of them.
+    ///
+    /// Of keys whose tables are not in the archive nobody knows what is above what: equal ones keep its order. (They lock the same table.)
     pub(super) fn order_foreign_keys(&mut self) {
         let toc = self.input.toc;
         let is_key = |place: &u32| toc.entry(*place as usize).desc == b"FK CONSTRAINT";
-        let mut keys = HashMap::<u32, Vec<u32>>::new();
+        let mut keys = HashMap::<u32, Vec<(u32, ForeignKey)>>::new();
+        let mut before = HashMap::<&[u8], u32>::new();
         for place in self.input.selection.places().filter(is_key) {
-            if let Some(table) = own_table(toc, &toc.entry(place as usize)) {
-                keys.entry(table).or_default().push(self.step_of[place as usize]);
+            let entry = toc.entry(place as usize);
+            let step = self.step_of[place as usize];
+            let Some(key) = foreign_key(entry.defn) else { continue };
+            if let Some(table) = own_table(toc, &entry) {
+                keys.entry(table).or_default().push((step, key));
+            } else if let Some(before) = before.insert(key.definition, step) {
+                self.edge(before, step);
             }
         }
         if keys.len() < 2 {
             return;
         }
         let parents = Parents::of(toc);
-        // Of each with keys that has any with keys above it: the next of these.
-        let next = |table: &u32| {
+        let mut tables: Vec<u32> = keys.keys().copied().collect();
+        tables.sort_unstable();
+        // Behind the keys of a table, and of all above it: so many partitions do not wait for each of many keys.
+        let (mut behind, mut edges) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new());
+        for table in tables {
+            let above = parents.above(toc.entry(table as usize).dump_id).skip(1);
+            let places = above.filter_map(|id| toc.place(id)).map(|place| place as u32);
+            let above: Vec<u32> = places.filter(|above| keys.contains_key(above)).collect();
+            let Some(next) = above.first() else { continue };
+            let theirs = || above.iter().flat_map(|table| &keys[table]);
+            for (step, key) in &keys[&table] {
+                let same = theirs().filter(|(_, other)| other.name == key.name);
+                let same: Vec<(u32, u32)> = same.map(|(other, _)| (*step, *other)).collect();
+                if same.is_empty() && theirs().any(|(_, other)| other.definition == key.definition)
+                {
+                    behind.entry(*next).or_default().push(*step);
+                }
+                edges.extend(same);
+            }
+        }
+        // Of those that something waits for, also what is above without an equal key below it.
+        let mut milestones = BTreeMap::new();
+        for table in behind.keys() {
+            let mut tables = parents.above(toc.entry(*table as usize).dump_id);
+            let places = tables.by_ref().filter_map(|id| toc.place(id)).map(|place| place as u32);
+            for place in places.filter(|place| keys.contains_key(place)) {
+                milestones.entry(place).or_insert_with(|| self.add_step(Work::Milestone, &[]));
+            }
+        }
+        for (table, milestone) in &milestones {
+            keys[table].iter().for_each(|(step, _)| self.edge(*step, *milestone));
             let above = parents.above(toc.entry(*table as usize).dump_id).skip(1);
             let mut places = above.filter_map(|id| toc.place(id)).map(|place| place as u32);
-            places.find(|above| keys.contains_key(above))
-        };
-        let mut pairs: Vec<(u32, u32)> =
-            keys.keys().filter_map(|table| Some((next(table)?, *table))).collect();
-        pairs.sort_unstable();
-        // A milestone behind the keys of a table, and those of all above it, so that many partitions do not wait for each of many keys.
-        let mut behind = BTreeMap::new();
-        for (above, _) in &pairs {
-            behind.entry(*above).or_insert_with(|| self.add_step(Work::Milestone, &[]));
+            if let Some(above) = places.find_map(|place| milestones.get(&place)) {
+                self.edge(*above, *milestone);
+            }
         }
-        for (above, milestone) in &behind {
-            keys[above].iter().for_each(|step| self.edge(*step, *milestone));
+        for (table, steps) in &behind {
+            steps.iter().for_each(|step| self.edge(milestones[table], *step));
         }
-        for (above, table) in &pairs {
-            keys[table].iter().for_each(|step| self.edge(behind[above], *step));
-        }
+        edges.iter().for_each(|(before, after)| self.edge(*before, *after));
     }
 
     /// The server gives a NOT NULL constraint without a name that of table and column, unless one of its schema has that already, as that of a

@@ -10,8 +10,10 @@ use crate::plan::build::describe;
 use crate::plan::text::{self, last_part, unquoted};
 use crate::report::Event;
 use crate::restore::cut::Cut;
+use crate::restore::remade;
 use crate::restore::together::together;
 use crate::restore::Job;
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -146,13 +148,19 @@ fn questions(job: &Job) -> Vec<Questions> {
                 }
             }
             b"CONSTRAINT" | b"FK CONSTRAINT" | b"CHECK CONSTRAINT" => {
-                if let Some((table, part)) = part(job, &entry) {
+                // Without its table in the archive, what the statement says.
+                let said = || {
+                    let name = text::foreign_key(entry.defn)?.name;
+                    Some((remade::altered(&entry)?.0, name.into()))
+                };
+                let found = part(job, &entry).map(|(table, part)| (table, Cow::Borrowed(part)));
+                if let Some((table, part)) = found.or_else(said) {
                     // Names and texts that have such words end with a quote.
                     let ends = |words: &[u8]| entry.defn.trim_ascii().ends_with(words);
                     let valid = !ends(b" NOT VALID;") && !ends(b" NOT ENFORCED;");
                     let flag = |is: bool| if is { &b"t"[..] } else { b"f" };
                     let foreign_key = entry.desc == b"FK CONSTRAINT";
-                    constraints.ask(place, &[&table, part, flag(valid), flag(foreign_key)]);
+                    constraints.ask(place, &[&table, &part, flag(valid), flag(foreign_key)]);
                 }
                 let index = text::index(entry.defn).filter(|i| i.constraint);
                 if let (b"CONSTRAINT", Some(index)) = (entry.desc, index) {

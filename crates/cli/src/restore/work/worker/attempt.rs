@@ -10,7 +10,7 @@ use crate::plan::Work;
 use crate::report::{Event, Kind};
 use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
 use crate::restore::journal::fence::Session;
-use crate::restore::remade::{self, Early};
+use crate::restore::remade::{self, TooEarly};
 use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
@@ -176,7 +176,8 @@ impl Worker<'_, '_> {
                 }
                 _ => {
                     let keys = site.remade.keys.get(&step).into_iter().flatten();
-                    let early = self.early(connection, keys.copied())?;
+                    let (early, sent) = self.early(connection, keys, &mut sql, &mut settings)?;
+                    copied.statements += sent;
                     if !early.is_empty() {
                         sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
                         sql.extend(early.iter().flat_map(|(_, found)| found.drop.iter()));
@@ -232,7 +233,9 @@ impl Worker<'_, '_> {
             if toc.entry(place).copy_stmt.is_empty() && part.is_some() {
                 let tables = toc.entry(place).dependencies.iter();
                 let keys = tables.filter_map(|table| site.remade.deferrable.get(table)).flatten();
-                early = self.early(connection, keys.copied())?;
+                let (found, sent) = self.early(connection, keys, &mut sql, &mut settings)?;
+                copied.statements += sent;
+                early = found;
             }
             if !early.is_empty() {
                 sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
@@ -351,23 +354,36 @@ impl Worker<'_, '_> {
         Ok(copied)
     }
 
-    /// Constraints that are there too early, with what is said of them.
-    fn early(
+    /// Constraints that are there too early, with what is said of them, and how many statements that took: nobody says more of them until this
+    /// transaction ends.
+    fn early<'p>(
         &self,
         connection: &Connection,
-        places: impl Iterator<Item = u32>,
-    ) -> Result<Vec<(u32, Early)>, Tried> {
+        places: impl Iterator<Item = &'p u32>,
+        sql: &mut Vec<u8>,
+        settings: &mut Settings,
+    ) -> Result<(Vec<(u32, TooEarly)>, u64), Tried> {
         let toc = self.site.archive.toc();
-        let mut early = Vec::new();
+        let look = |place: &u32| remade::look(connection, &toc.entry(*place as usize));
+        let mut there = Vec::new();
         for place in places {
-            let found = remade::look(connection, &toc.entry(place as usize))?;
-            early.extend(found.map(|found| (place, found)));
+            there.extend(look(place)?.map(|_| *place));
         }
-        Ok(early)
+        if there.is_empty() {
+            return Ok((Vec::new(), 0));
+        }
+        sql.extend(self.site.renderer.become_user(Who::Restores, settings));
+        sql.extend(there.iter().flat_map(|place| remade::lock(&toc.entry(*place as usize))));
+        let sent = self.send(connection, sql)?;
+        let mut early = Vec::new();
+        for place in there {
+            early.extend(look(&place)?.map(|found| (place, found)));
+        }
+        Ok((early, sent))
     }
 
     /// The statements that make them again.
-    fn anew(&self, early: &[(u32, Early)], settings: &mut Settings) -> Vec<u8> {
+    fn anew(&self, early: &[(u32, TooEarly)], settings: &mut Settings) -> Vec<u8> {
         let renderer = &self.site.renderer;
         let mut sql = Vec::new();
         for (place, found) in early {
