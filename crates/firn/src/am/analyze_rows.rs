@@ -104,7 +104,7 @@ fn column(
         }
     };
     for (page, within) in reader.pages_of(toast, stored, rows) {
-        let datums = of_column(&handle, &page, stored, conversion, Rows::Some(&within));
+        let datums = of_column(&handle, &page, stored, (conversion, None), Rows::Some(&within));
         for k in 0..within.len() {
             let (value, null) = datums.get(k);
             out.values.push(value);

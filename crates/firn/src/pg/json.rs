@@ -2,7 +2,7 @@
 //! not surely be read from again keeps PostgreSQL's own form. From its text it is made by `jsonb.rs`, or by PostgreSQL's parser.
 
 use super::datum::{with_varlena, Datum};
-use super::jsonb::form_jsonb;
+use super::jsonb::{form_fields, form_jsonb, Fields};
 use super::{error, memory, Kind};
 use pgrx::pg_sys;
 
@@ -85,9 +85,14 @@ fn most_digits(bytes: &[u8]) -> usize {
     }
 }
 
-/// Append the jsonb of a text, a varlena with a 4-byte header, to `out`, whose length must be a multiple of 4.
-pub fn push_jsonb(text: &[u8], out: &mut Vec<u8>) {
-    if form_jsonb(text, out).is_none() {
+/// Append the jsonb of a text, a varlena with a 4-byte header, to `out`, whose length must be a multiple of 4. Of an object these fields
+/// are enough, if any are given.
+pub fn push_jsonb(text: &[u8], fields: Option<&Fields>, out: &mut Vec<u8>) {
+    let formed = match fields {
+        Some(fields) => form_fields(text, fields, out),
+        None => form_jsonb(text, out),
+    };
+    if formed.is_none() {
         let datum = jsonb_from_text(text);
         out.extend_from_slice(&datum);
     }

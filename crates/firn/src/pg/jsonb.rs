@@ -6,6 +6,7 @@
 //! bytes), none twice, numbers without an exponent. Whatever is otherwise, or uncommon, is left to PostgreSQL: `None`.
 
 use super::datum::form_numeric;
+use std::cmp::Ordering;
 
 /// Bytes of a text up to which its form is made here. So no length or offset comes near the 28 bits that there are for it: of three
 /// bytes, "1, ", come twelve.
@@ -30,6 +31,38 @@ const SCALAR: u32 = 0x1000_0000;
 const OBJECT: u32 = 0x2000_0000;
 const ARRAY: u32 = 0x4000_0000;
 
+/// Fields of objects: all that somebody looks at of a document.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Fields(Vec<Box<[u8]>>);
+
+impl Fields {
+    pub fn new(mut names: Vec<Box<[u8]>>) -> Fields {
+        names.sort_unstable_by(|a, b| in_order(a, b));
+        names.dedup();
+        Fields(names)
+    }
+
+    pub fn names(&self) -> &[Box<[u8]>] {
+        &self.0
+    }
+}
+
+/// The order of an object's keys.
+fn in_order(a: &[u8], b: &[u8]) -> Ordering {
+    (a.len(), a).cmp(&(b.len(), b))
+}
+
+/// As [`form_jsonb`], but of an object only these fields. What is asked of them by name is the same as of the whole.
+pub fn form_fields(text: &[u8], fields: &Fields, out: &mut Vec<u8>) -> Option<()> {
+    if text.first() != Some(&b'{') || text.len() > MOST_BYTES {
+        return form_jsonb(text, out);
+    }
+    let mut scanner = Scanner { text, at: 0, found: Vec::with_capacity(4 * fields.0.len() + 4) };
+    scanner.some_of_object(fields)?;
+    form(text, &scanner.found, out);
+    Some(())
+}
+
 /// Append the varlena (4-byte header) of the jsonb with this text to `out`, whose length must be a multiple of 4.
 pub fn form_jsonb(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     if text.len() > MOST_BYTES {
@@ -40,10 +73,16 @@ pub fn form_jsonb(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     if scanner.at != text.len() {
         return None;
     }
+    form(text, &scanner.found, out);
+    Some(())
+}
+
+/// What was found first, and is within it.
+fn form(text: &[u8], found: &[Found], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    let former = Former { text, found: &scanner.found };
-    if matches!(former.found.first()?.kind, Kind::Array | Kind::Object) {
+    let former = Former { text, found };
+    if matches!(found[0].kind, Kind::Array | Kind::Object) {
         former.container(0, out);
     } else {
         word(SCALAR | ARRAY | 1, out);
@@ -54,7 +93,6 @@ pub fn form_jsonb(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     }
     let size = (out.len() - start) as u32;
     out[start..start + 4].copy_from_slice(&(size << 2).to_le_bytes());
-    Some(())
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -218,7 +256,7 @@ impl Scanner<'_> {
                 let key = self.string()?;
                 let key = self.found[key];
                 let plain = key.kind == (Kind::String { escaped: false });
-                if !plain || before.is_some_and(|before| !self.in_order(before, key)) {
+                if !plain || before.is_some_and(|before| !self.follows(before, key)) {
                     return None;
                 }
                 before = Some(key);
@@ -234,15 +272,89 @@ impl Scanner<'_> {
         Some(())
     }
 
+    /// An object, of which only some fields are looked for, up to the last of them.
+    fn some_of_object(&mut self, fields: &Fields) -> Option<()> {
+        self.push(Kind::Object, 0, 0);
+        self.at += 1;
+        let mut wanted = fields.0.iter();
+        let mut next = wanted.next();
+        let mut count = 0;
+        let mut before: Option<Found> = None;
+        while self.peek()? != b'}' {
+            let key = self.string()?;
+            let key = self.found[key];
+            let name = &self.text[key.start as usize..key.end as usize];
+            let plain = key.kind == (Kind::String { escaped: false });
+            if !plain || before.is_some_and(|before| !self.follows(before, key)) {
+                return None;
+            }
+            before = Some(key);
+            while next.is_some_and(|next| in_order(next, name) == Ordering::Less) {
+                next = wanted.next();
+            }
+            let Some(next) = next else {
+                self.found.pop();
+                break;
+            };
+            self.expect(b": ")?;
+            if **next == *name {
+                self.value(1)?;
+                count += 1;
+            } else {
+                self.found.pop();
+                self.skip()?;
+            }
+            if !self.goes_on(b'}')? {
+                break;
+            }
+        }
+        self.close(0, count);
+        Some(())
+    }
+
+    /// Over a value, of which no more is looked at than where it ends.
+    fn skip(&mut self) -> Option<()> {
+        let mut level = 0_usize;
+        loop {
+            match self.peek()? {
+                b'"' => self.skip_string()?,
+                b'{' | b'[' => {
+                    level += 1;
+                    self.at += 1;
+                    continue;
+                }
+                b'}' | b']' if level > 0 => {
+                    level -= 1;
+                    self.at += 1;
+                }
+                b',' | b'}' if level == 0 => return Some(()),
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    fn skip_string(&mut self) -> Option<()> {
+        self.at += 1;
+        loop {
+            match self.peek()? {
+                b'"' => break,
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
+            }
+        }
+        self.at += 1;
+        Some(())
+    }
+
     fn close(&mut self, own: usize, count: u32) {
         let next = self.found.len() as u32;
         self.found[own].count = count;
         self.found[own].next = next;
     }
 
-    fn in_order(&self, before: Found, key: Found) -> bool {
+    fn follows(&self, before: Found, key: Found) -> bool {
         let [a, b] = [before, key].map(|k| &self.text[k.start as usize..k.end as usize]);
-        (a.len(), a) < (b.len(), b)
+        in_order(a, b) == Ordering::Less
     }
 }
 
@@ -406,7 +518,7 @@ impl Former<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::form_jsonb;
+    use super::{form_fields, form_jsonb, Fields};
 
     fn form(text: &str) -> Option<Vec<u8>> {
         let mut out = vec![7; 4];
@@ -427,6 +539,41 @@ mod tests {
         let number = 0x8000 | 5 << 16;
         let expected = [28 << 2, 0x2000_0001, 0x8000_0001, 0x1000_000B, 0x61, 8 << 2, number];
         assert_eq!(words(&form), expected);
+    }
+
+    #[test]
+    fn some_fields() {
+        let text = r#"{"a": 1, "b": "x\"}]", "cc": {"a": [2, "}"], "b": {}}, "dd": [1, [2]], "eee": null}"#;
+        let all = ["a", "b", "cc", "dd", "eee"];
+        let value = ["1", r#""x\"}]""#, r#"{"a": [2, "}"], "b": {}}"#, "[1, [2]]", "null"];
+        for chosen in 0_usize..32 {
+            let some = || (0..5).filter(|n| chosen >> n & 1 == 1);
+            let fields = some().map(|n| Box::from(all[n].as_bytes()));
+            let others = ["", "aa", "b ", "zzzz"].map(|name| Box::from(name.as_bytes()));
+            let fields = Fields::new(fields.chain(others).collect());
+            let mut out = Vec::new();
+            form_fields(text.as_bytes(), &fields, &mut out).unwrap();
+            let same: Vec<String> =
+                some().map(|n| format!("\"{}\": {}", all[n], value[n])).collect();
+            assert_eq!(out, form(&format!("{{{}}}", same.join(", "))).unwrap(), "{chosen}");
+        }
+        let fields = Fields::new(vec![Box::from(&b"a"[..])]);
+        for text in ["[1, 2]", "\"a\"", "{}"] {
+            let mut out = Vec::new();
+            form_fields(text.as_bytes(), &fields, &mut out).unwrap();
+            assert_eq!(out, form(text).unwrap());
+        }
+        for text in [
+            "{\"b\": 1, \"a\": 2}",
+            "{\"\\n\": 1, \"a\": 1}",
+            "{\"",
+            "{\"A\": [}",
+            "{\"A\": {",
+            "{\"A\": \"\\",
+            "{",
+        ] {
+            assert_eq!(form_fields(text.as_bytes(), &fields, &mut Vec::new()), None, "{text}");
+        }
     }
 
     #[test]
@@ -496,6 +643,7 @@ mod tests {
     fn whatever_the_bytes() {
         let whole =
             r#"{"a": [1, -2.50, {"bb": "c\n\u0001"}], "b": {"x": null, "y": true, "zz": false}}"#;
+        let fields = Fields::new(vec![Box::from(&b"a"[..]), Box::from(&b"zz"[..])]);
         let mut random = 88_172_645_463_325_252_u64;
         for _ in 0..20_000 {
             let mut text = whole.as_bytes().to_vec();
@@ -513,6 +661,7 @@ mod tests {
                 }
             }
             form_jsonb(&text, &mut Vec::new());
+            form_fields(&text, &fields, &mut Vec::new());
         }
     }
 }

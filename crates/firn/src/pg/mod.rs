@@ -27,7 +27,7 @@ pub mod heap;
 pub mod index;
 pub mod index_clean;
 pub mod json;
-mod jsonb;
+pub mod jsonb;
 pub mod known_stores;
 pub mod lock;
 pub mod mark_moved;

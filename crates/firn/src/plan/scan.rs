@@ -5,6 +5,7 @@ use super::conditions::{filter_of, Bound, Formula, Qual};
 use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
+use crate::pg::jsonb::Fields;
 use crate::pg::{lock, xact, LockMode, Rel, Snap, TupleSlot};
 use crate::stripe::{
     handle_for, layout, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer, Rows,
@@ -101,6 +102,7 @@ pub struct FirnScan {
     table: Rel,
     layout: Rc<Layout>,
     wanted: Vec<usize>,
+    fields: Rc<Vec<(usize, Fields)>>,
     quals: Vec<Qual>,
     keys: Vec<Keys>,
     directory: Option<Directory>,
@@ -132,11 +134,11 @@ pub fn sees_stripes(table: Rel, snap: Snap) -> bool {
 }
 
 impl FirnScan {
-    /// `wanted` are the columns that the query uses.
+    /// `wanted` are the columns that the query uses, `fields` what it looks at of documents in some of them.
     pub fn new(
         table: Rel,
         snap: Snap,
-        wanted: Vec<usize>,
+        (wanted, fields): (Vec<usize>, Rc<Vec<(usize, Fields)>>),
         quals: Vec<Qual>,
         claim: Option<Box<dyn FnMut() -> u32>>,
     ) -> FirnScan {
@@ -159,6 +161,7 @@ impl FirnScan {
             table,
             layout: layout(table),
             wanted,
+            fields,
             quals,
             keys: Vec::new(),
             directory,
@@ -324,7 +327,8 @@ impl FirnScan {
             exact &= qual.is_checked_again || told.as_ref().is_some_and(|told| told.is_exact);
             parts.extend(told.map(|told| told.filter));
         }
-        let projection = Projection::new(&self.layout, meta, self.wanted.iter().copied());
+        let projection = Projection::new(&self.layout, meta, self.wanted.iter().copied())
+            .with_fields(&self.fields);
         let (toast, columns) = (&directory.toast, projection.stored());
         let (keys, narrowings) = self.narrowings(meta).into_iter().unzip();
         let filter = Filter::And(parts);

@@ -3,6 +3,7 @@
 
 use crate::pg::datum::{form_numeric, Conversion, Datum, EPOCH_DAYS, EPOCH_MICROS};
 use crate::pg::json::push_jsonb;
+use crate::pg::jsonb::Fields;
 use firn_format::{ByteColumn, Column, Dictionary, Value, Values};
 use std::rc::Rc;
 
@@ -182,7 +183,7 @@ fn by_reference(
 
 fn bytes_datums(
     column: &ByteColumn,
-    conversion: Conversion,
+    (conversion, fields): (Conversion, Option<&Fields>),
     nulls: Option<&Vec<bool>>,
     rows: Rows<'_>,
     all: usize,
@@ -202,22 +203,26 @@ fn bytes_datums(
             }
             Conversion::Jsonb => {
                 arena.align();
-                push_jsonb(value, &mut arena.bytes);
+                push_jsonb(value, fields, &mut arena.bytes);
             }
             _ => arena.varlena(value),
         }
     };
-    by_reference(count, column.data.len() * count / all.max(1), |arena| match rows {
+    let bytes = match fields {
+        Some(_) => 64 * count,
+        None => column.data.len() * count / all.max(1),
+    };
+    by_reference(count, bytes, |arena| match rows {
         Rows::All => (0..all).for_each(|r| one(arena, r)),
         Rows::Some(list) => list.iter().for_each(|r| one(arena, *r as usize)),
     })
 }
 
 /// Datums of the wanted rows of a decoded column. `dictionary` gives the datums of the column's
-/// dictionary, made once per stripe.
+/// dictionary, made once per stripe. Of documents, these fields are enough, if any are given.
 pub fn column_datums(
     column: &Column,
-    conversion: Conversion,
+    (conversion, fields): (Conversion, Option<&Fields>),
     rows: Rows<'_>,
     dictionary: impl FnOnce(&Dictionary) -> Rc<Datums>,
 ) -> Datums {
@@ -255,7 +260,8 @@ pub fn column_datums(
         Values::F32(v) => rows.map(all, |r| float4(v[r])),
         Values::F64(v) => rows.map(all, |r| v[r].to_bits() as Datum),
         Values::Bytes(v) => {
-            let (d, a) = bytes_datums(v, conversion, column.nulls.as_ref(), rows, all);
+            let how = (conversion, fields);
+            let (d, a) = bytes_datums(v, how, column.nulls.as_ref(), rows, all);
             arena = a;
             d
         }
@@ -291,7 +297,7 @@ pub(super) fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion)
         }
         Dictionary::F32(v) => (v.iter().map(|x| float4(*x)).collect(), Arena::default()),
         Dictionary::F64(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
-        Dictionary::Bytes(v) => bytes_datums(v, conversion, None, Rows::All, v.len()),
+        Dictionary::Bytes(v) => bytes_datums(v, (conversion, None), None, Rows::All, v.len()),
     };
     Datums { values, nulls: Vec::new(), _arena: arena, _dictionary: None }
 }
@@ -340,7 +346,7 @@ pub(super) fn one_value(value: &Value<'_>, conversion: Conversion, out: &mut Vec
                     out.extend_from_slice(bytes);
                     out.push(0);
                 }
-                Conversion::Jsonb => push_jsonb(bytes, out),
+                Conversion::Jsonb => push_jsonb(bytes, None, out),
                 _ => {
                     out.extend_from_slice(&(((bytes.len() + 4) as u32) << 2).to_le_bytes());
                     out.extend_from_slice(bytes);

@@ -5,8 +5,10 @@ use super::datums::{column_datums, Datums, Rows};
 use super::handle::StripeHandle;
 use super::layout::Layout;
 use crate::pg::datum::{Conversion, Datum};
+use crate::pg::jsonb::Fields;
 use firn_format::{Column, ColumnSpec, StripeMeta};
 use firn_scan::DecodedBatch;
+use std::rc::Rc;
 
 /// Where the values of a table's column come from.
 #[derive(Clone, Copy)]
@@ -21,6 +23,8 @@ pub enum Source {
 pub struct Projection {
     /// The table's column and where its values come from, in the order asked for.
     columns: Vec<(usize, Source)>,
+    /// Of documents in a column of the table, the fields that are looked at.
+    fields: Rc<Vec<(usize, Fields)>>,
 }
 
 impl Projection {
@@ -30,7 +34,13 @@ impl Projection {
         meta: &StripeMeta,
         wanted: impl Iterator<Item = usize>,
     ) -> Projection {
-        Projection { columns: wanted.map(|i| (i, source(layout, meta.columns(), i))).collect() }
+        let columns = wanted.map(|i| (i, source(layout, meta.columns(), i))).collect();
+        Projection { columns, fields: Rc::default() }
+    }
+
+    /// Of documents in these columns, only these fields are looked at.
+    pub fn with_fields(self, fields: &Rc<Vec<(usize, Fields)>>) -> Projection {
+        Projection { fields: fields.clone(), ..self }
     }
 
     /// The stripe's columns among them, in their order.
@@ -56,7 +66,11 @@ impl Projection {
                     Datums::constant(value, null, rows.len(batch.batch.rows.len()))
                 }
                 Source::Stored { stored, conversion } => match decoded.next() {
-                    Some(column) => of_column(handle, column, stored, conversion, rows),
+                    Some(column) => {
+                        let fields = self.fields.iter().find(|(column, _)| column == i);
+                        let how = (conversion, fields.map(|(_, fields)| fields));
+                        of_column(handle, column, stored, how, rows)
+                    }
                     None => Datums::constant(0, true, rows.len(batch.batch.rows.len())),
                 },
             };
@@ -88,8 +102,8 @@ pub fn of_column(
     handle: &StripeHandle,
     column: &Column,
     stored: usize,
-    conversion: Conversion,
+    how: (Conversion, Option<&Fields>),
     rows: Rows<'_>,
 ) -> Datums {
-    column_datums(column, conversion, rows, |d| handle.dictionary_datums(stored, conversion, d))
+    column_datums(column, how, rows, |d| handle.dictionary_datums(stored, how.0, d))
 }

@@ -320,7 +320,7 @@ fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: Colum
             }
             Value::Bytes(text) if from == Conversion::Jsonb => {
                 bytes.clear();
-                push_jsonb(text, &mut bytes);
+                push_jsonb(text, None, &mut bytes);
                 all.push_bytes(&bytes[4..]);
                 continue;
             }

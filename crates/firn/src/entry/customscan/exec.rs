@@ -13,6 +13,7 @@ use super::{
 use crate::entry::tableam::{self, hidden::hidden};
 use crate::pg::datum::Datum;
 use crate::pg::ext::{callback, direct, guarded};
+use crate::pg::jsonb::Fields;
 use crate::pg::memory::{alloc, slot_for_state};
 use crate::pg::parallel::claim;
 use crate::pg::slot::Slot;
@@ -20,6 +21,7 @@ use crate::pg::snapshot::Snap;
 use crate::pg::{error, memory, xact, Kind, Rel};
 use crate::plan::{Bound, Condition, Counters, FirnScan, Formula, Qual};
 use pgrx::pg_sys;
+use std::rc::Rc;
 
 pub(super) static SCAN_METHODS: Shared<pg_sys::CustomScanMethods> =
     Shared(pg_sys::CustomScanMethods {
@@ -77,6 +79,8 @@ pub(super) struct Run {
     /// Highest column (count) used, for deforming.
     deform: i32,
     pub wanted: Vec<usize>,
+    /// Of documents in some of them, the fields that the query looks at.
+    pub fields: Rc<Vec<(usize, Fields)>>,
     stated: Vec<Stated>,
     /// The right-hand sides of their conditions.
     values: Vec<*mut pg_sys::ExprState>,
@@ -132,6 +136,8 @@ unsafe extern "C-unwind" fn begin(
             let nodes = [(*plan).scan.plan.targetlist.cast(), (*plan).scan.plan.qual.cast()];
             let numbers = columns_of(&nodes, std::ptr::null_mut(), (*plan).scan.scanrelid);
             let wanted = table_columns(&numbers, columns);
+            let mut fields = path::read_fields(plan);
+            fields.retain(|(column, _)| wanted.contains(column));
             let (stated, whole) = stated(path::conditions_of(plan));
             let values = list_items::<pg_sys::Expr>((*plan).custom_exprs);
             let parameters = values.iter().map(|e| conditions::is_parameter((*e).cast())).collect();
@@ -159,6 +165,7 @@ unsafe extern "C-unwind" fn begin(
                 deform: wanted.iter().max().map_or(0, |m| *m as i32 + 1),
                 needs_tid: numbers.iter().any(|n| *n < 0)
                     || !((*estate).es_use_parallel_mode || xact::is_parallel_worker()),
+                fields: Rc::new(fields),
                 wanted,
                 stated,
                 values,
@@ -594,7 +601,8 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
             let scan = Parallel::scan(shared) as usize;
             Box::new(move || claim(scan)) as _
         });
-        run.stripes = Some(FirnScan::new(rel, snap, run.wanted.clone(), quals, claims));
+        let columns = (run.wanted.clone(), run.fields.clone());
+        run.stripes = Some(FirnScan::new(rel, snap, columns, quals, claims));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::exec::run;
 use crate::pg::ext::callback;
+use crate::pg::jsonb::Fields;
 use crate::pg::Rel;
 use pgrx::pg_sys;
 
@@ -16,6 +17,9 @@ pub(super) unsafe extern "C-unwind" fn explain(
             let run = run(node);
             if (*es).verbose {
                 columns(c"Columns Read", run.wanted.iter().copied(), node, es);
+                if !run.fields.is_empty() {
+                    text(c"Fields Read", &fields(&run.fields, node), es);
+                }
             }
             if !run.joins.is_empty() {
                 columns(c"Narrowed by Join", run.joins.iter().map(|join| join.column), node, es);
@@ -53,8 +57,24 @@ unsafe fn columns(
         let names = Rel::of((*node).ss.ss_currentRelation).attributes();
         let list: Vec<&str> =
             numbers.filter_map(|i| names.get(i)).map(|a| a.name.as_str()).collect();
-        if let Ok(text) = std::ffi::CString::new(list.join(", ")) {
-            pg_sys::ExplainPropertyText(label.as_ptr(), text.as_ptr(), es);
-        }
+        text(label, list.join(", ").as_bytes(), es);
+    }
+}
+
+/// "column (field, field), column (field)".
+unsafe fn fields(read: &[(usize, Fields)], node: *mut pg_sys::CustomScanState) -> Vec<u8> {
+    // SAFETY: the node's relation is open.
+    let names = unsafe { Rel::of((*node).ss.ss_currentRelation).attributes() };
+    let column = |(i, fields): &(usize, Fields)| {
+        let name = names.get(*i).map_or("", |a| a.name.as_str());
+        [name.as_bytes(), b" (", &fields.names().join(&b", "[..]), b")"].concat()
+    };
+    read.iter().map(column).collect::<Vec<_>>().join(&b", "[..])
+}
+
+unsafe fn text(label: &std::ffi::CStr, value: &[u8], es: *mut pg_sys::ExplainState) {
+    if let Ok(value) = std::ffi::CString::new(value) {
+        // SAFETY: C strings; PostgreSQL copies what it needs.
+        unsafe { pg_sys::ExplainPropertyText(label.as_ptr(), value.as_ptr(), es) }
     }
 }

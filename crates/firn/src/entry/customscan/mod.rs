@@ -1,6 +1,6 @@
 //! Custom nodes inside PostgreSQL: paths for the planner, plan nodes, the executor's callbacks.
 //! `path` offers the scan, `inner` on the inner side of nested loops, `price` says what reading stripes costs, `conditions` translates quals for it, `exec` runs it, `parallel` in several processes, `backward` for cursors that go back, `explain` shows what
-//! it did; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks, `substitute` gives the row that they check; `joins` takes the keys of a join
+//! it did; `fields` finds what of documents a query looks at; `count` answers `count(*)` without rows, `recheck` stands above the plans of re-checks, `substitute` gives the row that they check; `joins` takes the keys of a join
 //! above the scan. What a scan does with stripes is
 //! [`crate::plan::FirnScan`].
 
@@ -9,6 +9,7 @@ mod conditions;
 mod count;
 mod exec;
 mod explain;
+mod fields;
 mod inner;
 pub(super) mod joins;
 mod parallel;

@@ -1,9 +1,10 @@
 //! Offering the scan to the planner, and its plan node.
 
 use super::price::{self, Prices};
-use super::{columns_of, conditions, exec, inner, list_items, table_columns, Shared};
+use super::{columns_of, conditions, exec, fields, inner, list_items, table_columns, Shared};
 use crate::directory::counts::{stripe_totals, StripeTotals};
 use crate::pg::ext::callback;
+use crate::pg::jsonb::Fields;
 use crate::pg::memory::alloc;
 use crate::pg::{guc, LockMode, OpenRel};
 use crate::write::pending_of;
@@ -189,12 +190,60 @@ pub(super) unsafe fn put(scan: *mut pg_sys::CustomScan, number: i32) {
     unsafe { (*scan).custom_private = pg_sys::lappend_int((*scan).custom_private, number) }
 }
 
-/// The numbers that say what stripes evaluate.
-pub(super) unsafe fn conditions_of(scan: *mut pg_sys::CustomScan) -> impl Iterator<Item = i32> {
+/// The numbers of a plan, behind whether it is guarded.
+unsafe fn numbers(scan: *mut pg_sys::CustomScan) -> impl Iterator<Item = i32> {
     // SAFETY: the list that `plan_path` has put into the plan.
     unsafe {
         let private = (*scan).custom_private;
         (1..(*private).length as usize).map(move |i| (*(*private).elements.add(i)).int_value)
+    }
+}
+
+/// The numbers that say what stripes evaluate.
+pub(super) unsafe fn conditions_of(scan: *mut pg_sys::CustomScan) -> impl Iterator<Item = i32> {
+    // SAFETY: as above.
+    unsafe {
+        let mut numbers = numbers(scan);
+        let fields = numbers.next().unwrap_or(0);
+        numbers.skip(fields as usize)
+    }
+}
+
+/// Write what of documents is looked at: how many numbers follow, then of each column its number, how many fields, and of each of these
+/// how many bytes and which.
+unsafe fn write_fields(scan: *mut pg_sys::CustomScan, fields: &[(usize, Fields)]) {
+    // SAFETY: a plan node that is being made.
+    unsafe {
+        let mut list = Vec::new();
+        for (column, fields) in fields {
+            list.extend([*column as i32, fields.names().len() as i32]);
+            for name in fields.names() {
+                list.push(name.len() as i32);
+                list.extend(name.iter().map(|byte| i32::from(*byte)));
+            }
+        }
+        put(scan, list.len() as i32);
+        list.into_iter().for_each(|number| put(scan, number));
+    }
+}
+
+/// What was written so.
+pub(super) unsafe fn read_fields(scan: *mut pg_sys::CustomScan) -> Vec<(usize, Fields)> {
+    // SAFETY: the list that `plan_path` has put into the plan.
+    unsafe {
+        let mut numbers = numbers(scan);
+        let count = numbers.next().unwrap_or(0);
+        let mut numbers = numbers.take(count as usize);
+        let mut found = Vec::new();
+        while let (Some(column), Some(count)) = (numbers.next(), numbers.next()) {
+            let mut names = Vec::new();
+            for _ in 0..count {
+                let length = numbers.next().unwrap_or(0);
+                names.push(numbers.by_ref().take(length as usize).map(|byte| byte as u8).collect());
+            }
+            found.push((column as usize, Fields::new(names)));
+        }
+        found
     }
 }
 
@@ -204,8 +253,26 @@ pub(super) unsafe fn is_guarded(scan: *mut pg_sys::CustomScan) -> bool {
     unsafe { (*(*(*scan).custom_private).elements).int_value != 0 }
 }
 
-/// What stripes evaluate goes to `custom_private`, behind whether there are conditions of a security barrier: of each qual its number,
-/// whether all of it is said, and the conditions; their right-hand sides go to `custom_exprs`. The quals stay complete: rows of the row
+/// The fields that a query looks at of documents. (Of all columns: the planner says only later which of them the scan gives.)
+unsafe fn fields_of(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+) -> Vec<(usize, Fields)> {
+    // SAFETY: the planner's own structures; it holds a lock on every relation that it plans for.
+    unsafe {
+        let entry = *(*root).simple_rte_array.add((*rel).relid as usize);
+        let table = OpenRel::open((*entry).relid.to_u32(), LockMode::None);
+        let attributes = table.rel().attributes();
+        let documents = attributes
+            .iter()
+            .enumerate()
+            .filter(|(_, a)| !a.dropped && a.type_oid == pg_sys::JSONBOID.to_u32());
+        fields::fields_of(root, rel, documents.map(|(column, _)| column))
+    }
+}
+
+/// What stripes evaluate goes to `custom_private`, behind whether there are conditions of a security barrier, and the fields of documents
+/// that are looked at: of each qual its number, whether all of it is said, and the conditions; their right-hand sides go to `custom_exprs`. The quals stay complete: rows of the row
 /// store are checked by them, and EXPLAIN shows them. Whoever may not see a row is not to learn of it by a condition that stripes
 /// evaluate before, and count: PostgreSQL's rule for index conditions holds.
 unsafe extern "C-unwind" fn plan_path(
@@ -228,6 +295,7 @@ unsafe extern "C-unwind" fn plan_path(
             (*scan).flags = (*best).flags;
             (*scan).methods = &exec::SCAN_METHODS.0;
             put(scan, i32::from((*root).qual_security_level > 0));
+            write_fields(scan, &fields_of(root, rel));
             // As extract_actual_clauses() has it.
             let infos = list_items::<pg_sys::RestrictInfo>(clauses).into_iter();
             for (number, info) in infos.filter(|info| !(**info).pseudoconstant).enumerate() {
