@@ -3,6 +3,8 @@
 //!
 //! - A foreign key of a partition, when an equal one of a table above it is made: that one would take it up, and no dump has it then as
 //!   the partition's own.
+//! - A foreign key of a table, or of one above it, when another one of the table is made whose name the server has given meanwhile to what
+//!   comes of the first.
 //! - A key that is DEFERRABLE, when rows come as INSERTs with ON CONFLICT, which do not go with it.
 //!
 //! Only what the journal has as made by this restore, and is there as it was made, is touched.
@@ -14,7 +16,7 @@ use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::own_table;
 use crate::plan::parents::Parents;
-use crate::plan::text::{foreign_key, qualified, take_name, unquoted, ForeignKey};
+use crate::plan::text::{added, foreign_key, qualified, unquoted, ForeignKey};
 use crate::plan::Work;
 use std::collections::{HashMap, HashSet};
 
@@ -23,8 +25,17 @@ use std::collections::{HashMap, HashSet};
 pub(super) struct Remade {
     /// By the step that makes a foreign key: those of partitions below its table.
     pub keys: HashMap<u32, Vec<u32>>,
+    /// By the step that makes a foreign key: those of its table and of tables above it, which may have its name there.
+    pub names: HashMap<u32, Vec<Namesake>>,
     /// By the dump id of their table.
     pub deferrable: HashMap<i32, Vec<u32>>,
+}
+
+/// A foreign key of which others may come, with names that the server chooses.
+pub(super) struct Namesake {
+    pub place: u32,
+    /// Those that it would take up when it is made again, from above.
+    pub below: Vec<u32>,
 }
 
 impl Remade {
@@ -69,14 +80,27 @@ impl Remade {
         let parents = Parents::of(toc);
         // From above: a key of a table in the middle would take up those below it.
         made.sort_by_key(|(_, table, _)| parents.above(*table).count());
-        for (place, table, key) in made {
-            let late =
-                parents.above(table).skip(1).filter_map(|above| missing.get(&above)).flatten();
-            // One of the same name was there first where the archive is from, and was not taken up.
-            let equal =
-                |late: &ForeignKey| late.definition == key.definition && late.name != key.name;
-            for (step, _) in late.filter(|(_, late)| equal(late)) {
-                remade.keys.entry(*step).or_default().push(place);
+        for (place, table, key) in &made {
+            let late = parents.above(*table).skip(1).filter_map(|above| missing.get(&above));
+            for (step, _) in late.flatten().filter(|(_, late)| late.takes_up(key)) {
+                remade.keys.entry(*step).or_default().push(*place);
+            }
+        }
+        let mut of_table = HashMap::<i32, Vec<usize>>::new();
+        for (number, (_, table, _)) in made.iter().enumerate() {
+            of_table.entry(*table).or_default().push(number);
+        }
+        for (table, late) in &missing {
+            let above = parents.above(*table).filter_map(|table| of_table.get(&table)).flatten();
+            for number in above {
+                let (place, own, key) = &made[*number];
+                let is_below = |table: i32| parents.above(table).skip(1).any(|t| t == *own);
+                let below = made.iter().filter(|(_, t, other)| key.takes_up(other) && is_below(*t));
+                let below: Vec<u32> = below.map(|(place, ..)| *place).collect();
+                for (step, _) in late {
+                    let namesake = Namesake { place: *place, below: below.clone() };
+                    remade.names.entry(*step).or_default().push(namesake);
+                }
             }
         }
         remade
@@ -91,12 +115,35 @@ pub struct TooEarly {
     pub said: Vec<u8>,
 }
 
-/// What keeps others from saying anything of a table's constraints until the transaction ends.
+/// What keeps others from saying anything of a table's constraints until the transaction ends. Who may change a table may not be allowed to
+/// say LOCK: no table has such a constraint.
 pub fn lock(entry: &Entry) -> Vec<u8> {
     let table = altered(entry).map(|(table, _)| table);
     table.map_or_else(Vec::new, |table| {
-        [b"LOCK TABLE ONLY ", &table[..], b" IN ACCESS EXCLUSIVE MODE;\n"].concat()
+        let none = b" DROP CONSTRAINT IF EXISTS \"firn: no such constraint (7380145926384)\";\n";
+        [b"ALTER TABLE ONLY ", &table[..], none].concat()
     })
+}
+
+/// Whether what comes of the foreign key `of` has the name of another one on that one's table.
+pub fn has_name(connection: &Connection, of: &Entry, late: &Entry) -> Result<bool> {
+    let (Some((above, of)), Some((table, name))) = (altered(of), altered(late)) else {
+        return Ok(false);
+    };
+    let sql = [
+        b"WITH RECURSIVE up AS (SELECT conparentid FROM pg_catalog.pg_constraint WHERE conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
+        &quote_literal(&table)[..],
+        b")::pg_catalog.oid AND conname OPERATOR(pg_catalog.=) ",
+        &quote_literal(&unquoted(name)),
+        b"::pg_catalog.name UNION ALL SELECT c.conparentid FROM up JOIN pg_catalog.pg_constraint c \
+          ON c.oid OPERATOR(pg_catalog.=) up.conparentid) SELECT FROM up JOIN pg_catalog.pg_constraint c \
+          ON c.oid OPERATOR(pg_catalog.=) up.conparentid WHERE c.conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
+        &quote_literal(&above),
+        b")::pg_catalog.oid AND c.conname OPERATOR(pg_catalog.=) ",
+        &quote_literal(&unquoted(of)),
+        b"::pg_catalog.name",
+    ];
+    Ok(!connection.query(&sql.concat())?.is_empty())
 }
 
 /// Look for a constraint; `None` if it is not there, or not as it was made.
@@ -138,11 +185,8 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<TooEarly>> 
 
 /// Table, with its schema, and name of the constraint that a statement adds.
 pub fn altered<'a>(entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
-    let text = entry.defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
-    let mut text = text.strip_prefix(b"ONLY ").unwrap_or(text);
-    let table = take_name(&mut text)?;
-    let mut text = text.trim_ascii_start().strip_prefix(b"ADD CONSTRAINT ")?;
-    Some((qualified(entry.namespace, table), take_name(&mut text)?))
+    let (table, name, _) = added(entry.defn)?;
+    Some((qualified(entry.namespace, table), name))
 }
 
 fn is_deferrable(defn: &[u8]) -> bool {

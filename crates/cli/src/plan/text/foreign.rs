@@ -1,27 +1,91 @@
-//! Foreign keys in statements that add them.
+//! Constraints in statements that add them, foreign keys above all.
 
 use super::{take_name, unquoted};
 
-/// The name of a foreign key and what is said of it, as far as a partition's must be equal to one of a table above to be taken up by it.
+/// A foreign key, as a statement adds it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ForeignKey<'a> {
+    /// As it is written.
+    pub table: &'a [u8],
     pub name: Vec<u8>,
-    /// Columns, what they refer to, actions, when it is checked; not whether rows have been.
-    pub definition: &'a [u8],
+    /// Columns, what they refer to, actions, when it is checked: what a partition's must have equal to one of a table above to be taken up by
+    /// it. Not whether rows have been looked at, nor the columns that ON DELETE SET … is about, which the server does not compare.
+    pub definition: Vec<u8>,
+    /// How much of it is about columns and what they refer to.
+    columns: usize,
+    /// From version 18 on there are some that are not.
+    is_enforced: bool,
 }
 
-/// The key of `ALTER TABLE [ONLY] table ADD CONSTRAINT name FOREIGN KEY …;`
-pub fn foreign_key(defn: &[u8]) -> Option<ForeignKey<'_>> {
+impl ForeignKey<'_> {
+    /// Columns and what they refer to.
+    pub fn columns(&self) -> &[u8] {
+        &self.definition[..self.columns]
+    }
+
+    /// Made behind it, this key of a table above takes up that of a partition, or is refused for its sake as that is not enforced. One of the same
+    /// name was there first where the archive is from, and was not taken up.
+    pub fn takes_up(&self, own: &ForeignKey) -> bool {
+        let refused = self.is_enforced && !own.is_enforced && self.columns() == own.columns();
+        self.name != own.name && (self.definition == own.definition || refused)
+    }
+}
+
+/// Table, name and the rest of `ALTER TABLE [ONLY] table ADD CONSTRAINT name …;`
+pub fn added(defn: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let text = defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
     let mut text = text.strip_prefix(b"ONLY ").unwrap_or(text);
-    take_name(&mut text)?;
+    let table = take_name(&mut text)?;
     let mut text = text.trim_ascii_start().strip_prefix(b"ADD CONSTRAINT ")?;
-    let name = unquoted(take_name(&mut text)?);
-    let mut definition = text.trim_ascii();
+    let name = take_name(&mut text)?;
+    Some((table, name, text))
+}
+
+/// The key of such a statement.
+pub fn foreign_key(defn: &[u8]) -> Option<ForeignKey<'_>> {
+    let (table, name, text) = added(defn)?;
+    let mut text = text.trim_ascii();
+    let is_enforced = !text.ends_with(b" NOT ENFORCED;");
     for words in [&b";"[..], b" NOT VALID", b" NOT ENFORCED"] {
-        definition = definition.strip_suffix(words).unwrap_or(definition);
+        text = text.strip_suffix(words).unwrap_or(text);
     }
-    definition.starts_with(b"FOREIGN KEY ").then_some(ForeignKey { name, definition })
+    if !text.starts_with(b"FOREIGN KEY ") {
+        return None;
+    }
+    let definition = without_columns_set(text);
+    let columns = end_of_columns(&definition);
+    Some(ForeignKey { table, name: unquoted(name), definition, columns, is_enforced })
+}
+
+/// Where the second list in parentheses ends.
+fn end_of_columns(definition: &[u8]) -> usize {
+    let (mut quoted, mut lists) = (false, 0);
+    for (at, byte) in definition.iter().enumerate() {
+        quoted ^= *byte == b'"';
+        lists += usize::from(!quoted && *byte == b')');
+        if lists == 2 {
+            return at + 1;
+        }
+    }
+    definition.len()
+}
+
+/// Without the list behind SET NULL and SET DEFAULT.
+fn without_columns_set(text: &[u8]) -> Vec<u8> {
+    let (mut kept, mut quoted, mut left_out) = (Vec::with_capacity(text.len()), false, false);
+    for &byte in text {
+        quoted ^= byte == b'"';
+        let ends = |words: &[u8]| kept.ends_with(words);
+        if !quoted && byte == b'(' && (ends(b" SET NULL ") || ends(b" SET DEFAULT ")) {
+            left_out = true;
+            kept.pop();
+        }
+        if !left_out {
+            kept.push(byte);
+        }
+        left_out &= quoted || byte != b')';
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -31,14 +95,57 @@ mod tests {
     #[test]
     fn keys() {
         let name = b"k k".to_vec();
-        let definition = &b"FOREIGN KEY (a) REFERENCES s.u(a) ON DELETE CASCADE"[..];
-        let expected = Some(ForeignKey { name, definition });
+        let definition = b"FOREIGN KEY (a) REFERENCES s.u(a) ON DELETE CASCADE".to_vec();
+        let expected = |is_enforced| {
+            let (name, definition) = (name.clone(), definition.clone());
+            Some(ForeignKey { table: b"s.t", name, definition, columns: 33, is_enforced })
+        };
         let text = "ALTER TABLE ONLY s.t\n    ADD CONSTRAINT \"k k\" FOREIGN KEY (a) REFERENCES s.u(a) ON DELETE CASCADE";
         for end in [";\n", " NOT VALID;\n", " NOT ENFORCED;"] {
-            assert_eq!(foreign_key(format!("{text}{end}").as_bytes()), expected);
+            let is_enforced = !end.contains("ENFORCED");
+            assert_eq!(foreign_key(format!("{text}{end}").as_bytes()), expected(is_enforced));
         }
         let other = b"ALTER TABLE s.t\n    ADD CONSTRAINT k CHECK ((a > 0)) NOT VALID;\n";
         assert_eq!(foreign_key(other), None);
+        assert_eq!(
+            added(other).map(|(table, name, _)| (table, name)),
+            Some((&b"s.t"[..], &b"k"[..]))
+        );
         assert_eq!(foreign_key(b"ALTER TABLE ONLY s.t ADD CONSTRAINT"), None);
+    }
+
+    #[test]
+    fn taken_up() {
+        let key = |name: &str, rest: &str| {
+            format!(
+                "ALTER TABLE t ADD CONSTRAINT {name} FOREIGN KEY (\"a)\") REFERENCES u(b){rest};"
+            )
+        };
+        for (above, own, takes_up) in [
+            (("p", ""), ("k", ""), true),
+            (("p", ""), ("k", " NOT VALID"), true),
+            (("p", ""), ("p", ""), false),
+            (("p", ""), ("k", " ON DELETE CASCADE"), false),
+            (("p", ""), ("k", " ON DELETE CASCADE NOT ENFORCED"), true),
+            (("p", " NOT ENFORCED"), ("k", " ON DELETE CASCADE NOT ENFORCED"), false),
+            (("p", " ON DELETE SET NULL"), ("k", " ON DELETE SET NULL (\"a)\")"), true),
+        ] {
+            let [above, own] = [above, own].map(|(name, rest)| key(name, rest));
+            let [a, b] = [&above, &own].map(|text| foreign_key(text.as_bytes()).unwrap());
+            assert_eq!(a.takes_up(&b), takes_up, "{above} {own}");
+        }
+    }
+
+    #[test]
+    fn columns_set() {
+        for (text, kept) in [
+            ("a ON DELETE SET NULL (x) DEFERRABLE", "a ON DELETE SET NULL DEFERRABLE"),
+            ("a ON DELETE SET DEFAULT (x, \"y)\")", "a ON DELETE SET DEFAULT"),
+            ("a ON UPDATE SET NULL ON DELETE CASCADE", "a ON UPDATE SET NULL ON DELETE CASCADE"),
+            ("\"a SET NULL (x)\" b", "\"a SET NULL (x)\" b"),
+            ("a ON DELETE SET NULL (x", "a ON DELETE SET NULL"),
+        ] {
+            assert_eq!(without_columns_set(text.as_bytes()), kept.as_bytes(), "{text}");
+        }
     }
 }

@@ -16,6 +16,7 @@ use crate::restore::unlogged;
 use crate::restore::work::lock;
 use crate::restore::{facts, journal, reload};
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// Which statements are used for a step.
@@ -175,7 +176,8 @@ impl Worker<'_, '_> {
                     continue;
                 }
                 _ => {
-                    let keys = site.remade.keys.get(&step).into_iter().flatten();
+                    let keys = self.remade_with(connection, step)?;
+                    let keys = keys.iter();
                     let (early, sent) = self.early(connection, keys, &mut sql, &mut settings)?;
                     copied.statements += sent;
                     if !early.is_empty() {
@@ -352,6 +354,25 @@ impl Worker<'_, '_> {
         sql.extend_from_slice(b"COMMIT;");
         copied.statements += self.send(connection, &mut sql)?.saturating_sub(2);
         Ok(copied)
+    }
+
+    /// The foreign keys that are made again with the one that a step makes, those of tables above before those below.
+    fn remade_with(&self, connection: &Connection, step: u32) -> Result<Vec<u32>, Tried> {
+        let (toc, remade) = (self.site.archive.toc(), &self.site.remade);
+        let mut places = Vec::new();
+        for namesake in remade.names.get(&step).into_iter().flatten() {
+            let late = self.site.plan.entries(step as usize).iter();
+            for late in late.map(|place| toc.entry(*place as usize)) {
+                if remade::has_name(connection, &toc.entry(namesake.place as usize), &late)? {
+                    places.push(namesake.place);
+                    places.extend(&namesake.below);
+                }
+            }
+        }
+        places.extend(remade.keys.get(&step).into_iter().flatten());
+        let mut seen = HashSet::new();
+        places.retain(|place| seen.insert(*place));
+        Ok(places)
     }
 
     /// Constraints that are there too early, with what is said of them, and how many statements that took: nobody says more of them until this

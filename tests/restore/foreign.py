@@ -1,0 +1,136 @@
+"""Foreign keys of one table, of partitions and of what is above them: each is as it was in the source, whatever the server names by itself, takes up
+or refuses, undisturbed and after what was late."""
+import os
+import shutil
+
+from harness import proxy as px
+from harness.proxy import Proxy
+from restore.behind import LETS, made, refusing
+from restore.common import NEW, OLD, firn
+
+EVERY = "SELECT conrelid::regclass::text, conname, conparentid = 0, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'f' ORDER BY 1, 2"
+OTHERS = "CREATE TABLE users (id int PRIMARY KEY); CREATE TABLE w (id int PRIMARY KEY); INSERT INTO users VALUES (1); INSERT INTO w VALUES (1);"
+REFERENCED = """CREATE TABLE u (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE u1 PARTITION OF u FOR VALUES IN (1); CREATE TABLE u2 PARTITION OF u FOR VALUES IN (2);
+INSERT INTO u VALUES (1), (2);"""
+EVENTS = "CREATE TABLE events (k int, user_id int) PARTITION BY LIST (k); ALTER TABLE events ADD CONSTRAINT {} FOREIGN KEY (user_id) REFERENCES users;"
+OWN = "ALTER TABLE {0} ADD CONSTRAINT {1} FOREIGN KEY (user_id) REFERENCES w; ALTER TABLE {0} ADD FOREIGN KEY (user_id) REFERENCES users ON DELETE CASCADE;"
+ATTACHED = "ALTER TABLE events ATTACH PARTITION {} FOR VALUES IN (1); INSERT INTO events VALUES (1, 1);"
+UNDISTURBED = {
+    # What the server makes for partitions of what is referred to has default names of the table.
+    "referenced": OTHERS + REFERENCED + "CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1);",
+    "referenced, named": OTHERS + REFERENCED + "CREATE TABLE t (r int REFERENCES w); ALTER TABLE t ADD CONSTRAINT z_u FOREIGN KEY (r) REFERENCES u;",
+    # What goes down to a partition has a default name there, as its own is another key's.
+    "chosen": OTHERS + "CREATE SCHEMA archive; CREATE TABLE archive.e1 (k int, user_id int);" + EVENTS.format("fk") + OWN.format("archive.e1", "fk")
+              + ATTACHED.format("archive.e1"),
+    "chosen, by table": OTHERS + "CREATE TABLE a1 (k int, user_id int);" + EVENTS.format("zfk") + OWN.format("a1", "zfk") + ATTACHED.format("a1"),
+    "a check's name": OTHERS + "CREATE TABLE a1 (k int, user_id int, CONSTRAINT zfk CHECK (user_id > 0));" + EVENTS.format("zfk")
+                      + "ALTER TABLE a1 ADD FOREIGN KEY (user_id) REFERENCES users ON DELETE CASCADE;" + ATTACHED.format("a1"),
+    "a late check's name": OTHERS + "CREATE TABLE a1 (k int, user_id int); INSERT INTO a1 VALUES (1, 1); ALTER TABLE a1 ADD CONSTRAINT zfk CHECK (user_id > 0) NOT VALID;"
+                           + EVENTS.format("zfk") + "ALTER TABLE events ATTACH PARTITION a1 FOR VALUES IN (1);",
+    "equal to one, named as another": OTHERS + """CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k);
+        CREATE TABLE z_mid PARTITION OF p FOR VALUES IN (1, 2) PARTITION BY LIST (k); CREATE TABLE a_leaf PARTITION OF z_mid FOR VALUES IN (1);
+        ALTER TABLE p ADD CONSTRAINT ak FOREIGN KEY (r) REFERENCES users; ALTER TABLE a_leaf ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;
+        ALTER TABLE z_mid ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; INSERT INTO p VALUES (1, 1, 1);""",
+}
+PARTS = """CREATE TABLE p (k int, a int, b int) PARTITION BY LIST (k); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2);
+ALTER TABLE p2 ADD CHECK (lets()); INSERT INTO p VALUES (1, 1, 1), (2, 1, 1);"""
+# While the database says so rows of p2 (or of w) are refused.
+LATE = {
+    "columns set": LETS + "CREATE TABLE u (a int, b int, PRIMARY KEY (a, b)); INSERT INTO u VALUES (1, 1);" + PARTS
+                   + """ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (a, b) REFERENCES u ON DELETE SET NULL;
+        ALTER TABLE p1 ADD CONSTRAINT b_p1 FOREIGN KEY (a, b) REFERENCES u ON DELETE SET NULL (a);""",
+    "not enforced": LETS + OTHERS + PARTS + """ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (a) REFERENCES users;
+        ALTER TABLE p1 ADD CONSTRAINT b_p1 FOREIGN KEY (a) REFERENCES users ON DELETE CASCADE NOT ENFORCED;""",
+    "namesake": LETS + """CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE w (id int PRIMARY KEY, CHECK (lets())); INSERT INTO u VALUES (1); INSERT INTO w VALUES (1);
+        CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE a1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE z1 PARTITION OF p FOR VALUES IN (2);
+        INSERT INTO p VALUES (1, 1, 1), (2, 1, 1); ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w;
+        ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES u; ALTER TABLE z1 ADD CONSTRAINT of_z FOREIGN KEY (r) REFERENCES u; COMMENT ON CONSTRAINT fk ON p IS 'of all';""",
+    "namesake of one's own": LETS + REFERENCED + """CREATE TABLE w (id int PRIMARY KEY, CHECK (lets())); INSERT INTO w VALUES (1);
+        CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1);""",
+}
+
+
+def source(world, name, sql, version, extra=()):
+    """(its server, the archive, its keys)"""
+    server, path, _ = made(world, f"foreign-{name}", sql, version, extra)
+    with server.connect(server.fresh("foreign_source")) as c:
+        c.execute(sql)
+        return server, path, c.execute(EVERY).fetchall()
+
+
+def is_equal(server, expected, *told):
+    with server.connect("target") as c:
+        found = c.execute(EVERY).fetchall()
+    assert found == expected, (*told, [f for f in found if f not in expected], [e for e in expected if e not in found])
+
+
+def undisturbed(world, version, name):
+    server, path, expected = source(world, name, UNDISTURBED[name], version)
+    for jobs in ("1", "2", "4"):
+        server.fresh("target")
+        firn(server, "target", path, "-j", jobs).ok()
+        is_equal(server, expected, jobs)
+
+
+def late(world, version, name):
+    """Rows are refused for a while, or each of the keys fails once."""
+    server, path, expected = source(world, name, LATE[name], version)
+    for jobs in ("1", "4"):
+        flags = ["-j", jobs, "--on-error=continue"]
+        server.fresh("target")
+        refusing(server, "target", True)
+        firn(server, "target", path, *flags).fails("23514")
+        refusing(server, "target", False)
+        firn(server, "target", path, *flags, "--resume").ok()
+        is_equal(server, expected, jobs)
+        for key in {row[1] for row in expected if row[2]}:
+            server.fresh("target")
+            folder = os.path.join(server.root, "foreign-proxy")
+            with Proxy(folder, server.root) as proxy:
+                proxy.arm(px.matching(rb"CONSTRAINT " + key.encode() + rb" FOREIGN", px.error("53100", 1), None), again=True)
+                firn(server, "target", path, *proxy.where("target"), *flags, where=False)
+            shutil.rmtree(folder, ignore_errors=True)
+            firn(server, "target", path, *flags, "--resume").ok()
+            is_equal(server, expected, jobs, key)
+
+
+def append_only(world, version):
+    """Who owns all, and has given up the right to change rows of a partition, gets its parent's late key."""
+    own = "CREATE TABLE u (a int PRIMARY KEY); INSERT INTO u VALUES (1);" + PARTS
+    keys = "ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (a) REFERENCES u; ALTER TABLE p1 ADD CONSTRAINT b_p1 FOREIGN KEY (a) REFERENCES u;"
+    more = ", MAINTAIN" if version == NEW else ""
+    owned = "".join(f"ALTER {what} OWNER TO behind_owner;" for what in ("TABLE p", "TABLE p1", "TABLE p2", "TABLE u", "FUNCTION lets()"))
+    sql = LETS + own + keys + owned + f"REVOKE UPDATE, DELETE, TRUNCATE{more} ON p1 FROM behind_owner"
+    world.server(version).roles("behind_owner LOGIN")
+    server, path, expected = source(world, "append-only", sql, version)
+    with server.connect(server.fresh("target")) as c:
+        c.execute("ALTER DATABASE target OWNER TO behind_owner; ALTER SCHEMA public OWNER TO behind_owner")
+    flags = ["-j", "2", "--on-error=continue", "--role=behind_owner"]
+    refusing(server, "target", True)
+    firn(server, "target", path, *flags).fails("23514")
+    refusing(server, "target", False)
+    firn(server, "target", path, *flags, "--resume").ok()
+    is_equal(server, expected)
+
+
+def alone(world, version):
+    """In archives of post-data alone, too, names are as they were."""
+    for name in ("chosen", "referenced"):
+        server, path, expected = source(world, f"{name}-alone", UNDISTURBED[name], version, ["--section=post-data"])
+        _, whole, _ = source(world, name, UNDISTURBED[name], version)
+        for _ in range(3):
+            server.fresh("target")
+            firn(server, "target", whole, "--section=pre-data", "--section=data").ok()
+            firn(server, "target", path, "-j", "4").ok()
+            is_equal(server, expected, name)
+
+
+def cases(world):
+    for version in (OLD, NEW):
+        for name in UNDISTURBED:
+            yield f"foreign keys {version} {name}", lambda v=version, n=name: undisturbed(world, v, n)
+        for name in LATE:
+            if version == NEW or name != "not enforced":
+                yield f"foreign keys late {version} {name}", lambda v=version, n=name: late(world, v, n)
+        yield f"foreign keys late {version} append-only", lambda v=version: append_only(world, v)
+        yield f"foreign keys alone {version}", lambda v=version: alone(world, v)
