@@ -563,6 +563,7 @@ mod tests {
             form_fields(text.as_bytes(), &fields, &mut out).unwrap();
             assert_eq!(out, form(text).unwrap());
         }
+        let fields = Fields::new(vec![Box::from(&b"a"[..]), Box::from(&b"zz"[..])]);
         for text in [
             "{\"b\": 1, \"a\": 2}",
             "{\"\\n\": 1, \"a\": 1}",

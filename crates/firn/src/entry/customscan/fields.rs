@@ -7,156 +7,256 @@ use super::list_items;
 use crate::pg::datum::{each_element, with_varlena, Datum};
 use crate::pg::ext::callback;
 use crate::pg::jsonb::Fields;
-use crate::pg::memory;
+use crate::pg::{memory, xact};
 use pgrx::pg_sys;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
+use std::rc::Rc;
 
 /// Fields of a document, and bytes of a field's name, up to which they are looked for.
 const MOST_FIELDS: usize = 32;
 const MOST_BYTES: usize = 200;
 /// Nodes of an expression in each other that are looked at: each takes some stack.
-const MOST_NESTED: usize = 300;
+const MOST_NESTED: usize = 64;
+/// Nodes of a query that are looked at.
+const MOST_NODES: u64 = 1_000_000;
 /// Tables of a UNION ALL or partitioned table above one another.
 const MOST_LEVELS: usize = 16;
 
-/// A column of a table of a query.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
-    relid: i32,
-    /// From 1 on.
-    column: i32,
+/// A column of a table of a query: number of the table, and of the column from 1 on.
+type Place = (i32, i32);
+
+/// How a query looks at documents of its tables.
+#[derive(Default)]
+struct Uses {
+    /// The fields of them that it names.
+    names: HashMap<Place, Vec<Box<[u8]>>>,
+    /// Those that it looks at otherwise.
+    whole: HashSet<Place>,
+    /// Tables whose rows it looks at as a whole.
+    rows: HashSet<i32>,
+    /// It is too large to be looked through.
+    is_unknown: bool,
 }
 
-/// The fields that a query asks for of a column of its.
-struct Search {
-    place: Place,
-    /// Queries within the one that the column is of.
-    depth: u32,
-    /// Calls of the walker within each other.
-    nested: usize,
-    names: Vec<Box<[u8]>>,
+thread_local! {
+    /// Queries that are being planned, by the planner's structure. Many scans are planned for one query.
+    static QUERIES: RefCell<Vec<(usize, Rc<Uses>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is known of a query goes with the memory that it is planned in.
+struct Planned(usize);
+
+impl Drop for Planned {
+    fn drop(&mut self) {
+        QUERIES.with(|queries| {
+            if let Ok(mut queries) = queries.try_borrow_mut() {
+                queries.retain(|(root, _)| *root != self.0);
+            }
+        });
+    }
 }
 
 /// For each of these columns (0 = first) of a table, which are jsonb, the fields that are asked for, if nothing else is.
 pub(super) unsafe fn fields_of(
     root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
-    columns: impl Iterator<Item = usize>,
+    columns: &[usize],
 ) -> Vec<(usize, Fields)> {
     // SAFETY: the planner's own structures, of a query that is being planned.
     unsafe {
         let query = (*root).parse;
         // Rows that are changed, locked or checked again are looked at as a whole.
-        if (*query).commandType != pg_sys::CmdType::CMD_SELECT || !(*query).rowMarks.is_null() {
+        let only_reads =
+            (*query).commandType == pg_sys::CmdType::CMD_SELECT && (*query).rowMarks.is_null();
+        if columns.is_empty() || !only_reads {
             return Vec::new();
         }
-        let of = |column: usize| {
-            let place = Place { relid: (*rel).relid as i32, column: column as i32 + 1 };
-            let mut search = Search { place, depth: 0, nested: 0, names: Vec::new() };
-            (asked(root, place, &mut search, 0) && search.names.len() <= MOST_FIELDS)
-                .then(|| (column, Fields::new(search.names)))
+        let uses = uses_of(root);
+        let of = |column: &usize| {
+            let place = ((*rel).relid as i32, *column as i32 + 1);
+            let mut names = Vec::new();
+            (collect(root, &uses, place, &mut names, 0) && names.len() <= MOST_FIELDS)
+                .then(|| (*column, Fields::new(names)))
         };
-        columns.filter_map(of).collect()
+        columns.iter().filter_map(of).collect()
     }
 }
 
-/// Look for what is asked of a place, or of the place of a table above it that it is shown as; false when that is not fields alone.
-unsafe fn asked(
+/// The fields asked for of a place, or of the place of a table above it that it is shown as; false when that is not fields alone.
+unsafe fn collect(
     root: *mut pg_sys::PlannerInfo,
+    uses: &Uses,
     place: Place,
-    search: &mut Search,
+    names: &mut Vec<Box<[u8]>>,
     level: usize,
 ) -> bool {
-    // SAFETY: the planner's own structures; entries of the list of appended relations are AppendRelInfo, one for each child.
+    // SAFETY: the planner's own structures: a place for each table, with what it is a child of or null.
     unsafe {
-        (search.place, search.depth, search.nested) = (place, 0, 0);
-        let context = (search as *mut Search).cast();
-        let flags = pg_sys::QTW_IGNORE_JOINALIASES as i32;
-        if level > MOST_LEVELS
-            || pg_sys::query_tree_walker((*root).parse, Some(is_more), context, flags)
-        {
+        let is_whole =
+            uses.is_unknown || uses.rows.contains(&place.0) || uses.whole.contains(&place);
+        if is_whole || level > MOST_LEVELS {
             return false;
         }
-        for above in list_items::<pg_sys::AppendRelInfo>((*root).append_rel_list) {
-            let child = (*above).child_relid;
-            let entry = *(*root).simple_rte_array.add(child as usize);
-            if child as i32 != place.relid && (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION {
-                continue;
-            }
-            let shown = list_items::<pg_sys::Node>((*above).translated_vars);
-            for (column, expr) in shown.into_iter().enumerate() {
-                (search.place, search.depth, search.nested) = (place, 0, 0);
-                if expr.is_null() {
-                    continue;
-                }
-                let fine = match is_of(expr, search) {
-                    true => {
-                        let relid = (*above).parent_relid as i32;
-                        let place = Place { relid, column: column as i32 + 1 };
-                        asked(root, place, search, level + 1)
-                    }
-                    false => !looks_at_more(expr, (search as *mut Search).cast()),
-                };
-                if !fine {
-                    return false;
-                }
-            }
+        names.extend(uses.names.get(&place).into_iter().flatten().cloned());
+        let children = (*root).append_rel_array;
+        let above = match children.is_null() {
+            true => std::ptr::null_mut(),
+            false => *children.add(place.0 as usize),
+        };
+        if above.is_null() {
+            return true;
         }
-        true
+        let shown = list_items::<pg_sys::Node>((*above).translated_vars);
+        let is_it = |expr: &*mut pg_sys::Node| {
+            let var = *expr as *mut pg_sys::Var;
+            is_own(*expr, place.0) && i32::from((*var).varattno) == place.1
+        };
+        let mut shown = shown.into_iter().enumerate().filter(|(_, expr)| is_it(expr));
+        shown.all(|(column, _)| {
+            let place = ((*above).parent_relid as i32, column as i32 + 1);
+            collect(root, uses, place, names, level + 1)
+        })
     }
 }
 
-/// The node is the column that is searched for.
-unsafe fn is_of(node: *mut pg_sys::Node, search: &Search) -> bool {
-    // SAFETY: an expression of a query: its tag says of which type it is.
+/// A plain column of this table.
+unsafe fn is_own(node: *mut pg_sys::Node, relid: i32) -> bool {
+    // SAFETY: an expression of a query, or null: its tag says of which type it is.
     unsafe {
         let var = node as *mut pg_sys::Var;
         !node.is_null()
             && (*node).type_ == pg_sys::NodeTag::T_Var
-            && (*var).varno == search.place.relid
+            && (*var).varno == relid
+            && (*var).varlevelsup == 0
+    }
+}
+
+/// How a query looks at documents, found out once.
+unsafe fn uses_of(root: *mut pg_sys::PlannerInfo) -> Rc<Uses> {
+    let of_it = |queries: &Vec<(usize, Rc<Uses>)>| {
+        queries.iter().find(|(known, _)| *known == root as usize).map(|(_, uses)| uses.clone())
+    };
+    if let Some(uses) = QUERIES.with_borrow(of_it) {
+        return uses;
+    }
+    // SAFETY: the planner's own structures; the structure of a query lives in the memory that it is planned in.
+    unsafe {
+        let mut search = Search::default();
+        look_through(root, &mut search);
+        let mut uses = search.uses;
+        uses.is_unknown = search.nodes > MOST_NODES;
+        let uses = Rc::new(uses);
+        QUERIES.with_borrow_mut(|queries| queries.push((root as usize, uses.clone())));
+        memory::within((*root).planner_cxt, || memory::bind(Planned(root as usize)));
+        uses
+    }
+}
+
+/// A query that is looked through.
+#[derive(Default)]
+struct Search {
+    uses: Uses,
+    /// Queries within it that the node at hand is of.
+    depth: u32,
+    /// Calls of the walker within each other.
+    nested: usize,
+    nodes: u64,
+}
+
+/// All of a query's expressions, and what tables above others show of these that is no plain column.
+unsafe fn look_through(root: *mut pg_sys::PlannerInfo, search: &mut Search) {
+    // SAFETY: the planner's own structures; entries of the list of appended relations are AppendRelInfo.
+    unsafe {
+        let context = (search as *mut Search).cast();
+        let flags = pg_sys::QTW_IGNORE_JOINALIASES as i32;
+        if pg_sys::query_tree_walker((*root).parse, Some(is_too_much), context, flags) {
+            return;
+        }
+        for above in list_items::<pg_sys::AppendRelInfo>((*root).append_rel_list) {
+            for expr in list_items::<pg_sys::Node>((*above).translated_vars) {
+                if !expr.is_null()
+                    && !is_own(expr, (*above).child_relid as i32)
+                    && look_at(expr, context)
+                {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A document of a table of the query that is looked through.
+unsafe fn document(node: *mut pg_sys::Node, search: &Search) -> Option<Place> {
+    // SAFETY: an expression of a query, or null: its tag says of which type it is.
+    unsafe {
+        let var = node as *mut pg_sys::Var;
+        let is_it = !node.is_null()
+            && (*node).type_ == pg_sys::NodeTag::T_Var
+            && (*var).vartype == pg_sys::JSONBOID
             && (*var).varlevelsup == search.depth
-            && i32::from((*var).varattno) == search.place.column
+            && (*var).varattno > 0;
+        is_it.then(|| ((*var).varno, i32::from((*var).varattno)))
     }
 }
 
-/// As `looks_at_more`, where PostgreSQL's walkers come to the next node. What is nested deeper than is looked at may look at more.
-unsafe extern "C-unwind" fn is_more(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
-    // SAFETY: the context is what `asked` has handed on; nobody else uses it meanwhile.
+/// As `look_at`, where PostgreSQL's walkers come to the next node.
+unsafe extern "C-unwind" fn is_too_much(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
+    // SAFETY: a part of a query, or null; the context is what `look_through` has handed on, and nobody else uses it meanwhile.
     unsafe {
-        let search = context as *mut Search;
-        (*search).nested += 1;
-        let more = (*search).nested > MOST_NESTED || callback(|| looks_at_more(node, context));
-        (*search).nested -= 1;
-        more
-    }
-}
-
-/// Whether an expression, or a query within, looks at more of the column than fields; which, is noted.
-unsafe fn looks_at_more(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
-    // SAFETY: a part of a query: its tag says of which type it is; the context is what `asked` has handed on.
-    unsafe {
-        use pg_sys::NodeTag as T;
-        if node.is_null() {
+        // Of which there may be very many.
+        if node.is_null() || (*node).type_ == pg_sys::NodeTag::T_Const {
             return false;
         }
+        let search = context as *mut Search;
+        (*search).nested += 1;
+        let too_much = callback(|| look_at(node, context));
+        (*search).nested -= 1;
+        too_much
+    }
+}
+
+/// Note how an expression, or a query within, looks at documents. True when it is too much to be looked through.
+unsafe fn look_at(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
+    // SAFETY: a part of a query: its tag says of which type it is; the context is what `look_through` has handed on.
+    unsafe {
+        use pg_sys::NodeTag as T;
         let search = &mut *(context as *mut Search);
+        search.nodes += 1;
+        if search.nodes.is_multiple_of(1_024) {
+            xact::check_for_interrupts();
+        }
+        // Within a list of very many, as a rule, and else of an expression that is nested deeply.
+        if search.nested > MOST_NESTED {
+            search.nodes = MOST_NODES + 1;
+        }
+        if search.nodes > MOST_NODES {
+            return true;
+        }
         match (*node).type_ {
             T::T_Query => {
                 search.depth += 1;
                 let flags = pg_sys::QTW_IGNORE_JOINALIASES as i32;
-                let more = pg_sys::query_tree_walker(node.cast(), Some(is_more), context, flags);
+                let walker = Some(is_too_much as _);
+                let too_much = pg_sys::query_tree_walker(node.cast(), walker, context, flags);
                 (*(context as *mut Search)).depth -= 1;
-                return more;
+                return too_much;
             }
             T::T_Var => {
                 let var = node as *mut pg_sys::Var;
-                let whole_row = (*var).varattno == 0
-                    && (*var).varno == search.place.relid
-                    && (*var).varlevelsup == search.depth;
-                return whole_row || is_of(node, search);
+                if (*var).varattno == 0 && (*var).varlevelsup == search.depth {
+                    search.uses.rows.insert((*var).varno);
+                }
+                if let Some(place) = document(node, search) {
+                    search.uses.whole.insert(place);
+                }
+                return false;
             }
             // Of some fields as of all.
-            T::T_NullTest if is_of((*(node as *mut pg_sys::NullTest)).arg.cast(), search) => {
+            T::T_NullTest
+                if document((*(node as *mut pg_sys::NullTest)).arg.cast(), search).is_some() =>
+            {
                 return false;
             }
             T::T_OpExpr => {
@@ -176,41 +276,40 @@ unsafe fn looks_at_more(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
                 let first = list_items::<pg_sys::Node>((*part).refupperindexpr);
                 let value = first.first().and_then(|first| constant(*first, pg_sys::TEXTOID));
                 let reads = (*part).refassgnexpr.is_null() && (*part).reflowerindexpr.is_null();
-                if reads && is_of((*part).refexpr.cast(), search) {
-                    if let Some(value) = value {
-                        // What else stands in the brackets may be asked of the column, too.
+                let place = document((*part).refexpr.cast(), search);
+                if let (true, Some(value), Some(place)) = (reads, value, place) {
+                    if note(search, place, value) {
+                        // What else stands in the brackets may ask for documents, too.
                         let others = (*part).refupperindexpr.cast();
-                        return !note(search, value)
-                            || pg_sys::expression_tree_walker(others, Some(is_more), context);
+                        return pg_sys::expression_tree_walker(others, Some(is_too_much), context);
                     }
                 }
             }
             _ => (),
         }
-        pg_sys::expression_tree_walker(node, Some(is_more), context)
+        pg_sys::expression_tree_walker(node, Some(is_too_much), context)
     }
 }
 
-/// The call takes the column, and constants that name fields of it: they are noted.
+/// The call takes a document, and constants that name fields of it: they are noted.
 unsafe fn names(search: &mut Search, function: pg_sys::Oid, args: *mut pg_sys::List) -> bool {
     // SAFETY: a function's arguments are of the types that it takes.
     unsafe {
         let args = list_items::<pg_sys::Node>(args);
-        let [document, other] = args[..] else { return false };
-        if !is_of(document, search) {
-            return false;
-        }
+        let [first, other] = args[..] else { return false };
+        let Some(place) = document(first, search) else { return false };
         match function.to_u32() {
             pg_sys::F_JSONB_OBJECT_FIELD
             | pg_sys::F_JSONB_OBJECT_FIELD_TEXT
             | pg_sys::F_JSONB_EXISTS => {
-                constant(other, pg_sys::TEXTOID).is_some_and(|name| note(search, name))
+                constant(other, pg_sys::TEXTOID).is_some_and(|name| note(search, place, name))
             }
             pg_sys::F_JSONB_EXTRACT_PATH | pg_sys::F_JSONB_EXTRACT_PATH_TEXT => {
-                constant(other, pg_sys::TEXTARRAYOID).is_some_and(|path| note_first(search, path))
+                constant(other, pg_sys::TEXTARRAYOID)
+                    .is_some_and(|path| note_first(search, place, path))
             }
             pg_sys::F_JSONB_CONTAINS => {
-                constant(other, pg_sys::JSONBOID).is_some_and(|part| note_keys(search, part))
+                constant(other, pg_sys::JSONBOID).is_some_and(|part| note_keys(search, place, part))
             }
             _ => false,
         }
@@ -230,31 +329,32 @@ unsafe fn constant(node: *mut pg_sys::Node, kind: pg_sys::Oid) -> Option<Datum> 
 }
 
 /// Note the name of a field.
-fn note(search: &mut Search, text: Datum) -> bool {
-    with_varlena(text, |name| push(search, name))
+fn note(search: &mut Search, place: Place, text: Datum) -> bool {
+    with_varlena(text, |name| push(search, place, name))
 }
 
-fn push(search: &mut Search, name: &[u8]) -> bool {
-    let fits = name.len() <= MOST_BYTES && search.names.len() < 4 * MOST_FIELDS;
-    if fits && !search.names.iter().any(|known| **known == *name) {
-        search.names.push(name.into());
+fn push(search: &mut Search, place: Place, name: &[u8]) -> bool {
+    let names = search.uses.names.entry(place).or_default();
+    let fits = name.len() <= MOST_BYTES && names.len() <= MOST_FIELDS;
+    if fits && !names.iter().any(|known| **known == *name) {
+        names.push(name.into());
     }
     fits
 }
 
 /// Note the first name of a path. One without names is the document itself.
-fn note_first(search: &mut Search, path: Datum) -> bool {
+fn note_first(search: &mut Search, place: Place, path: Datum) -> bool {
     let (mut seen, mut fits) = (false, false);
     let some_are_null = each_element(path, |name| {
         if !std::mem::replace(&mut seen, true) {
-            fits = note(search, name);
+            fits = note(search, place, name);
         }
     });
     fits && !some_are_null
 }
 
 /// Note the keys of an object that the document is asked to contain. (So many pairs it must have at least: of all fields as of these.)
-fn note_keys(search: &mut Search, part: Datum) -> bool {
+fn note_keys(search: &mut Search, place: Place, part: Datum) -> bool {
     // SAFETY: a jsonb; the iterator frees itself at its end, and its memory is emptied in any case.
     memory::scratch(|| unsafe {
         use pg_sys::JsonbIteratorToken as Token;
@@ -269,7 +369,7 @@ fn note_keys(search: &mut Search, part: Datum) -> bool {
                 Token::WJB_KEY => {
                     let key = &value.val.string;
                     let name = std::slice::from_raw_parts(key.val.cast::<u8>(), key.len as usize);
-                    if !push(search, name) {
+                    if !push(search, place, name) {
                         return false;
                     }
                 }

@@ -210,7 +210,7 @@ pub(super) unsafe fn conditions_of(scan: *mut pg_sys::CustomScan) -> impl Iterat
 }
 
 /// Write what of documents is looked at: how many numbers follow, then of each column its number, how many fields, and of each of these
-/// how many bytes and which.
+/// how many bytes and which, four in a number.
 unsafe fn write_fields(scan: *mut pg_sys::CustomScan, fields: &[(usize, Fields)]) {
     // SAFETY: a plan node that is being made.
     unsafe {
@@ -219,7 +219,10 @@ unsafe fn write_fields(scan: *mut pg_sys::CustomScan, fields: &[(usize, Fields)]
             list.extend([*column as i32, fields.names().len() as i32]);
             for name in fields.names() {
                 list.push(name.len() as i32);
-                list.extend(name.iter().map(|byte| i32::from(*byte)));
+                list.extend(name.chunks(4).map(|bytes| {
+                    let word = |word, (n, byte): (usize, &u8)| word | i32::from(*byte) << (8 * n);
+                    bytes.iter().enumerate().fold(0, word)
+                }));
             }
         }
         put(scan, list.len() as i32);
@@ -238,8 +241,9 @@ pub(super) unsafe fn read_fields(scan: *mut pg_sys::CustomScan) -> Vec<(usize, F
         while let (Some(column), Some(count)) = (numbers.next(), numbers.next()) {
             let mut names = Vec::new();
             for _ in 0..count {
-                let length = numbers.next().unwrap_or(0);
-                names.push(numbers.by_ref().take(length as usize).map(|byte| byte as u8).collect());
+                let length = numbers.next().unwrap_or(0) as usize;
+                let words = numbers.by_ref().take(length.div_ceil(4));
+                names.push(words.flat_map(i32::to_le_bytes).take(length).collect());
             }
             found.push((column as usize, Fields::new(names)));
         }
@@ -253,21 +257,27 @@ pub(super) unsafe fn is_guarded(scan: *mut pg_sys::CustomScan) -> bool {
     unsafe { (*(*(*scan).custom_private).elements).int_value != 0 }
 }
 
-/// The fields that a query looks at of documents. (Of all columns: the planner says only later which of them the scan gives.)
+/// The fields that a query looks at of documents in the columns that a scan gives or has conditions on.
 unsafe fn fields_of(
     root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
 ) -> Vec<(usize, Fields)> {
-    // SAFETY: the planner's own structures; it holds a lock on every relation that it plans for.
+    // SAFETY: the planner's own structures; it holds a lock on every relation it plans for.
     unsafe {
+        // Other encodings' documents are kept in PostgreSQL's own form.
+        if pg_sys::GetDatabaseEncoding() != pg_sys::pg_enc::PG_UTF8 as i32 {
+            return Vec::new();
+        }
+        let exprs = (*(*rel).reltarget).exprs;
+        let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
         let entry = *(*root).simple_rte_array.add((*rel).relid as usize);
         let table = OpenRel::open((*entry).relid.to_u32(), LockMode::None);
         let attributes = table.rel().attributes();
-        let documents = attributes
-            .iter()
-            .enumerate()
-            .filter(|(_, a)| !a.dropped && a.type_oid == pg_sys::JSONBOID.to_u32());
-        fields::fields_of(root, rel, documents.map(|(column, _)| column))
+        let mut documents = table_columns(&numbers, attributes.len());
+        documents.retain(|i| {
+            attributes.get(*i).is_some_and(|a| a.type_oid == pg_sys::JSONBOID.to_u32())
+        });
+        fields::fields_of(root, rel, &documents)
     }
 }
 
