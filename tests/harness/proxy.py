@@ -191,6 +191,14 @@ class Connection:
         """Wait until the server has done what it was sent."""
         self.waits.wait(PATIENCE)
 
+    def done_unheard(self, message):
+        """The server does what it was sent; then the connection breaks, and the client has not heard of it. (Cut before, it may connect again
+        meanwhile, and end the session.)"""
+        self.muted = True
+        self.forward(message)
+        self.settle()
+        self.cut_client()
+
     def close(self):
         shut(self.client)
         if self.server:

@@ -438,9 +438,7 @@ def list_kept(world):
         c.execute("DROP TABLE a_rates; DROP FUNCTION no_rows()")
 
     def crash(m):
-        m.connection.cut_client()
-        m.connection.forward(m)
-        m.connection.settle()
+        m.connection.done_unheard(m)
         server.stop("immediate")
         server.start()
         raise px.Closed

@@ -231,10 +231,10 @@ def crashed_last(world, name, sql, told, later=None):
     server.fresh("target")
     with Proxy(os.path.join(server.root, "crashed"), server.root) as proxy:
         def crash(m):
-            m.connection.cut_client()
             if not later or b"DROP SCHEMA" in m.sql:
-                m.connection.forward(m)
-                m.connection.settle()
+                m.connection.done_unheard(m)
+            else:
+                m.connection.cut_client()
             if not later or b"DROP SCHEMA" not in m.sql:
                 server.stop("immediate")
                 server.start()
