@@ -19,6 +19,7 @@ use crate::plan::parents::Parents;
 use crate::plan::text::{added, foreign_key, qualified, unquoted, ForeignKey};
 use crate::plan::Work;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Places of such constraints.
 #[derive(Default)]
@@ -35,7 +36,7 @@ pub(super) struct Remade {
 pub(super) struct Namesake {
     pub place: u32,
     /// Those that it would take up when it is made again, from above.
-    pub below: Vec<u32>,
+    pub below: Arc<[u32]>,
 }
 
 impl Remade {
@@ -90,13 +91,18 @@ impl Remade {
         for (number, (_, table, _)) in made.iter().enumerate() {
             of_table.entry(*table).or_default().push(number);
         }
+        let mut of_number = HashMap::<usize, Arc<[u32]>>::new();
         for (table, late) in &missing {
             let above = parents.above(*table).filter_map(|table| of_table.get(&table)).flatten();
             for number in above {
                 let (place, own, key) = &made[*number];
-                let is_below = |table: i32| parents.above(table).skip(1).any(|t| t == *own);
-                let below = made.iter().filter(|(_, t, other)| key.takes_up(other) && is_below(*t));
-                let below: Vec<u32> = below.map(|(place, ..)| *place).collect();
+                // Once for all of the late ones: of a table with very many partitions each may have one.
+                let below = of_number.entry(*number).or_insert_with(|| {
+                    let is_below = |table: i32| parents.above(table).skip(1).any(|t| t == *own);
+                    let below =
+                        made.iter().filter(|(_, t, other)| key.takes_up(other) && is_below(*t));
+                    below.map(|(place, ..)| *place).collect::<Arc<[u32]>>()
+                });
                 for (step, _) in late {
                     let namesake = Namesake { place: *place, below: below.clone() };
                     remade.names.entry(*step).or_default().push(namesake);

@@ -365,7 +365,7 @@ impl Worker<'_, '_> {
             for late in late.map(|place| toc.entry(*place as usize)) {
                 if remade::has_name(connection, &toc.entry(namesake.place as usize), &late)? {
                     places.push(namesake.place);
-                    places.extend(&namesake.below);
+                    places.extend(namesake.below.iter());
                 }
             }
         }
