@@ -4,7 +4,9 @@ give, and what a crash leaves must be what WAL says, page by page (wal_consisten
 import collections
 import os
 import random
+import re
 import signal
+import subprocess
 import threading
 import time
 
@@ -317,9 +319,24 @@ def reindex(cluster):
         assert not c.execute("SELECT * FROM firn.check('built')").fetchall()
 
 
+def history(cluster, error):
+    """What WAL has of the page that recovery made otherwise than the server did, its last records."""
+    place = re.search(r"inconsistent page found, rel (\d+/\d+/\d+), forknum \d+, blkno (\d+)", str(error))
+    if not place:
+        return
+    first = min(f for f in os.listdir(os.path.join(cluster.data, "pg_wal")) if re.fullmatch("[0-9A-F]{24}", f))
+    found = cluster.run("pg_waldump", "-p", os.path.join(cluster.data, "pg_wal"), "-R", place[1], "-B", place[2], first,
+                        check=False, stderr=subprocess.DEVNULL).stdout
+    print("\n".join(f"     {line[:300]}" for line in found.splitlines()[-20:]))
+
+
 def recover(cluster):
     cluster.crash()
-    cluster.start()
+    try:
+        cluster.start()
+    except RuntimeError as error:
+        history(cluster, error)
+        raise
     sound(cluster)
     assert not cluster.alarms(), cluster.alarms()
 

@@ -69,7 +69,9 @@ class Cluster:
         result = subprocess.run(cmd, text=True, **kw)
         if check and result.returncode != 0:
             tail = open(self.log, errors="replace").read()[-2000:] if os.path.exists(self.log) else ""
-            raise RuntimeError(f"{program} failed:\n{result.stdout}\n{tail}")
+            # First what matters most: a report may be cut.
+            worst = [line for line in tail.splitlines() if re.search("FATAL|PANIC|CONTEXT", line)][-2:]
+            raise RuntimeError("\n".join([f"{program} failed:", *worst, result.stdout, tail]))
         return result
 
     def create(self):
@@ -115,22 +117,32 @@ class Cluster:
         """kill -9 of the postmaster and all its children; start() then recovers."""
         with open(os.path.join(self.data, "postmaster.pid")) as f:
             pid = int(f.readline())
-        # Stopped first, so that it has no child that is not in the list.
+        # Stopped first, so that it has no more children. One that it was just making is found by its folder; left alone, it could wait
+        # for ever for what a killed one held, and keep the shared memory, with which no new postmaster starts.
         os.kill(pid, signal.SIGSTOP)
-        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
-        for p in [pid, *map(int, children)]:
-            try:
-                os.kill(p, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        # Shared memory must be free before a new postmaster starts. A killed process that nobody has
-        # waited for yet still counts as alive to a new postmaster, so its lock files go by hand.
-        while any(alive(p) for p in [pid, *map(int, children)]):
+        while found := {p for p in {pid, *self.processes()} if alive(p)}:
+            for p in found:
+                try:
+                    os.kill(p, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            # A killed process that nobody has waited for yet still counts as alive to a new postmaster, so its lock files go by hand.
             time.sleep(0.05)
         for lock in (os.path.join(self.data, "postmaster.pid"),
                      os.path.join(self.root, f".s.PGSQL.{self.port}.lock")):
             if os.path.exists(lock):
                 os.unlink(lock)
+
+    def processes(self):
+        """The server's processes, which all work in its data directory."""
+        found, data = set(), os.path.realpath(self.data)
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{name}/cwd") == data:
+                    found.add(int(name))
+            except OSError:
+                pass
+        return found
 
     def connect(self, dbname="postgres", **kw):
         kw.setdefault("autocommit", True)
