@@ -6,7 +6,7 @@ import shutil
 from harness import proxy as px
 from harness.proxy import Proxy
 from restore.behind import LETS, made, refusing
-from restore.common import NEW, OLD, firn
+from restore.common import NEW, OLD, firn, same
 
 EVERY = "SELECT conrelid::regclass::text, conname, conparentid = 0, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'f' ORDER BY 1, 2"
 OTHERS = "CREATE TABLE users (id int PRIMARY KEY); CREATE TABLE w (id int PRIMARY KEY); INSERT INTO users VALUES (1); INSERT INTO w VALUES (1);"
@@ -31,6 +31,13 @@ UNDISTURBED = {
         CREATE TABLE z_mid PARTITION OF p FOR VALUES IN (1, 2) PARTITION BY LIST (k); CREATE TABLE a_leaf PARTITION OF z_mid FOR VALUES IN (1);
         ALTER TABLE p ADD CONSTRAINT ak FOREIGN KEY (r) REFERENCES users; ALTER TABLE a_leaf ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;
         ALTER TABLE z_mid ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; INSERT INTO p VALUES (1, 1, 1);""",
+    # Others have the names that the server would choose, before 18 and from then on.
+    "others have the name": OTHERS + REFERENCED + """CREATE TABLE t (r int, s int); INSERT INTO t VALUES (1, 1); ALTER TABLE t ADD CONSTRAINT t_r_fkey UNIQUE (r);
+        ALTER TABLE t ADD CONSTRAINT kk_1 PRIMARY KEY (s); ALTER TABLE t ADD CONSTRAINT kk FOREIGN KEY (r) REFERENCES u;""",
+    "others have the name below": OTHERS + """CREATE TABLE p (k int, r int) PARTITION BY LIST (k); CREATE TABLE a1 (k int, r int); INSERT INTO a1 VALUES (1, 1);
+        ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES w; ALTER TABLE a1 ADD CONSTRAINT a1_r_fkey UNIQUE (r);
+        ALTER TABLE a1 ADD CONSTRAINT fk_1 CHECK (r > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES w ON DELETE CASCADE;
+        ALTER TABLE p ATTACH PARTITION a1 FOR VALUES IN (1);""",
 }
 PARTS = """CREATE TABLE p (k int, a int, b int) PARTITION BY LIST (k); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2);
 ALTER TABLE p2 ADD CHECK (lets()); INSERT INTO p VALUES (1, 1, 1), (2, 1, 1);"""
@@ -48,6 +55,29 @@ LATE = {
     "namesake of one's own": LETS + REFERENCED + """CREATE TABLE w (id int PRIMARY KEY, CHECK (lets())); INSERT INTO w VALUES (1);
         CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1);""",
 }
+
+PARENT = "CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE a1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);"
+# What fails once, and how the statement looks.
+ONCE = {
+    "check": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT zfk CHECK (r > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users;",
+              rb"CONSTRAINT zfk CHECK"),
+    "unique": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT zfk UNIQUE (r); ALTER TABLE p ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users;",
+               rb"CONSTRAINT zfk UNIQUE"),
+    "equal": (OTHERS + PARENT + "ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (r) REFERENCES users; ALTER TABLE a1 ADD CONSTRAINT b_a FOREIGN KEY (r) REFERENCES users;",
+              rb"CONSTRAINT a_p "),
+    "namesake": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;",
+                 rb"a1\s+ADD CONSTRAINT fk "),
+    "namesake of one's own": (OTHERS + REFERENCED + "CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1)", rb"REFERENCES public.w"),
+    "enforced below": (OTHERS + PARENT + """ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (r) REFERENCES users NOT ENFORCED;
+        ALTER TABLE a1 ADD CONSTRAINT b_a FOREIGN KEY (r) REFERENCES users ON DELETE CASCADE;""", rb"CONSTRAINT a_p "),
+}
+PARTITIONS = 40
+# Rows of w are refused for a while: the own key of each partition comes late, and its name is taken by what comes of p's. With those that p's takes up.
+MANY = LETS + """CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE w (id int PRIMARY KEY, CHECK (lets())); INSERT INTO u VALUES (1); INSERT INTO w VALUES (1);
+CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k);""" + "".join(
+    f"CREATE TABLE a{i} PARTITION OF p FOR VALUES IN ({i}); ALTER TABLE a{i} ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w;" for i in range(PARTITIONS)) + f"""
+INSERT INTO p SELECT k, 1, 1 FROM generate_series(0, {PARTITIONS - 1}) k; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES u; COMMENT ON CONSTRAINT fk ON p IS 'of all';
+ALTER TABLE a3 ADD CONSTRAINT of_a3 FOREIGN KEY (r) REFERENCES u; COMMENT ON CONSTRAINT of_a3 ON a3 IS 'own';"""
 
 
 def source(world, name, sql, version, extra=()):
@@ -85,13 +115,58 @@ def late(world, version, name):
         is_equal(server, expected, jobs)
         for key in {row[1] for row in expected if row[2]}:
             server.fresh("target")
-            folder = os.path.join(server.root, "foreign-proxy")
-            with Proxy(folder, server.root) as proxy:
-                proxy.arm(px.matching(rb"CONSTRAINT " + key.encode() + rb" FOREIGN", px.error("53100", 1), None), again=True)
-                firn(server, "target", path, *proxy.where("target"), *flags, where=False)
-            shutil.rmtree(folder, ignore_errors=True)
+            failing_once(server, path, flags, rb"CONSTRAINT " + key.encode() + rb" FOREIGN")
             firn(server, "target", path, *flags, "--resume").ok()
             is_equal(server, expected, jobs, key)
+
+
+def failing_once(server, path, flags, pattern):
+    folder = os.path.join(server.root, "foreign-proxy")
+    with Proxy(folder, server.root) as proxy:
+        proxy.arm(px.matching(pattern, px.error("53100", 1), None), again=True)
+        firn(server, "target", path, *proxy.where("target"), *flags, where=False).fails("53100")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def once(world, version, name):
+    """A constraint fails once: whole, and where the archive has post-data alone."""
+    sql, pattern = ONCE[name]
+    server, path, dump = made(world, f"foreign-once-{name}", sql, version)
+    _, post, _ = made(world, f"foreign-once-{name}-post", sql, version, ["--section=post-data"])
+    for archive, before in ((path, ()), (post, ("--section=pre-data", "--section=data"))):
+        for jobs in ("1", "4"):
+            flags = ["-j", jobs, "--on-error=continue"]
+            server.fresh("target")
+            if before:
+                firn(server, "target", path, *before).ok()
+            failing_once(server, archive, flags, pattern)
+            firn(server, "target", archive, *flags, "--resume").ok()
+            same(dump, server.dump("target"))
+
+
+def many(world, version):
+    """Each of a table's partitions has a late key of its own: the table's is made again for all that come in one transaction, and with it what it takes up."""
+    server, path, expected = source(world, "many", MANY, version)
+    _, _, dump = made(world, "foreign-many", MANY, version)
+    made_again = []
+    for jobs in ("1", "4"):
+        server.fresh("target")
+        refusing(server, "target", True)
+        flags = ["-j", jobs, "--on-error=continue"]
+        firn(server, "target", path, *flags).fails("23514")
+        refusing(server, "target", False)
+        with server.connect("target") as c:
+            c.execute("ALTER DATABASE target SET log_statement = 'ddl'")
+        at = os.path.getsize(server.log)
+        firn(server, "target", path, *flags, "--resume").ok()
+        with open(server.log, errors="replace") as f:
+            f.seek(at)
+            made_again.append(f.read().count("DROP CONSTRAINT fk"))
+        is_equal(server, expected, jobs)
+        with server.connect("target") as c:
+            c.execute("ALTER DATABASE target RESET ALL")
+        same(dump, server.dump("target"))
+    assert 0 < made_again[0] < PARTITIONS / 4 and 0 < made_again[1] < PARTITIONS, made_again
 
 
 def append_only(world, version):
@@ -132,5 +207,9 @@ def cases(world):
         for name in LATE:
             if version == NEW or name != "not enforced":
                 yield f"foreign keys late {version} {name}", lambda v=version, n=name: late(world, v, n)
+        for name in ONCE:
+            if version == NEW or name != "enforced below":
+                yield f"foreign keys once {version} {name}", lambda v=version, n=name: once(world, v, n)
+        yield f"foreign keys late {version} many", lambda v=version: many(world, v)
         yield f"foreign keys late {version} append-only", lambda v=version: append_only(world, v)
         yield f"foreign keys alone {version}", lambda v=version: alone(world, v)

@@ -13,12 +13,14 @@ use std::collections::{HashMap, HashSet};
 mod cost;
 mod edges;
 mod groups;
+mod keys;
 mod locking;
 mod order;
 pub use edges::{goes_down, is_not_valid};
 pub use groups::STAGE_FROM;
 pub mod merge;
-pub use order::{attaches_itself, changes_meanings, own_table};
+pub use keys::own_table;
+pub use order::{attaches_itself, changes_meanings};
 
 /// Everything that planning looks at.
 pub struct Input<'a> {

@@ -243,7 +243,7 @@ fn choose(
 }
 
 /// Ask for many things at once; without those of which one side's encoding has no characters for the other's names.
-fn all_that_can_be_told<T, R: Extend<A> + Default + IntoIterator<Item = A>, A>(
+pub(super) fn all_that_can_be_told<T, R: Extend<A> + Default + IntoIterator<Item = A>, A>(
     things: &[T],
     ask: &dyn Fn(&[T]) -> Result<R>,
 ) -> Result<R> {

@@ -39,6 +39,7 @@ pub mod session;
 pub mod source;
 pub mod tell;
 mod together;
+mod too_early;
 mod unlogged;
 pub mod work;
 

@@ -5,9 +5,9 @@
 //! pass begins with what the journal says, as a resumed run does.
 
 use super::journal::{self, fence};
-use super::remade::Remade;
+use super::too_early::TooEarly;
 use super::work::{Ended, Keeper, Site};
-use super::{facts, tell, unlogged, Job};
+use super::{facts, remade, tell, unlogged, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Connection, Ping};
 use crate::plan::schedule::{Limits, Scheduler};
@@ -165,10 +165,11 @@ fn one(
         fence::enter(&connection, epoch, session)?;
         let mut recorded = journal::done(&connection, job.plan.steps.len())?;
         let again = unlogged::forget_lost(job, &connection, session, &mut recorded)?;
+        let too_early = TooEarly::of(job, &connection, &recorded)?;
         let memory = facts::memory_for_each(&connection, job.options.jobs)?;
-        Ok((epoch, recorded, again, memory, facts::processors(&connection)?))
+        Ok((epoch, recorded, again, too_early, memory, facts::processors(&connection)?))
     };
-    let (epoch, recorded, again, memory_kb, processors) = match start() {
+    let (epoch, recorded, again, too_early, memory_kb, processors) = match start() {
         Ok(found) => found,
         Err(error) if error.kind == ErrorKind::Connection => {
             return Ok(Pass::Lost { error, recorded: 0 })
@@ -199,7 +200,8 @@ fn one(
     site.memory_kb = memory_kb;
     site.processors = processors;
     site.again = again;
-    site.remade = Remade::of(job, &recorded);
+    site.too_early = too_early;
+    site.deferrable = remade::deferrable(job, &recorded);
     site.entries_done = Mutex::new(recorded.entries.into_iter().collect());
     site.left_out = Arc::clone(&job.left_out);
     site.go_on_after_errors = job.options.go_on_after_errors;

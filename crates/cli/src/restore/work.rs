@@ -8,8 +8,8 @@ mod uses;
 mod worker;
 
 use super::journal::fence::{self, Session};
-use super::remade::Remade;
 use super::session::Target;
+use super::too_early::TooEarly;
 use super::{left_out::LeftOut, tell, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
 use dead::Dead;
 use order::LateRows;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use stop::{Cancels, Stop};
@@ -99,8 +99,9 @@ pub struct Site<'a> {
     pub entries_done: Mutex<HashSet<u32>>,
     /// Entries of rows that were there already, and were lost.
     pub again: HashSet<u32>,
-    /// What is made again behind what comes late.
-    pub(super) remade: Remade,
+    pub(super) too_early: TooEarly<'a>,
+    /// Keys that are made again behind rows that come late, by the dump id of their table.
+    pub(super) deferrable: HashMap<i32, Vec<u32>>,
     scheduler: Mutex<Scheduler<'a>>,
     wake: Condvar,
     failures: Mutex<Vec<Failure>>,
@@ -182,7 +183,8 @@ impl<'a> Site<'a> {
             stop: stop.within(),
             entries_done: Mutex::default(),
             again: HashSet::new(),
-            remade: Remade::default(),
+            too_early: TooEarly::default(),
+            deferrable: HashMap::new(),
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),
             failures: Mutex::default(),

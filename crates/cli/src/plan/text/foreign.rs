@@ -3,7 +3,7 @@
 use super::{take_name, unquoted};
 
 /// A foreign key, as a statement adds it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignKey<'a> {
     /// As it is written.
     pub table: &'a [u8],
@@ -23,11 +23,20 @@ impl ForeignKey<'_> {
         &self.definition[..self.columns]
     }
 
-    /// Made behind it, this key of a table above takes up that of a partition, or is refused for its sake as that is not enforced. One of the same
-    /// name was there first where the archive is from, and was not taken up.
+    /// Made behind it, this key of a table above takes up that of a partition, or is refused for its sake as one of the two is not enforced. One of the
+    /// same name was there first where the archive is from, and was not taken up.
     pub fn takes_up(&self, own: &ForeignKey) -> bool {
-        let refused = self.is_enforced && !own.is_enforced && self.columns() == own.columns();
+        let refused = self.is_enforced != own.is_enforced && self.columns() == own.columns();
         self.name != own.name && (self.definition == own.definition || refused)
+    }
+
+    /// Whether what the server makes itself for this key, of a partition or for a partition that it refers to, may get this name: the key's
+    /// own, until version 17 `table_columns_fkey`, of which it cuts what is too long, from 18 on also `key_1`, each with a number where it is
+    /// taken (ChooseConstraintName() in pg_constraint.c).
+    pub fn may_give(&self, name: &[u8]) -> bool {
+        let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let stem = &name[..name.len() - digits];
+        name == self.name || stem.ends_with(b"_fkey") || digits > 0 && stem.ends_with(b"_")
     }
 }
 
@@ -128,11 +137,32 @@ mod tests {
             (("p", ""), ("k", " ON DELETE CASCADE"), false),
             (("p", ""), ("k", " ON DELETE CASCADE NOT ENFORCED"), true),
             (("p", " NOT ENFORCED"), ("k", " ON DELETE CASCADE NOT ENFORCED"), false),
+            (("p", " NOT ENFORCED"), ("k", " ON DELETE CASCADE"), true),
             (("p", " ON DELETE SET NULL"), ("k", " ON DELETE SET NULL (\"a)\")"), true),
         ] {
             let [above, own] = [above, own].map(|(name, rest)| key(name, rest));
             let [a, b] = [&above, &own].map(|text| foreign_key(text.as_bytes()).unwrap());
             assert_eq!(a.takes_up(&b), takes_up, "{above} {own}");
+        }
+    }
+
+    #[test]
+    fn names_of_what_comes_of_a_key() {
+        let key = foreign_key(b"ALTER TABLE t ADD CONSTRAINT k9 FOREIGN KEY (a) REFERENCES u(b);");
+        let key = key.unwrap();
+        for (name, may) in [
+            ("k9", true),
+            ("t1_a_fkey", true),
+            ("t1_a_fkey12", true),
+            ("k9_1", true),
+            ("k", false),
+            ("fkey", false),
+            ("t_a_key", false),
+            ("t_a_key1", false),
+            ("", false),
+            ("7", false),
+        ] {
+            assert_eq!(key.may_give(name.as_bytes()), may, "{name}");
         }
     }
 

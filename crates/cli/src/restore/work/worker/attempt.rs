@@ -10,13 +10,13 @@ use crate::plan::Work;
 use crate::report::{Event, Kind};
 use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
 use crate::restore::journal::fence::Session;
-use crate::restore::remade::{self, TooEarly};
+use crate::restore::remade::{self, Early};
 use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
 use crate::restore::work::lock;
 use crate::restore::{facts, journal, reload};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Which statements are used for a step.
@@ -150,6 +150,7 @@ impl Worker<'_, '_> {
         let mut settings = Settings::default();
         let mut copied = Copied::default();
         let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
+        let mut dropped = BTreeMap::new();
         self.records.set(None);
         let without = match statements {
             Statements::Without(indexes) | Statements::Blame(indexes, _) => indexes,
@@ -176,13 +177,23 @@ impl Worker<'_, '_> {
                     continue;
                 }
                 _ => {
-                    let keys = self.remade_with(connection, step)?;
-                    let keys = keys.iter();
-                    let (early, sent) = self.early(connection, keys, &mut sql, &mut settings)?;
-                    copied.statements += sent;
-                    if !early.is_empty() {
-                        sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
-                        sql.extend(early.iter().flat_map(|(_, found)| found.drop.iter()));
+                    let late = site.too_early.late(step);
+                    if !late.is_empty() {
+                        if site.too_early.take_up(dropped.keys(), late) {
+                            sql.extend(self.anew(&mut dropped, &mut settings));
+                        }
+                        let keys = site.too_early.of_late(site.archive.toc(), connection, late)?;
+                        let keys = keys.iter().filter(|place| !dropped.contains_key(*place));
+                        let (early, sent) =
+                            self.early(connection, keys, &mut sql, &mut settings)?;
+                        copied.statements += sent;
+                        if !early.is_empty() {
+                            sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
+                            sql.extend(early.values().flat_map(|found| found.drop.iter()));
+                            // What the next one meets is asked of the server.
+                            copied.statements += self.send(connection, &mut sql)?;
+                            dropped.extend(early);
+                        }
                     }
                     let more = match statements {
                         Statements::Planned | Statements::Without(_) | Statements::Blame(..) => {
@@ -197,7 +208,6 @@ impl Worker<'_, '_> {
                         Statements::Piecewise => Vec::new(),
                     };
                     sql.extend(more);
-                    sql.extend(self.anew(&early, &mut settings));
                     continue;
                 }
             };
@@ -231,17 +241,17 @@ impl Worker<'_, '_> {
                 after = quiet.after;
             }
             // Rows as INSERTs may have ON CONFLICT, which goes with no key that is DEFERRABLE.
-            let mut early = Vec::new();
+            let mut early = BTreeMap::new();
             if toc.entry(place).copy_stmt.is_empty() && part.is_some() {
                 let tables = toc.entry(place).dependencies.iter();
-                let keys = tables.filter_map(|table| site.remade.deferrable.get(table)).flatten();
+                let keys = tables.filter_map(|table| site.deferrable.get(table)).flatten();
                 let (found, sent) = self.early(connection, keys, &mut sql, &mut settings)?;
                 copied.statements += sent;
                 early = found;
             }
             if !early.is_empty() {
                 sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
-                sql.extend(early.iter().flat_map(|(_, found)| found.drop.iter()));
+                sql.extend(early.values().flat_map(|found| found.drop.iter()));
             }
             sql.extend(site.renderer.before_rows(place as u32, &mut settings));
             copied.statements += self.send(connection, &mut sql)?;
@@ -285,7 +295,7 @@ impl Worker<'_, '_> {
             if !early.is_empty() {
                 // A table with what is still to be looked at is not altered.
                 sql.extend_from_slice(b"SET CONSTRAINTS ALL IMMEDIATE;\n");
-                sql.extend(self.anew(&early, &mut settings));
+                sql.extend(self.anew(&mut early, &mut settings));
             }
             if !after.is_empty() {
                 sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
@@ -301,6 +311,7 @@ impl Worker<'_, '_> {
             }
             copied.add(&found);
         }
+        sql.extend(self.anew(&mut dropped, &mut settings));
         // Another part of the same table may have failed meanwhile.
         let parts =
             steps.iter().any(|s| matches!(site.plan.steps[*s as usize].work, Work::Data(_, 2..)));
@@ -356,25 +367,6 @@ impl Worker<'_, '_> {
         Ok(copied)
     }
 
-    /// The foreign keys that are made again with the one that a step makes, those of tables above before those below.
-    fn remade_with(&self, connection: &Connection, step: u32) -> Result<Vec<u32>, Tried> {
-        let (toc, remade) = (self.site.archive.toc(), &self.site.remade);
-        let mut places = Vec::new();
-        for namesake in remade.names.get(&step).into_iter().flatten() {
-            let late = self.site.plan.entries(step as usize).iter();
-            for late in late.map(|place| toc.entry(*place as usize)) {
-                if remade::has_name(connection, &toc.entry(namesake.place as usize), &late)? {
-                    places.push(namesake.place);
-                    places.extend(namesake.below.iter());
-                }
-            }
-        }
-        places.extend(remade.keys.get(&step).into_iter().flatten());
-        let mut seen = HashSet::new();
-        places.retain(|place| seen.insert(*place));
-        Ok(places)
-    }
-
     /// Constraints that are there too early, with what is said of them, and how many statements that took: nobody says more of them until this
     /// transaction ends.
     fn early<'p>(
@@ -383,7 +375,7 @@ impl Worker<'_, '_> {
         places: impl Iterator<Item = &'p u32>,
         sql: &mut Vec<u8>,
         settings: &mut Settings,
-    ) -> Result<(Vec<(u32, TooEarly)>, u64), Tried> {
+    ) -> Result<(BTreeMap<u32, Early>, u64), Tried> {
         let toc = self.site.archive.toc();
         let look = |place: &u32| remade::look(connection, &toc.entry(*place as usize));
         let mut there = Vec::new();
@@ -391,27 +383,29 @@ impl Worker<'_, '_> {
             there.extend(look(place)?.map(|_| *place));
         }
         if there.is_empty() {
-            return Ok((Vec::new(), 0));
+            return Ok((BTreeMap::new(), 0));
         }
         sql.extend(self.site.renderer.become_user(Who::Restores, settings));
         sql.extend(there.iter().flat_map(|place| remade::lock(&toc.entry(*place as usize))));
         let sent = self.send(connection, sql)?;
-        let mut early = Vec::new();
+        let mut early = BTreeMap::new();
         for place in there {
             early.extend(look(&place)?.map(|found| (place, found)));
         }
         Ok((early, sent))
     }
 
-    /// The statements that make them again.
-    fn anew(&self, early: &[(u32, TooEarly)], settings: &mut Settings) -> Vec<u8> {
+    /// The statements that make them again, those of tables above before those below, which they would take up.
+    fn anew(&self, early: &mut BTreeMap<u32, Early>, settings: &mut Settings) -> Vec<u8> {
         let renderer = &self.site.renderer;
         let mut sql = Vec::new();
-        for (place, found) in early {
+        let mut all: Vec<(u32, Early)> = std::mem::take(early).into_iter().collect();
+        all.sort_by_key(|(place, found)| (found.depth, *place));
+        for (place, found) in all {
             sql.extend(renderer.become_user(Who::Restores, settings));
-            sql.extend(renderer.statements(&[*place], settings));
+            sql.extend(renderer.statements(&[place], settings));
             sql.extend(renderer.become_user(Who::Restores, settings));
-            sql.extend_from_slice(&found.said);
+            sql.extend(found.said);
         }
         sql
     }
