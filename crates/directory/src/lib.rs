@@ -24,6 +24,6 @@ pub use firn_format::keys;
 pub use frame::{decode, directory_row_of, is_misplaced, reserved_bytes};
 pub use rows::Found;
 pub use store::{
-    is_settled, seq_of, unsigned_of, ChunkKey, ChunkRow, ChunkStore, Keep, Row, CHUNK_BYTES,
+    is_settled, seq_of, unsigned_of, ChunkKey, ChunkRow, ChunkStore, Keep, Met, Row, CHUNK_BYTES,
     FROZEN_XID,
 };

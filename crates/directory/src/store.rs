@@ -64,6 +64,15 @@ pub trait Row {
     }
 }
 
+/// What the index had of a key when it was looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Met {
+    /// No entry that could lead to a version of its row.
+    NoEntry,
+    /// Some, whatever they lead to.
+    Entries,
+}
+
 /// How long a row that is inserted stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
@@ -114,6 +123,13 @@ pub trait ChunkStore {
         backward: bool,
         visit: impl FnMut(ChunkKey, &Self::Row) -> ControlFlow<B>,
     ) -> Option<B>;
+    /// As [`ChunkStore::scan`] for one key.
+    fn look<B>(
+        &self,
+        key: ChunkKey,
+        snap: Self::Snap,
+        visit: impl FnMut(&Self::Row) -> ControlFlow<B>,
+    ) -> (Option<B>, Met);
     /// The row at a remembered place, if it is still the row of `key` and `snap` sees it.
     fn at<T>(
         &self,

@@ -1,7 +1,7 @@
 //! Tombstones and anchors: one small row per deleted, updated or locked stripe row, under a key
 //! computed from its TID, so that those of a stripe are neighbours.
 
-use crate::store::is_settled;
+use crate::store::{is_settled, Met};
 use crate::{keys, seq_of, unsigned_of, ChunkKey, ChunkStore, Error, Result, Row};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
 use std::collections::HashMap;
@@ -58,30 +58,29 @@ pub fn tid_of(key: ChunkKey) -> Option<Tid> {
 pub fn find<S: ChunkStore>(store: &S, tid: Tid, snap: S::Snap) -> Result<Option<Stone>> {
     let key = key_of(tid);
     let look = || {
-        store
-            .scan(key.id, key.seq, key.seq, snap, false, |key, row| {
-                ControlFlow::Break(stone(key, row))
-            })
-            .transpose()
+        let (found, met) = store.look(key, snap, |row| ControlFlow::Break(stone(key, row)));
+        Ok((found.transpose()?, met))
     };
     match store.may_miss(snap) {
         true => again(store, key, look),
-        false => look(),
+        false => look().map(|(found, _)| found),
     }
 }
 
 /// Look once more where nothing was found although a version of the row is there: a look that judges each
 /// version as it comes to it can miss a row that is replaced meanwhile, when it has read the index before the new
 /// version's entry came and looks at the old version after that was committed. The next look reads the
-/// index anew; to miss the row, too, it would have to be replaced again.
+/// index anew; to miss the row, too, it would have to be replaced again. Most
+/// rows have none, of which there is no entry that `look` could have met.
 fn again<S: ChunkStore, T>(
     store: &S,
     key: ChunkKey,
-    mut look: impl FnMut() -> Result<Option<T>>,
+    mut look: impl FnMut() -> Result<(Option<T>, Met)>,
 ) -> Result<Option<T>> {
     for _ in 0..LOOKS {
-        let found = look()?;
-        if found.is_some() || store.find_damaged(key, store.any()).is_none() {
+        let (found, met) = look()?;
+        if found.is_some() || met == Met::NoEntry || store.find_damaged(key, store.any()).is_none()
+        {
             return Ok(found);
         }
     }
@@ -103,9 +102,9 @@ fn look_to_lock<S: ChunkStore>(
     store: &S,
     key: ChunkKey,
     snap: S::Snap,
-) -> Result<Option<(Stone, u32)>> {
+) -> Result<(Option<(Stone, u32)>, Met)> {
     let mut tombstone = None;
-    let anchor = store.scan(key.id, key.seq, key.seq, snap, false, |key, row| {
+    let (anchor, met) = store.look(key, snap, |row| {
         let writer = store.writer(snap);
         match stone(key, row) {
             Ok(stone) if stone.is_of_deleted() => {
@@ -115,7 +114,7 @@ fn look_to_lock<S: ChunkStore>(
             other => ControlFlow::Break(other.map(|anchor| (anchor, writer))),
         }
     });
-    Ok(anchor.transpose()?.or(tombstone))
+    Ok((anchor.transpose()?.or(tombstone), met))
 }
 
 /// The tombstone that the update of an anchor made: at `place`, by transaction `updater`.

@@ -4,8 +4,9 @@ use crate::heap::{place_of, tid_of, Tuple};
 use crate::session::{Guard, Session};
 use crate::world::{Entry, Ours, Snap, World};
 use firn_directory::seen::Seen;
-use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Row, FROZEN_XID};
+use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Met, Row, FROZEN_XID};
 use firn_format::Tid;
+use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -104,6 +105,52 @@ fn expect_free(world: &World, place: Tid, me: usize) -> Tuple<Ours> {
     tuple
 }
 
+impl Session {
+    /// As [`ChunkStore::scan`]; `met` is told whether the index has led anywhere.
+    #[allow(clippy::too_many_arguments)]
+    fn scan_met<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Snap,
+        backward: bool,
+        met: &Cell<Met>,
+        mut visit: impl FnMut(ChunkKey, &View) -> ControlFlow<B>,
+    ) -> Option<B> {
+        let _page = (!matches!(snap, Snap::Mvcc(_))).then(|| self.hold_page());
+        let range = ((id, low, 0), (id, high, u32::MAX));
+        let mut after = None;
+        loop {
+            let page = self.page(range, after, backward);
+            // The rows may be replaced before they are looked at.
+            if !page.is_empty() {
+                met.set(Met::Entries);
+                self.maybe_give_way(BETWEEN);
+            }
+            for entry in &page {
+                let (id, seq, place) = *entry;
+                let key = ChunkKey { id, seq };
+                let row = self.call(|world| world.fetch(place, snap, self.me));
+                let Some(tuple) = row else { continue };
+                // The place may have been given out again; then the entry is gone.
+                let is_other = tuple.payload.key != key;
+                if is_other && !self.now(|world| world.entries.contains(entry)) {
+                    continue;
+                }
+                let view = View { tuple, place: tid_of(place) };
+                if let ControlFlow::Break(found) = visit(key, &view) {
+                    return Some(found);
+                }
+            }
+            after = page.last().copied();
+            if page.len() < PAGE {
+                return None;
+            }
+        }
+    }
+}
+
 impl<'a> ChunkStore for &'a Session {
     type Snap = Snap;
     type Row = View;
@@ -140,37 +187,21 @@ impl<'a> ChunkStore for &'a Session {
         high: i32,
         snap: Snap,
         backward: bool,
-        mut visit: impl FnMut(ChunkKey, &View) -> ControlFlow<B>,
+        visit: impl FnMut(ChunkKey, &View) -> ControlFlow<B>,
     ) -> Option<B> {
-        let _page = (!matches!(snap, Snap::Mvcc(_))).then(|| self.hold_page());
-        let range = ((id, low, 0), (id, high, u32::MAX));
-        let mut after = None;
-        loop {
-            let page = self.page(range, after, backward);
-            // The rows may be replaced before they are looked at.
-            if !page.is_empty() {
-                self.maybe_give_way(BETWEEN);
-            }
-            for entry in &page {
-                let (id, seq, place) = *entry;
-                let key = ChunkKey { id, seq };
-                let row = self.call(|world| world.fetch(place, snap, self.me));
-                let Some(tuple) = row else { continue };
-                // The place may have been given out again; then the entry is gone.
-                let is_other = tuple.payload.key != key;
-                if is_other && !self.now(|world| world.entries.contains(entry)) {
-                    continue;
-                }
-                let view = View { tuple, place: tid_of(place) };
-                if let ControlFlow::Break(found) = visit(key, &view) {
-                    return Some(found);
-                }
-            }
-            after = page.last().copied();
-            if page.len() < PAGE {
-                return None;
-            }
-        }
+        self.scan_met(id, low, high, snap, backward, &Cell::new(Met::NoEntry), visit)
+    }
+
+    fn look<B>(
+        &self,
+        key: ChunkKey,
+        snap: Snap,
+        mut visit: impl FnMut(&View) -> ControlFlow<B>,
+    ) -> (Option<B>, Met) {
+        // The first entry that the scan meets is one that was there when it began.
+        let met = Cell::new(Met::NoEntry);
+        let found = self.scan_met(key.id, key.seq, key.seq, snap, false, &met, |_, row| visit(row));
+        (found, met.get())
     }
 
     fn at<T>(

@@ -144,10 +144,15 @@ pub struct Fetcher {
 
 impl Fetcher {
     pub fn new(table: Rel) -> Fetcher {
+        Fetcher::within(table, Directory::open(table, LockMode::AccessShare))
+    }
+
+    /// As [`Fetcher::new`], where the directory is open already.
+    pub fn within(table: Rel, directory: Option<Directory>) -> Fetcher {
         Fetcher {
             table,
             layout: layout(table),
-            directory: Directory::open(table, LockMode::AccessShare),
+            directory,
             known: KnownStripes::default(),
             open: (Weak::new(), Weak::new()),
             held: None,
@@ -155,6 +160,11 @@ impl Fetcher {
             wanted: None,
             unchecked: false,
         }
+    }
+
+    /// The directory that it was made with.
+    pub fn end(self) -> Option<Directory> {
+        self.directory
     }
 
     /// As [`Fetcher::fetch`]; whether the conditions of a bitmap are checked again on the row.

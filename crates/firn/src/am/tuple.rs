@@ -68,15 +68,17 @@ pub fn delete(
 }
 
 /// The row in the slot has the same values as the stripe row at `tid` in all columns of the table's
-/// keys, those that a foreign key could refer to.
-fn has_same_key(table: Rel, tid: Tid, slot: TupleSlot) -> bool {
-    let Some(key) = table.key_columns() else { return false };
+/// keys, those that a foreign key could refer to. Gives the directory back.
+fn has_same_key(directory: Directory, tid: Tid, slot: TupleSlot) -> (bool, Directory) {
+    let table = directory.table;
+    let Some(key) = table.key_columns() else { return (false, directory) };
     if key.is_empty() {
-        return true;
+        return (true, directory);
     }
-    let mut fetcher = Fetcher::new(table);
-    let Some((values, nulls)) = fetcher.columns(tid, &key) else { return false };
-    slot.has_same(table, &key, values, nulls)
+    let mut fetcher = Fetcher::within(table, Some(directory));
+    let same = (fetcher.columns(tid, &key))
+        .is_some_and(|(values, nulls)| slot.has_same(table, &key, values, nulls));
+    (same, fetcher.end().unwrap_or_else(|| open(table)))
 }
 
 /// Update the stripe row at `tid`: the slot's row goes to the row store and gets its TID there. Told
@@ -91,8 +93,7 @@ pub fn update(
 ) -> (Outcome, Failure, RowLock) {
     refuse_decoded(table, "update stripe rows of");
     note_change(table);
-    let directory = open(table);
-    let same_key = has_same_key(table, tid, slot);
+    let (same_key, directory) = has_same_key(open(table), tid, slot);
     // Whoever wants to share the key while this update runs must find an anchor to lock.
     let (mode, unanchored) = if same_key {
         (RowLock::NoKeyExclusive, Unanchored::Fresh)
@@ -159,9 +160,8 @@ pub fn lock(
             None => (),
         }
     }
-    drop(directory);
     // As heapam does, give the row whatever the outcome.
-    Fetcher::new(table).fetch(tid, Snap::any(), slot);
+    Fetcher::within(table, Some(directory)).fetch(tid, Snap::any(), slot);
     LockResult::Done(outcome, failure)
 }
 

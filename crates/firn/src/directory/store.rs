@@ -6,7 +6,7 @@ use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::RowView;
 use crate::pg::{guc, rowlock, xact, Snap, SnapKind, Toast};
 use firn_directory::seen::Seen;
-use firn_directory::{ChunkKey, ChunkStore, Keep, Row};
+use firn_directory::{ChunkKey, ChunkStore, Keep, Met, Row};
 use firn_format::Tid;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -85,6 +85,18 @@ impl ChunkStore for Toast {
         visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
     ) -> Option<B> {
         self.scan_damaged(id, low, high, snap, backward, visit)
+    }
+    #[inline]
+    fn look<B>(
+        &self,
+        key: ChunkKey,
+        snap: Snap,
+        mut visit: impl FnMut(&RowView) -> ControlFlow<B>,
+    ) -> (Option<B>, Met) {
+        let mut met = Met::NoEntry;
+        let found =
+            self.scan_met(key.id, key.seq, key.seq, snap, false, &mut met, |_, row| visit(row));
+        (found, met)
     }
     #[inline]
     fn at<T>(

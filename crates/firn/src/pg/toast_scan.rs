@@ -6,6 +6,7 @@ use super::snapshot::Snap;
 use super::survey::key_of_entry;
 use super::toast::{raw_tid, tid_of, ChunkKey, ChunkRow, RowView, Toast};
 use super::{error, ext, Kind, Rel};
+use firn_directory::Met;
 use firn_format::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -47,6 +48,21 @@ impl Toast {
         high: i32,
         snap: Snap,
         backward: bool,
+        visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
+    ) -> Option<B> {
+        self.scan_met(id, low, high, snap, backward, &mut Met::NoEntry, visit)
+    }
+
+    /// As [`Toast::scan_damaged`]; `met` is told whether the index has led anywhere.
+    #[expect(clippy::too_many_arguments, reason = "a scan's, and one more")]
+    pub fn scan_met<B>(
+        &self,
+        id: u32,
+        low: i32,
+        high: i32,
+        snap: Snap,
+        backward: bool,
+        met: &mut Met,
         mut visit: impl FnMut(ChunkKey, &RowView) -> ControlFlow<B>,
     ) -> Option<B> {
         let slot = self.slot();
@@ -66,6 +82,8 @@ impl Toast {
             let has_entries = low != high && !how.lets_go_of_pages();
             (*scan).xs_want_itup = has_entries;
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
+            // The index puts here what it leads to, and nothing else does.
+            (*scan).xs_heaptid.ip_posid = 0;
             let direction = if backward {
                 pg_sys::ScanDirection::BackwardScanDirection
             } else {
@@ -95,6 +113,9 @@ impl Toast {
                     found = Some(b);
                     break;
                 }
+            }
+            if (*scan).xs_heaptid.ip_posid != 0 {
+                *met = Met::Entries;
             }
             pg_sys::index_endscan(scan);
             clear(slot);
