@@ -1,6 +1,7 @@
 """Foreign keys of one table, of partitions and of what is above them: each is as it was in the source, whatever the server names by itself, takes up
 or refuses, undisturbed and after what was late."""
 import os
+import re
 import shutil
 
 from harness import proxy as px
@@ -38,6 +39,15 @@ UNDISTURBED = {
         ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES w; ALTER TABLE a1 ADD CONSTRAINT a1_r_fkey UNIQUE (r);
         ALTER TABLE a1 ADD CONSTRAINT fk_1 CHECK (r > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES w ON DELETE CASCADE;
         ALTER TABLE p ATTACH PARTITION a1 FOR VALUES IN (1);""",
+    # What the server chooses is cut, and comes before in the archive.
+    "cut names": OTHERS + REFERENCED + f"CREATE TABLE {'l' * 63} ({'r' * 63} int REFERENCES w REFERENCES u); INSERT INTO {'l' * 63} VALUES (1);",
+    # From 18 on what is chosen is free in the whole schema.
+    "of another tree": """CREATE SCHEMA aaa; CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1);
+        CREATE TABLE zt (k int NOT NULL, r int, id int NOT NULL, PRIMARY KEY (k, id)) PARTITION BY LIST (k); CREATE TABLE z1 PARTITION OF zt FOR VALUES IN (1);
+        INSERT INTO zt VALUES (1, 1, 1); CREATE TABLE aaa.o (k int, r int) PARTITION BY LIST (k); CREATE TABLE public.o1 PARTITION OF aaa.o FOR VALUES IN (1);
+        ALTER TABLE aaa.o ADD CONSTRAINT fk_1 FOREIGN KEY (r) REFERENCES u; INSERT INTO aaa.o SELECT 1, 1 FROM generate_series(1, 300000);
+        CREATE TABLE m (k int, r int); INSERT INTO m VALUES (1, 1); ALTER TABLE m ADD CONSTRAINT fk_1 FOREIGN KEY (r) REFERENCES u;
+        ALTER TABLE m ADD CONSTRAINT fk FOREIGN KEY (k, r) REFERENCES zt;""",
 }
 PARTS = """CREATE TABLE p (k int, a int, b int) PARTITION BY LIST (k); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2);
 ALTER TABLE p2 ADD CHECK (lets()); INSERT INTO p VALUES (1, 1, 1), (2, 1, 1);"""
@@ -68,6 +78,16 @@ ONCE = {
     "namesake": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;",
                  rb"a1\s+ADD CONSTRAINT fk "),
     "namesake of one's own": (OTHERS + REFERENCED + "CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1)", rb"REFERENCES public.w"),
+    "what is taken up is late, too": (OTHERS + PARENT + """CREATE TABLE a2 PARTITION OF p FOR VALUES IN (2); INSERT INTO p VALUES (2, 1, 1);
+        ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;
+        ALTER TABLE a2 ADD CONSTRAINT y FOREIGN KEY (r) REFERENCES users;""", rb"a1\s+ADD CONSTRAINT fk |CONSTRAINT y "),
+    "what is taken up is late, behind a check": (OTHERS + PARENT + """CREATE TABLE a2 PARTITION OF p FOR VALUES IN (2); INSERT INTO p VALUES (2, 1, 1);
+        ALTER TABLE a1 ADD CONSTRAINT fk CHECK (s > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;
+        ALTER TABLE a2 ADD CONSTRAINT b FOREIGN KEY (r) REFERENCES users;""", rb"CONSTRAINT fk CHECK|CONSTRAINT b "),
+    "many that are taken up": (OTHERS + "CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k);" + "".join(
+        f"CREATE TABLE a{i} PARTITION OF p FOR VALUES IN ({i});" for i in range(24)) + "INSERT INTO p SELECT i, 1, 1 FROM generate_series(0, 23) i;" + "".join(
+        f"ALTER TABLE a{i} ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w;" for i in range(0, 24, 4)) + "ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;" + "".join(
+        f"ALTER TABLE a{i} ADD CONSTRAINT y FOREIGN KEY (r) REFERENCES users;" for i in range(24) if i % 4), rb"a\d+\s+ADD CONSTRAINT fk |CONSTRAINT y "),
     "enforced below": (OTHERS + PARENT + """ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (r) REFERENCES users NOT ENFORCED;
         ALTER TABLE a1 ADD CONSTRAINT b_a FOREIGN KEY (r) REFERENCES users ON DELETE CASCADE;""", rb"CONSTRAINT a_p "),
 }
@@ -123,7 +143,10 @@ def late(world, version, name):
 def failing_once(server, path, flags, pattern):
     folder = os.path.join(server.root, "foreign-proxy")
     with Proxy(folder, server.root) as proxy:
-        proxy.arm(px.matching(pattern, px.error("53100", 1), None), again=True)
+        def fails(message):
+            found = [n for n, (begin, end) in enumerate(px.statements(message.sql)) if re.search(pattern, message.sql[begin:end])]
+            return px.error("53100", found[0]) if found else None
+        proxy.arm(fails, again=True)
         firn(server, "target", path, *proxy.where("target"), *flags, where=False).fails("53100")
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -142,6 +165,26 @@ def once(world, version, name):
             failing_once(server, archive, flags, pattern)
             firn(server, "target", archive, *flags, "--resume").ok()
             same(dump, server.dump("target"))
+
+
+def no_usage(world, version):
+    """Who restores may not use the schema of one of the late keys: all the others come."""
+    server = world.server(version)
+    server.roles("foreign_owner LOGIN")
+    sql = """CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1); CREATE TABLE t (r int, q int); INSERT INTO t VALUES (1, 1);
+        ALTER TABLE t ADD CONSTRAINT k0 FOREIGN KEY (r) REFERENCES u; ALTER TABLE t ADD CONSTRAINT k1 FOREIGN KEY (q) REFERENCES u;
+        CREATE TABLE p (k int, r int) PARTITION BY LIST (k); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); ALTER TABLE p ADD CONSTRAINT pk FOREIGN KEY (r) REFERENCES u;
+        CREATE SCHEMA s1; CREATE TABLE s1.t (r int, q int); ALTER TABLE s1.t ADD CONSTRAINT s_late FOREIGN KEY (r) REFERENCES u;""" + "".join(
+        f"ALTER {what} OWNER TO foreign_owner;" for what in ("TABLE p", "TABLE p1", "TABLE t", "TABLE u", "TABLE s1.t", "SCHEMA s1")) + """
+        REVOKE ALL ON SCHEMA s1 FROM foreign_owner; GRANT CREATE ON SCHEMA s1 TO foreign_owner;"""
+    server, path, _ = made(world, "no-usage", sql, version)
+    with server.connect(server.fresh("target")) as c:
+        c.execute("ALTER DATABASE target OWNER TO foreign_owner; ALTER SCHEMA public OWNER TO foreign_owner")
+    flags = ["-j", "2", "--on-error=continue", "-U", "foreign_owner"]
+    failing_once(server, path, flags, rb"CONSTRAINT s_late|CONSTRAINT k1 ")
+    firn(server, "target", path, *flags, "--resume").fails("permission denied for schema s1")
+    with server.connect("target") as c:
+        assert [name for (name,) in c.execute("SELECT conname FROM pg_constraint WHERE conrelid = 't'::regclass ORDER BY 1").fetchall()] == ["k0", "k1"]
 
 
 def many(world, version):
@@ -190,13 +233,13 @@ def append_only(world, version):
 
 def alone(world, version):
     """In archives of post-data alone, too, names are as they were."""
-    for name in ("chosen", "referenced"):
+    for name in ("chosen", "referenced", "a check's name", "a late check's name", "others have the name", "others have the name below"):
         server, path, expected = source(world, f"{name}-alone", UNDISTURBED[name], version, ["--section=post-data"])
         _, whole, _ = source(world, name, UNDISTURBED[name], version)
-        for _ in range(3):
+        for jobs in ("1", "4", "4"):
             server.fresh("target")
             firn(server, "target", whole, "--section=pre-data", "--section=data").ok()
-            firn(server, "target", path, "-j", "4").ok()
+            firn(server, "target", path, "-j", jobs).ok()
             is_equal(server, expected, name)
 
 
@@ -210,6 +253,7 @@ def cases(world):
         for name in ONCE:
             if version == NEW or name != "enforced below":
                 yield f"foreign keys once {version} {name}", lambda v=version, n=name: once(world, v, n)
+        yield f"foreign keys once {version} no usage", lambda v=version: no_usage(world, v)
         yield f"foreign keys late {version} many", lambda v=version: many(world, v)
         yield f"foreign keys late {version} append-only", lambda v=version: append_only(world, v)
         yield f"foreign keys alone {version}", lambda v=version: alone(world, v)

@@ -6,20 +6,23 @@
 //! - One of which others have come, when another constraint is made whose name the server has given to one of these.
 //! - One of a partition below such, if that takes it up when it is made again.
 //!
-//! Only what the journal has as made by this restore before this pass, and is there as it was made, is touched. Which tables are partitions of
-//! which the server is asked: archives of post-data alone have no tables. All that come late in one transaction share what is dropped: of a
-//! table with many partitions each may need that its key is made again.
+//! Only what the journal has as made by this restore, and is there as it was made, is touched. Which tables are partitions of which the server is
+//! asked: archives of post-data alone have no tables. All that come late in one transaction share what is dropped: of a table with many
+//! partitions each may need that its key is made again.
+//!
+//! Which steps have to do with any is found out when a pass begins; a step that has failed in it looks anew.
 
 use super::finish::all_that_can_be_told;
-use super::journal::Done;
+use super::journal::{self, Done};
 use super::remade::altered;
 use super::Job;
 use crate::archive::Toc;
 use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::text::{foreign_key, last_part, unquoted, ForeignKey};
-use crate::plan::Work;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use crate::plan::{Plan, Work};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::OnceLock;
 
 /// Asked in one query.
 const ASKED: usize = 10_000;
@@ -36,21 +39,36 @@ pub struct Late<'a> {
     key: Option<ForeignKey<'a>>,
 }
 
-/// The foreign keys that were made before a pass, and which steps have to do with them.
+/// A plan's foreign keys.
 #[derive(Default)]
-pub struct TooEarly<'a> {
-    /// By place.
-    made: BTreeMap<u32, ForeignKey<'a>>,
+struct Keys<'a> {
+    /// By place; with the steps that make them.
+    all: HashMap<u32, (ForeignKey<'a>, Vec<u32>)>,
     by_name: HashMap<Name, u32>,
+}
+
+/// The foreign keys that may have been made too early, and which steps have to do with such.
+pub struct TooEarly<'a> {
+    toc: &'a Toc,
+    plan: &'a Plan,
+    keys: OnceLock<Keys<'a>>,
+    /// Places of those that were made before the pass.
+    made: HashSet<u32>,
     /// Constraints that come late, by step, of those that have met some when the pass began.
     late: HashMap<u32, Vec<Late<'a>>>,
 }
 
 impl<'a> TooEarly<'a> {
+    /// Nothing was made before this pass.
+    pub fn new(toc: &'a Toc, plan: &'a Plan) -> TooEarly<'a> {
+        let (keys, made, late) = (OnceLock::new(), HashSet::new(), HashMap::new());
+        TooEarly { toc, plan, keys, made, late }
+    }
+
     /// Look for them when a pass begins.
-    pub fn of(job: &Job<'a>, connection: &Connection, recorded: &Done) -> Result<TooEarly<'a>> {
+    pub fn of(job: &'a Job, connection: &Connection, recorded: &Done) -> Result<TooEarly<'a>> {
         let toc = job.archive.toc();
-        let mut found = TooEarly::default();
+        let mut found = TooEarly::new(toc, &job.plan);
         if recorded.steps.is_empty() && recorded.entries.is_empty() {
             return Ok(found);
         }
@@ -60,16 +78,9 @@ impl<'a> TooEarly<'a> {
         for (step, work) in job.plan.steps.iter().enumerate() {
             let step = step as u32;
             for &place in job.plan.entries(step as usize) {
-                let entry = toc.entry(place as usize);
-                if !matches!(entry.desc, b"FK CONSTRAINT" | b"CONSTRAINT" | b"CHECK CONSTRAINT") {
-                    continue;
-                }
                 let Some(one) = Late::of(toc, place) else { continue };
                 match (steps.contains(&step) || entries.contains(&place), &one.key) {
-                    (true, Some(_)) => {
-                        found.by_name.insert(full_name(&one.table, one.name), place);
-                        found.made.extend(one.key.map(|key| (place, key)));
-                    }
+                    (true, Some(_)) => drop(found.made.insert(place)),
                     // It is there, and its rows are not looked at yet.
                     (false, Some(_)) if matches!(work.work, Work::ForeignKeyValidate) => {}
                     (false, _) => {
@@ -81,60 +92,105 @@ impl<'a> TooEarly<'a> {
             }
         }
         if found.made.is_empty() {
-            return Ok(TooEarly::default());
+            return Ok(found);
         }
-        // Right behind a restore the planner knows nothing of the catalogs.
-        let by_index = ["seqscan", "hashjoin", "mergejoin"];
-        let set = by_index.map(|s| format!("SET enable_{s} = off;\n")).concat();
-        let reset = by_index.map(|s| format!("RESET enable_{s};\n")).concat();
-        let set = [set.as_bytes(), connection.not_compiled(false)].concat();
-        connection.run(&set).map_err(|failure| failure.error)?;
-        let met: BTreeSet<usize> =
-            found.met(connection, &late)?.into_iter().map(|(number, _)| number).collect();
-        let compiled = if connection.not_compiled(false).is_empty() { "" } else { "RESET jit" };
-        connection.run((reset + compiled).as_bytes()).map_err(|failure| failure.error)?;
-        for number in met {
+        // (All else as the server plans it: where the planner may not join by hash it looks through all for each.)
+        connection.run(connection.not_compiled(false)).map_err(|failure| failure.error)?;
+        let met = found.met(connection, &late)?;
+        if !connection.not_compiled(false).is_empty() {
+            connection.run(b"RESET jit").map_err(|failure| failure.error)?;
+        }
+        let met = met.into_iter().filter(|(_, place)| found.made.contains(place));
+        for number in met.map(|(number, _)| number).collect::<BTreeSet<usize>>() {
             found.late.entry(of_step[number]).or_default().push(late[number].clone());
         }
         Ok(found)
     }
 
-    /// What a step makes that is late, if it may meet what was made too early.
+    /// What a step makes that is late, if it has to do with what was made before the pass.
     pub fn late(&self, step: u32) -> &[Late<'a>] {
         self.late.get(&step).map_or(&[], |late| late)
     }
 
+    /// All constraints that a step makes.
+    pub fn constraints(&self, step: u32) -> Vec<Late<'a>> {
+        let places = self.plan.entries(step as usize).iter();
+        places.filter_map(|place| Late::of(self.toc, *place)).collect()
+    }
+
     /// Whether one of these, made again, would take up what comes late.
     pub fn take_up<'p>(&self, made: impl Iterator<Item = &'p u32>, late: &[Late]) -> bool {
-        let mut keys = made.filter_map(|place| self.made.get(place));
-        keys.any(|key| late.iter().filter_map(|late| late.key.as_ref()).any(|l| key.takes_up(l)))
+        let mut keys = made.filter_map(|place| self.keys().all.get(place));
+        keys.any(|(key, _)| {
+            late.iter().filter_map(|late| late.key.as_ref()).any(|late| key.takes_up(late))
+        })
     }
 
-    /// The keys that are made again behind what comes late, by place.
+    /// The keys that are to be made again behind what comes late, and behind those that are dropped already, by place. `before`: what this transaction
+    /// has made itself.
     pub fn of_late(
         &self,
-        toc: &'a Toc,
         connection: &Connection,
         late: &[Late<'a>],
+        dropped: &[u32],
+        before: &HashSet<u32>,
     ) -> Result<BTreeSet<u32>> {
-        let met = self.met(connection, late)?;
-        let mut found: BTreeSet<u32> = met.into_iter().map(|(_, place)| place).collect();
-        let mut next: Vec<u32> = found.iter().copied().collect();
-        while !next.is_empty() {
-            let again: Vec<Late> =
-                next.drain(..).filter_map(|place| Late::of(toc, place)).collect();
-            let below = self.below(connection, &again)?;
-            next.extend(below.into_iter().map(|(_, place)| place).filter(|p| found.insert(*p)));
+        let mut found = BTreeSet::new();
+        let mut met = self.met(connection, late)?;
+        let mut next = dropped.to_vec();
+        loop {
+            for (_, place) in met.drain(..) {
+                let is_new = !found.contains(&place) && !dropped.contains(&place);
+                if is_new && self.is_made(connection, place, before)? {
+                    found.insert(place);
+                    next.push(place);
+                }
+            }
+            if next.is_empty() {
+                return Ok(found);
+            }
+            let again = next.drain(..).filter_map(|place| Late::of(self.toc, place));
+            met = self.below(connection, &again.collect::<Vec<Late>>())?;
         }
-        Ok(found)
     }
 
-    /// Keys that were made, each with the number of what it meets.
+    /// This restore has made it.
+    fn is_made(&self, connection: &Connection, place: u32, before: &HashSet<u32>) -> Result<bool> {
+        if self.made.contains(&place) || before.contains(&place) {
+            return Ok(true);
+        }
+        let Some((_, steps)) = self.keys().all.get(&place) else { return Ok(false) };
+        for step in steps {
+            if journal::has(connection, *step, None)? {
+                return Ok(true);
+            }
+        }
+        journal::has(connection, 0, Some(place))
+    }
+
+    fn keys(&self) -> &Keys<'a> {
+        self.keys.get_or_init(|| {
+            let mut keys = Keys::default();
+            for step in 0..self.plan.steps.len() {
+                for &place in self.plan.entries(step) {
+                    let Some(Late { table, name, key: Some(key) }) = Late::of(self.toc, place)
+                    else {
+                        continue;
+                    };
+                    keys.by_name.insert(full_name(&table, name), place);
+                    keys.all.entry(place).or_insert((key, Vec::new())).1.push(step as u32);
+                }
+            }
+            keys
+        })
+    }
+
+    /// Foreign keys of the plan that these meet, each with the number of what meets it.
     fn met(&self, connection: &Connection, late: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
         let mut found = self.below(connection, late)?;
         let offspring = ask(connection, late, |_| true, OFFSPRING)?;
-        let places = offspring.iter().filter_map(|(n, name)| Some((*n, *self.by_name.get(name)?)));
-        found.extend(places);
+        let place = |(n, name): &(usize, Name)| Some((*n, *self.keys().by_name.get(name)?));
+        found.extend(offspring.iter().filter_map(place));
         Ok(found)
     }
 
@@ -142,9 +198,9 @@ impl<'a> TooEarly<'a> {
     fn below(&self, connection: &Connection, above: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
         let below = ask(connection, above, |late| late.key.is_some(), BELOW)?;
         let taken_up = |(number, name): &(usize, Name)| {
-            let place = self.by_name.get(name)?;
+            let place = self.keys().by_name.get(name)?;
             let key = above[*number].key.as_ref()?;
-            key.takes_up(self.made.get(place)?).then_some((*number, *place))
+            key.takes_up(&self.keys().all.get(place)?.0).then_some((*number, *place))
         };
         Ok(below.iter().filter_map(taken_up).collect())
     }
@@ -153,11 +209,12 @@ impl<'a> TooEarly<'a> {
 impl<'a> Late<'a> {
     fn of(toc: &'a Toc, place: u32) -> Option<Late<'a>> {
         let entry = toc.entry(place as usize);
-        let (table, name) = altered(&entry)?;
         let key = match entry.desc {
             b"FK CONSTRAINT" => foreign_key(entry.defn),
-            _ => None,
+            b"CONSTRAINT" | b"CHECK CONSTRAINT" => None,
+            _ => return None,
         };
+        let (table, name) = altered(&entry)?;
         Some(Late { table, name: unquoted(name), key })
     }
 }
@@ -198,14 +255,25 @@ fn ask_at_once(
     late: &[(usize, &Late)],
     what: &[u8],
 ) -> Result<Vec<(usize, Name)>> {
-    let literals = |(_, late): &(_, &Late)| (quote_literal(&late.table), quote_literal(&late.name));
-    let (tables, names): (Vec<_>, Vec<_>) = late.iter().map(literals).unzip();
+    // Not to_regclass(), which refuses names of schemas that the role may not use.
+    let (mut schemas, mut tables, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    for (_, late) in late {
+        let (schema, table, name) = full_name(&late.table, late.name.clone());
+        schemas.push(quote_literal(&schema));
+        tables.push(quote_literal(&table));
+        names.push(quote_literal(&name));
+    }
+    let list = |names: &[Vec<u8>]| names.join(&b", "[..]);
     let sql = [
-        b"WITH RECURSIVE w AS (SELECT pg_catalog.to_regclass(u.rel)::pg_catalog.oid AS oid, u.name, u.i FROM ROWS FROM (pg_catalog.unnest(ARRAY[",
-        &tables.join(&b", "[..])[..],
-        b"]::pg_catalog.text[]), pg_catalog.unnest(ARRAY[",
-        &names.join(&b", "[..]),
-        b"]::pg_catalog.name[])) WITH ORDINALITY u (rel, name, i))",
+        b"WITH RECURSIVE w AS (SELECT c.oid, u.name, u.i FROM ROWS FROM (pg_catalog.unnest(ARRAY[",
+        &list(&schemas)[..],
+        b"]::pg_catalog.name[]), pg_catalog.unnest(ARRAY[",
+        &list(&tables),
+        b"]::pg_catalog.name[]), pg_catalog.unnest(ARRAY[",
+        &list(&names),
+        b"]::pg_catalog.name[])) WITH ORDINALITY u (nsp, rel, name, i) \
+          JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) u.nsp \
+          JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) u.rel)",
         what,
         NAMED,
     ];

@@ -183,7 +183,7 @@ impl<'a> Site<'a> {
             stop: stop.within(),
             entries_done: Mutex::default(),
             again: HashSet::new(),
-            too_early: TooEarly::default(),
+            too_early: TooEarly::new(archive.toc(), plan),
             deferrable: HashMap::new(),
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),

@@ -154,7 +154,25 @@ impl Builder<'_> {
 
     /// Keys whose tables are not in the archive: nobody knows what is above what. Those of one table, of one name, and of
     /// equal columns keep its order.
+    /// Behind them all come the keys that may give one of those names that other constraints have.
     fn order_keys_of_unknown(&mut self, keys: Vec<(u32, ForeignKey)>) {
+        let toc = self.input.toc;
+        let names: HashSet<&[u8]> = keys.iter().map(|(_, key)| &key.name[..]).collect();
+        let others = self.input.selection.places().filter(|place| {
+            let entry = toc.entry(*place as usize);
+            let name = match entry.desc {
+                b"CONSTRAINT" | b"CHECK CONSTRAINT" => text::added(entry.defn),
+                _ => None,
+            };
+            let name = name.map(|(_, name, _)| text::unquoted(name));
+            name.is_some_and(|name| names.contains(&name[..]) || text::may_be_chosen(&name))
+        });
+        let others: Vec<u32> = others.map(|place| self.step_of[place as usize]).collect();
+        if !others.is_empty() && !keys.is_empty() {
+            let milestone = self.add_step(Work::Milestone, &[]);
+            others.iter().for_each(|step| self.edge(*step, milestone));
+            keys.iter().for_each(|(step, _)| self.edge(milestone, *step));
+        }
         let mut last = HashMap::<(u8, Vec<u8>), u32>::new();
         for (step, key) in keys {
             let columns = key.columns().to_vec();

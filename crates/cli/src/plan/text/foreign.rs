@@ -30,14 +30,19 @@ impl ForeignKey<'_> {
         self.name != own.name && (self.definition == own.definition || refused)
     }
 
-    /// Whether what the server makes itself for this key, of a partition or for a partition that it refers to, may get this name: the key's
-    /// own, until version 17 `table_columns_fkey`, of which it cuts what is too long, from 18 on also `key_1`, each with a number where it is
-    /// taken (ChooseConstraintName() in pg_constraint.c).
+    /// Whether what the server makes itself for this key, of a partition or for a partition that it refers to, may get this name: the key's own, or
+    /// one that it chooses.
     pub fn may_give(&self, name: &[u8]) -> bool {
-        let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-        let stem = &name[..name.len() - digits];
-        name == self.name || stem.ends_with(b"_fkey") || digits > 0 && stem.ends_with(b"_")
+        name == self.name || may_be_chosen(name)
     }
+}
+
+/// Names that the server chooses for what comes of a foreign key: until version 17 `table_columns_fkey`, of which it cuts what is too long, from 18 on
+/// also `key_1`, each with a number where it is taken (ChooseConstraintName() in pg_constraint.c).
+pub fn may_be_chosen(name: &[u8]) -> bool {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let stem = &name[..name.len() - digits];
+    stem.ends_with(b"_fkey") || digits > 0 && stem.ends_with(b"_")
 }
 
 /// Table, name and the rest of `ALTER TABLE [ONLY] table ADD CONSTRAINT name …;`

@@ -16,7 +16,7 @@ use crate::restore::unlogged;
 use crate::restore::work::lock;
 use crate::restore::{facts, journal, reload};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 
 /// Which statements are used for a step.
@@ -150,7 +150,7 @@ impl Worker<'_, '_> {
         let mut settings = Settings::default();
         let mut copied = Copied::default();
         let (mut rows, mut not_recorded) = (Vec::new(), Vec::new());
-        let mut dropped = BTreeMap::new();
+        let (mut dropped, mut made) = (BTreeMap::new(), HashSet::new());
         self.records.set(None);
         let without = match statements {
             Statements::Without(indexes) | Statements::Blame(indexes, _) => indexes,
@@ -177,24 +177,15 @@ impl Worker<'_, '_> {
                     continue;
                 }
                 _ => {
-                    let late = site.too_early.late(step);
-                    if !late.is_empty() {
-                        if site.too_early.take_up(dropped.keys(), late) {
-                            sql.extend(self.anew(&mut dropped, &mut settings));
-                        }
-                        let keys = site.too_early.of_late(site.archive.toc(), connection, late)?;
-                        let keys = keys.iter().filter(|place| !dropped.contains_key(*place));
-                        let (early, sent) =
-                            self.early(connection, keys, &mut sql, &mut settings)?;
-                        copied.statements += sent;
-                        if !early.is_empty() {
-                            sql.extend(site.renderer.become_user(Who::Restores, &mut settings));
-                            sql.extend(early.values().flat_map(|found| found.drop.iter()));
-                            // What the next one meets is asked of the server.
-                            copied.statements += self.send(connection, &mut sql)?;
-                            dropped.extend(early);
-                        }
-                    }
+                    copied.statements += self.behind_late(
+                        connection,
+                        step,
+                        &mut dropped,
+                        &made,
+                        &mut sql,
+                        &mut settings,
+                    )?;
+                    made.extend(site.plan.entries(step as usize));
                     let more = match statements {
                         Statements::Planned | Statements::Without(_) | Statements::Blame(..) => {
                             site.renderer.step(step, &mut settings)
@@ -393,6 +384,47 @@ impl Worker<'_, '_> {
             early.extend(look(&place)?.map(|found| (place, found)));
         }
         Ok((early, sent))
+    }
+
+    /// Drop the foreign keys that are to be made again behind what a step makes. Those that were dropped for another one, `dropped`, come before it if they
+    /// would take it up. `made`: what this transaction has made. Returns how many statements were sent.
+    fn behind_late(
+        &self,
+        connection: &Connection,
+        step: u32,
+        dropped: &mut BTreeMap<u32, Early>,
+        made: &HashSet<u32>,
+        sql: &mut Vec<u8>,
+        settings: &mut Settings,
+    ) -> Result<u64, Tried> {
+        let (site, too_early) = (self.site, &self.site.too_early);
+        if !dropped.is_empty() && too_early.take_up(dropped.keys(), &too_early.constraints(step)) {
+            sql.extend(self.anew(dropped, settings));
+        }
+        let all = match lock(&site.tried).contains(&step) {
+            true => Some(too_early.constraints(step)),
+            false => None,
+        };
+        let late = all.as_deref().unwrap_or_else(|| too_early.late(step));
+        if late.is_empty() {
+            return Ok(0);
+        }
+        // The server is to know what this transaction has made.
+        let mut sent = self.send(connection, sql)?;
+        loop {
+            let there: Vec<u32> = dropped.keys().copied().collect();
+            let keys = too_early.of_late(connection, late, &there, made)?;
+            let (early, locking) = self.early(connection, keys.iter(), sql, settings)?;
+            sent += locking;
+            if early.is_empty() {
+                return Ok(sent);
+            }
+            sql.extend(site.renderer.become_user(Who::Restores, settings));
+            sql.extend(early.values().flat_map(|found| found.drop.iter()));
+            sent += self.send(connection, sql)?;
+            dropped.extend(early);
+            // Until now others may have made some that these take up; from here on nobody can.
+        }
     }
 
     /// The statements that make them again, those of tables above before those below, which they would take up.
