@@ -151,6 +151,25 @@ def failing_once(server, path, flags, pattern):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def owned(world, version):
+    """Statements are run as the owner of what they make, who may not read the journal."""
+    server = world.server(version)
+    server.roles("foreign_owner LOGIN")
+    sql, pattern = ONCE["many that are taken up"]
+    tables = ["users", "w", "p", *(f"a{i}" for i in range(24))]
+    sql += ";".join(f"ALTER TABLE {table} OWNER TO foreign_owner" for table in tables)
+    server, path, dump = made(world, "foreign-owned", sql, version)
+    for jobs in ("1", "4"):
+        flags = ["-j", jobs, "--on-error=continue", "--use-set-session-authorization"]
+        with server.connect(server.fresh("target")) as c:
+            c.execute("GRANT CREATE ON SCHEMA public TO foreign_owner")
+        failing_once(server, path, flags, pattern)
+        firn(server, "target", path, *flags, "--resume").ok()
+        with server.connect("target") as c:
+            c.execute("REVOKE CREATE ON SCHEMA public FROM foreign_owner")
+        same(dump, server.dump("target"))
+
+
 def once(world, version, name):
     """A constraint fails once: whole, and where the archive has post-data alone."""
     sql, pattern = ONCE[name]
@@ -253,6 +272,7 @@ def cases(world):
         for name in ONCE:
             if version == NEW or name != "enforced below":
                 yield f"foreign keys once {version} {name}", lambda v=version, n=name: once(world, v, n)
+        yield f"foreign keys once {version} owned", lambda v=version: owned(world, v)
         yield f"foreign keys once {version} no usage", lambda v=version: no_usage(world, v)
         yield f"foreign keys late {version} many", lambda v=version: many(world, v)
         yield f"foreign keys late {version} append-only", lambda v=version: append_only(world, v)

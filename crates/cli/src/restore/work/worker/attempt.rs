@@ -409,7 +409,8 @@ impl Worker<'_, '_> {
         if late.is_empty() {
             return Ok(0);
         }
-        // The server is to know what this transaction has made.
+        // The server is to know what this transaction has made; and the journal is of who restores.
+        sql.extend(site.renderer.become_user(Who::Restores, settings));
         let mut sent = self.send(connection, sql)?;
         loop {
             let there: Vec<u32> = dropped.keys().copied().collect();
