@@ -2,9 +2,11 @@
 //!
 //! - [`session`]: its connection, made again when it breaks.
 //! - [`attempt`]: one transaction.
+//! - [`again`]: constraints that it drops and makes again behind what comes late.
 //! - [`keys`]: rows that an index refuses which was there before them.
 //! - [`reload`]: tables that are emptied first.
 
+mod again;
 mod attempt;
 pub(super) mod keys;
 mod reload;
