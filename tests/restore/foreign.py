@@ -6,6 +6,7 @@ import shutil
 
 from harness import proxy as px
 from harness.proxy import Proxy
+from restore import faults
 from restore.behind import LETS, made, refusing
 from restore.common import NEW, OLD, firn, same
 
@@ -15,7 +16,14 @@ REFERENCED = """CREATE TABLE u (id int PRIMARY KEY) PARTITION BY LIST (id); CREA
 INSERT INTO u VALUES (1), (2);"""
 EVENTS = "CREATE TABLE events (k int, user_id int) PARTITION BY LIST (k); ALTER TABLE events ADD CONSTRAINT {} FOREIGN KEY (user_id) REFERENCES users;"
 OWN = "ALTER TABLE {0} ADD CONSTRAINT {1} FOREIGN KEY (user_id) REFERENCES w; ALTER TABLE {0} ADD FOREIGN KEY (user_id) REFERENCES users ON DELETE CASCADE;"
+PARENT = "CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE a1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);"
+INHERITING = "CREATE TABLE p (k int, r int, s int); CREATE TABLE a1 () INHERITS (p); INSERT INTO a1 VALUES (1, 1, 1);"
+# Names that the server chooses for what comes of a key `kk` of a1 that refers to partitions, before 18 and from then on.
+FROM_ABOVE = "ALTER TABLE p ADD CONSTRAINT a1_r_fkey CHECK (s > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT kk_1 CHECK (s > 0) NOT VALID; ALTER TABLE a1 ADD CONSTRAINT kk FOREIGN KEY (r) REFERENCES u;"
+NULLS_FROM_ABOVE = FROM_ABOVE.replace("kk_1 CHECK (s > 0)", "kk_1 NOT NULL s")
 ATTACHED = "ALTER TABLE events ATTACH PARTITION {} FOR VALUES IN (1); INSERT INTO events VALUES (1, 1);"
+TRIGGER = """CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER zfk AFTER INSERT OR UPDATE OF r ON a1 FOR EACH ROW EXECUTE FUNCTION noted();"""
 UNDISTURBED = {
     # What the server makes for partitions of what is referred to has default names of the table.
     "referenced": OTHERS + REFERENCED + "CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1);",
@@ -39,6 +47,12 @@ UNDISTURBED = {
         ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES w; ALTER TABLE a1 ADD CONSTRAINT a1_r_fkey UNIQUE (r);
         ALTER TABLE a1 ADD CONSTRAINT fk_1 CHECK (r > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES w ON DELETE CASCADE;
         ALTER TABLE p ATTACH PARTITION a1 FOR VALUES IN (1);""",
+    "a constraint trigger's name": OTHERS + """CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE a1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);"""
+                                   + TRIGGER + "ALTER TABLE p ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users;",
+    "a check from above": OTHERS + REFERENCED + PARENT + FROM_ABOVE,
+    "a check from above, inherited": OTHERS + REFERENCED + INHERITING + FROM_ABOVE,
+    "not null from above": OTHERS + REFERENCED + PARENT + NULLS_FROM_ABOVE,
+    "not null from above, inherited": OTHERS + REFERENCED + INHERITING + NULLS_FROM_ABOVE,
     # What the server chooses is cut, and comes before in the archive.
     "cut names": OTHERS + REFERENCED + f"CREATE TABLE {'l' * 63} ({'r' * 63} int REFERENCES w REFERENCES u); INSERT INTO {'l' * 63} VALUES (1);",
     # From 18 on what is chosen is free in the whole schema.
@@ -66,13 +80,13 @@ LATE = {
         CREATE TABLE t (r int REFERENCES w REFERENCES u); INSERT INTO t VALUES (1);""",
 }
 
-PARENT = "CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE a1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);"
 # What fails once, and how the statement looks.
 ONCE = {
     "check": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT zfk CHECK (r > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users;",
               rb"CONSTRAINT zfk CHECK"),
     "unique": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT zfk UNIQUE (r); ALTER TABLE p ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users;",
                rb"CONSTRAINT zfk UNIQUE"),
+    "trigger": (OTHERS + PARENT + TRIGGER + "ALTER TABLE p ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users;", rb"TRIGGER zfk"),
     "equal": (OTHERS + PARENT + "ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (r) REFERENCES users; ALTER TABLE a1 ADD CONSTRAINT b_a FOREIGN KEY (r) REFERENCES users;",
               rb"CONSTRAINT a_p "),
     "namesake": (OTHERS + PARENT + "ALTER TABLE a1 ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;",
@@ -84,6 +98,18 @@ ONCE = {
     "what is taken up is late, behind a check": (OTHERS + PARENT + """CREATE TABLE a2 PARTITION OF p FOR VALUES IN (2); INSERT INTO p VALUES (2, 1, 1);
         ALTER TABLE a1 ADD CONSTRAINT fk CHECK (s > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;
         ALTER TABLE a2 ADD CONSTRAINT b FOREIGN KEY (r) REFERENCES users;""", rb"CONSTRAINT fk CHECK|CONSTRAINT b "),
+    "made again in the plan's order": (OTHERS + """CREATE TABLE pp (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE p PARTITION OF pp FOR VALUES IN (1, 2) PARTITION BY LIST (k);
+        CREATE TABLE z1 PARTITION OF p FOR VALUES IN (1); ALTER TABLE z1 ADD CONSTRAINT fk CHECK (s > 0); INSERT INTO pp VALUES (1, 1, 1);
+        ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w; ALTER TABLE z1 ADD CONSTRAINT z1_r_fkey FOREIGN KEY (s) REFERENCES w;
+        ALTER TABLE pp ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;""", rb"\.p\s+ADD CONSTRAINT fk FOREIGN"),
+    "made again below first": (OTHERS + """CREATE TABLE z (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE h PARTITION OF z FOR VALUES IN (1, 2) PARTITION BY LIST (k);
+        CREATE TABLE m PARTITION OF h FOR VALUES IN (1, 2) PARTITION BY LIST (k); CREATE TABLE a1 PARTITION OF m FOR VALUES IN (1); INSERT INTO z VALUES (1, 1, 1);
+        ALTER TABLE h ADD CONSTRAINT ax FOREIGN KEY (s) REFERENCES w; ALTER TABLE z ADD CONSTRAINT ax FOREIGN KEY (r) REFERENCES users;
+        ALTER TABLE a1 ADD CONSTRAINT mm FOREIGN KEY (s) REFERENCES w; ALTER TABLE m ADD CONSTRAINT mm FOREIGN KEY (r) REFERENCES users;
+        COMMENT ON CONSTRAINT mm ON a1 IS 'x';""", rb"\.h\s+ADD CONSTRAINT ax FOREIGN"),
+    "a check from above": (OTHERS + REFERENCED + PARENT + FROM_ABOVE, rb"CHECK \("),
+    "a check from above, inherited": (OTHERS + REFERENCED + INHERITING + FROM_ABOVE, rb"CHECK \("),
+    "not null from above": (OTHERS + REFERENCED + PARENT + NULLS_FROM_ABOVE, rb"CHECK \(|NOT NULL s"),
     "many that are taken up": (OTHERS + "CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k);" + "".join(
         f"CREATE TABLE a{i} PARTITION OF p FOR VALUES IN ({i});" for i in range(24)) + "INSERT INTO p SELECT i, 1, 1 FROM generate_series(0, 23) i;" + "".join(
         f"ALTER TABLE a{i} ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w;" for i in range(0, 24, 4)) + "ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;" + "".join(
@@ -186,6 +212,61 @@ def once(world, version, name):
             same(dump, server.dump("target"))
 
 
+INTERRUPTED = {"error": px.error("53100", 0), "cut before": px.cut_before, "cut after": px.cut_after, "late": px.late(), "killed before": px.kill(None),
+               "killed after": px.kill(0.02)}
+
+
+def interrupted(world, version, how):
+    """The transaction that drops a key and makes it again behind what is late fails at its DROP, and at its end: nobody has less than before, and it comes the next time."""
+    sql, pattern = ONCE["what is taken up is late, too"]
+    server, path, dump = made(world, "foreign-interrupted", sql, version)
+    if how.startswith("killed"):
+        server = faults.server(world, "on")
+    flags = ["-j", "2", "--on-error=continue"]
+    for where in (rb"DROP CONSTRAINT fk;", rb"ADD CONSTRAINT fk FOREIGN KEY \(r\).*COMMIT;"):
+        server.fresh("target")
+        failing_once(server, path, flags, pattern)
+        folder, hit = os.path.join(server.root, "foreign-proxy"), []
+        fault = px.matching(where, INTERRUPTED[how])
+
+        def counted(message):
+            action = fault(message)
+            hit.extend([message.number] if action else [])
+            return action
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(counted, again=True)
+            run = firn(server, "target", path, *proxy.where("target"), *flags, "--resume", where=False)
+        shutil.rmtree(folder, ignore_errors=True)
+        assert hit, (where, run.out[-2000:])
+        server.wait_ready()
+        if run.code:
+            with server.connect("target") as c:
+                assert c.execute("SELECT 1 FROM pg_constraint WHERE conrelid = 'p'::regclass AND conname = 'fk'").fetchall(), where
+            firn(server, "target", path, *flags, "--resume").ok()
+        same(dump, server.dump("target"))
+
+
+def replaced(world, version):
+    """Somebody has put another key in the place of the one that would be made again: it stays."""
+    sql, pattern = ONCE["unique"]
+    server, path, _ = made(world, "foreign-once-unique", sql, version)
+    flags = ["-j", "2", "--on-error=continue"]
+    for change in ("ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users ON DELETE CASCADE", "ADD CONSTRAINT zfk FOREIGN KEY (s) REFERENCES users",
+                   "ADD CONSTRAINT zfk FOREIGN KEY (r) REFERENCES users DEFERRABLE"):
+        server.fresh("target")
+        failing_once(server, path, flags, pattern)
+        with server.connect("target") as c:
+            c.execute(f"ALTER TABLE p DROP CONSTRAINT zfk; ALTER TABLE p {change}")
+        theirs = constraint(server)
+        firn(server, "target", path, *flags, "--resume").fails("zfk")
+        assert constraint(server) == theirs, change
+
+
+def constraint(server):
+    with server.connect("target") as c:
+        return c.execute("SELECT oid, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'p'::regclass AND conname = 'zfk'").fetchall()
+
+
 def no_usage(world, version):
     """Who restores may not use the schema of one of the late keys: all the others come."""
     server = world.server(version)
@@ -262,17 +343,25 @@ def alone(world, version):
             is_equal(server, expected, name)
 
 
+# What older versions do not have.
+NEW_ONLY = ("not enforced", "enforced below", "not null from above", "not null from above, inherited")
+
+
 def cases(world):
     for version in (OLD, NEW):
-        for name in UNDISTURBED:
+        has = lambda names, old=version == OLD: [name for name in names if not (old and name in NEW_ONLY)]  # noqa: E731
+        for name in has(UNDISTURBED):
             yield f"foreign keys {version} {name}", lambda v=version, n=name: undisturbed(world, v, n)
-        for name in LATE:
-            if version == NEW or name != "not enforced":
-                yield f"foreign keys late {version} {name}", lambda v=version, n=name: late(world, v, n)
-        for name in ONCE:
-            if version == NEW or name != "enforced below":
-                yield f"foreign keys once {version} {name}", lambda v=version, n=name: once(world, v, n)
+        for name in has(LATE):
+            yield f"foreign keys late {version} {name}", lambda v=version, n=name: late(world, v, n)
+        for name in has(ONCE):
+            yield f"foreign keys once {version} {name}", lambda v=version, n=name: once(world, v, n)
+        for how in INTERRUPTED:
+            if how.startswith("killed") and version == NEW:
+                continue
+            yield f"foreign keys interrupted {version} {how}", lambda v=version, h=how: interrupted(world, v, h)
         yield f"foreign keys once {version} owned", lambda v=version: owned(world, v)
+        yield f"foreign keys once {version} replaced", lambda v=version: replaced(world, v)
         yield f"foreign keys once {version} no usage", lambda v=version: no_usage(world, v)
         yield f"foreign keys late {version} many", lambda v=version: many(world, v)
         yield f"foreign keys late {version} append-only", lambda v=version: append_only(world, v)

@@ -9,7 +9,7 @@ use crate::archive::Entry;
 use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::own_table;
-use crate::plan::text::{added, qualified, unquoted};
+use crate::plan::text::{constrained, foreign_key, qualified, unquoted};
 use std::collections::{HashMap, HashSet};
 
 /// Keys that are DEFERRABLE and were made before this pass: places, by the dump id of their table.
@@ -70,7 +70,8 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
           (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
           ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) conindid), \
           (WITH RECURSIVE up AS (SELECT conrelid AS rel UNION SELECT inhparent FROM pg_catalog.pg_inherits JOIN up \
-          ON inhrelid OPERATOR(pg_catalog.=) rel) SELECT pg_catalog.count(*) FROM up) FROM pg_catalog.pg_constraint \
+          ON inhrelid OPERATOR(pg_catalog.=) rel) SELECT pg_catalog.count(*) FROM up), \
+          pg_catalog.current_setting('search_path'), pg_catalog.pg_get_constraintdef(oid) FROM pg_catalog.pg_constraint \
           WHERE conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
         &quote_literal(&table)[..],
         b")::pg_catalog.oid AND conname OPERATOR(pg_catalog.=) ",
@@ -80,6 +81,9 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     ];
     let found = connection.query(&sql.concat())?;
     if found.is_empty() {
+        return Ok(None);
+    }
+    if !is_as_made(entry, found.get(0, 4), found.get(0, 5)) {
         return Ok(None);
     }
     let drop = [b"ALTER TABLE ", &table[..], b" DROP CONSTRAINT ", name, b";\n"].concat();
@@ -94,9 +98,20 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     Ok(Some(Early { drop, said, depth: found.number(0, 3).unwrap_or(1) }))
 }
 
+/// Whether a foreign key is the one that its entry makes, and nobody has put another one in its place. With another search path than the archive's its text may
+/// name tables otherwise, as it does in archives from before 10.3.
+fn is_as_made(entry: &Entry, path: Option<&[u8]>, definition: Option<&[u8]>) -> bool {
+    let (Some(made), Some(definition)) = (foreign_key(entry.defn), definition) else { return true };
+    let start = [b"ALTER TABLE t ADD CONSTRAINT c ", definition, b";"].concat();
+    let qualified = made.table.contains(&b'.');
+    !qualified
+        || path.is_none_or(|path| !matches!(path, b"" | b"\"\""))
+        || foreign_key(&start).is_none_or(|found| found.definition == made.definition)
+}
+
 /// Table, with its schema, and name of the constraint that a statement adds.
 pub fn altered<'a>(entry: &Entry<'a>) -> Option<(Vec<u8>, &'a [u8])> {
-    let (table, name, _) = added(entry.defn)?;
+    let (table, name) = constrained(entry.defn)?;
     Some((qualified(entry.namespace, table), name))
 }
 

@@ -19,7 +19,8 @@ use super::Job;
 use crate::archive::Toc;
 use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
-use crate::plan::text::{foreign_key, last_part, unquoted, ForeignKey};
+use crate::plan::build::{is_inherited, is_other};
+use crate::plan::text::{foreign_key, last_part, may_be_chosen, unquoted, ForeignKey};
 use crate::plan::{Plan, Work};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
@@ -37,6 +38,8 @@ pub struct Late<'a> {
     table: Vec<u8>,
     name: Vec<u8>,
     key: Option<ForeignKey<'a>>,
+    /// It is made for what is below its table, too.
+    is_inherited: bool,
 }
 
 /// A plan's foreign keys.
@@ -126,21 +129,22 @@ impl<'a> TooEarly<'a> {
         })
     }
 
-    /// The keys that are to be made again behind what comes late, and behind those that are dropped already, by place. `before`: what this transaction
-    /// has made itself.
+    /// The keys that are to be made again behind what comes late, and behind those that were dropped just now, by place; not those that are dropped. `before`:
+    /// what this transaction has made itself.
     pub fn of_late(
         &self,
         connection: &Connection,
         late: &[Late<'a>],
-        dropped: &[u32],
+        just_now: Vec<u32>,
+        is_dropped: impl Fn(u32) -> bool,
         before: &HashSet<u32>,
     ) -> Result<BTreeSet<u32>> {
         let mut found = BTreeSet::new();
         let mut met = self.met(connection, late)?;
-        let mut next = dropped.to_vec();
+        let mut next = just_now;
         loop {
             for (_, place) in met.drain(..) {
-                let is_new = !found.contains(&place) && !dropped.contains(&place);
+                let is_new = !found.contains(&place) && !is_dropped(place);
                 if is_new && self.is_made(connection, place, before)? {
                     found.insert(place);
                     next.push(place);
@@ -173,7 +177,7 @@ impl<'a> TooEarly<'a> {
             let mut keys = Keys::default();
             for step in 0..self.plan.steps.len() {
                 for &place in self.plan.entries(step) {
-                    let Some(Late { table, name, key: Some(key) }) = Late::of(self.toc, place)
+                    let Some(Late { table, name, key: Some(key), .. }) = Late::of(self.toc, place)
                     else {
                         continue;
                     };
@@ -188,7 +192,10 @@ impl<'a> TooEarly<'a> {
     /// Foreign keys of the plan that these meet, each with the number of what meets it.
     fn met(&self, connection: &Connection, late: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
         let mut found = self.below(connection, late)?;
-        let offspring = ask(connection, late, |_| true, OFFSPRING)?;
+        let mut offspring = ask(connection, late, |_| true, &[OF_TABLE, OFFSPRING])?;
+        // Below its table no constraint has its name but one that the server has chosen.
+        let inherited = |late: &Late| late.is_inherited && may_be_chosen(&late.name);
+        offspring.extend(ask(connection, late, inherited, &[BELOW, OF_BELOW, OFFSPRING])?);
         let place = |(n, name): &(usize, Name)| Some((*n, *self.keys().by_name.get(name)?));
         found.extend(offspring.iter().filter_map(place));
         Ok(found)
@@ -196,7 +203,7 @@ impl<'a> TooEarly<'a> {
 
     /// Those of partitions that keys above them take up.
     fn below(&self, connection: &Connection, above: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
-        let below = ask(connection, above, |late| late.key.is_some(), BELOW)?;
+        let below = ask(connection, above, |late| late.key.is_some(), &[BELOW, KEYS])?;
         let taken_up = |(number, name): &(usize, Name)| {
             let place = self.keys().by_name.get(name)?;
             let key = above[*number].key.as_ref()?;
@@ -211,27 +218,33 @@ impl<'a> Late<'a> {
         let entry = toc.entry(place as usize);
         let key = match entry.desc {
             b"FK CONSTRAINT" => foreign_key(entry.defn),
-            b"CONSTRAINT" | b"CHECK CONSTRAINT" => None,
+            desc if is_other(desc) => None,
             _ => return None,
         };
         let (table, name) = altered(&entry)?;
-        Some(Late { table, name: unquoted(name), key })
+        Some(Late { table, name: unquoted(name), key, is_inherited: is_inherited(&entry) })
     }
 }
 
-/// Of constraints that have the asked name on the asked table and come of another one: that one, at the top.
+/// The tables below the asked one: its partitions, and what inherits from it.
+const BELOW: &[u8] =
+    b", below AS (SELECT w.i, w.name, h.inhrelid AS oid FROM w JOIN pg_catalog.pg_inherits h ON h.inhparent OPERATOR(pg_catalog.=) w.oid \
+      UNION SELECT b.i, b.name, h.inhrelid FROM below b JOIN pg_catalog.pg_inherits h ON h.inhparent OPERATOR(pg_catalog.=) b.oid)";
+
+/// Their own foreign keys.
+const KEYS: &[u8] = b" SELECT b.i, n.nspname, c.relname, k.conname FROM below b \
+      JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) b.oid AND k.contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\" AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid ";
+
+/// Which tables it is about.
+const OF_TABLE: &[u8] = b", asked AS (SELECT i, name, oid FROM w)";
+const OF_BELOW: &[u8] = b", asked AS (SELECT i, name, oid FROM below)";
+
+/// Of constraints that have the asked name on these and come of another one: that one, at the top.
 const OFFSPRING: &[u8] =
-    b", up AS (SELECT w.i, k.conparentid AS oid FROM w JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) w.oid AND k.conname OPERATOR(pg_catalog.=) w.name \
+    b", up AS (SELECT o.i, k.conparentid AS oid FROM asked o JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) o.oid AND k.conname OPERATOR(pg_catalog.=) o.name \
         WHERE k.conparentid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid \
       UNION ALL SELECT up.i, k.conparentid FROM up JOIN pg_catalog.pg_constraint k ON k.oid OPERATOR(pg_catalog.=) up.oid WHERE k.conparentid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid) \
     SELECT up.i, n.nspname, c.relname, k.conname FROM up JOIN pg_catalog.pg_constraint k ON k.oid OPERATOR(pg_catalog.=) up.oid AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid ";
-
-/// The own foreign keys of partitions below the asked table.
-const BELOW: &[u8] =
-    b", down AS (SELECT w.i, h.inhrelid AS oid FROM w JOIN pg_catalog.pg_inherits h ON h.inhparent OPERATOR(pg_catalog.=) w.oid \
-      UNION ALL SELECT down.i, h.inhrelid FROM down JOIN pg_catalog.pg_inherits h ON h.inhparent OPERATOR(pg_catalog.=) down.oid) \
-    SELECT down.i, n.nspname, c.relname, k.conname FROM down \
-      JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) down.oid AND k.contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\" AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid ";
 
 const NAMED: &[u8] = b"JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace";
 
@@ -240,7 +253,7 @@ fn ask(
     connection: &Connection,
     late: &[Late],
     which: impl Fn(&Late) -> bool,
-    what: &[u8],
+    what: &[&[u8]],
 ) -> Result<Vec<(usize, Name)>> {
     let numbered: Vec<(usize, &Late)> = late.iter().enumerate().filter(|(_, l)| which(l)).collect();
     let mut found = Vec::new();
@@ -253,7 +266,7 @@ fn ask(
 fn ask_at_once(
     connection: &Connection,
     late: &[(usize, &Late)],
-    what: &[u8],
+    what: &[&[u8]],
 ) -> Result<Vec<(usize, Name)>> {
     // Not to_regclass(), which refuses names of schemas that the role may not use.
     let (mut schemas, mut tables, mut names) = (Vec::new(), Vec::new(), Vec::new());
@@ -274,7 +287,7 @@ fn ask_at_once(
         b"]::pg_catalog.name[])) WITH ORDINALITY u (nsp, rel, name, i) \
           JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) u.nsp \
           JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) u.rel)",
-        what,
+        &what.concat(),
         NAMED,
     ];
     let rows = connection.query(&sql.concat())?;

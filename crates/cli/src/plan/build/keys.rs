@@ -3,7 +3,7 @@
 use super::*;
 use crate::plan::parents::Parents;
 use crate::plan::text::{self, foreign_key, ForeignKey};
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 /// A foreign key that is to be made.
@@ -15,7 +15,7 @@ struct Key<'a> {
 }
 
 /// Numbers from 0 in an order in which all of these pairs are, and else as they are; in a circle as they are, too.
-fn ranks(count: usize, must: &[(usize, usize)]) -> Vec<usize> {
+pub fn ranks(count: usize, must: &[(usize, usize)]) -> Vec<usize> {
     let (mut waits, mut behind) = (vec![0_usize; count], HashMap::<usize, Vec<usize>>::new());
     for (before, after) in must {
         waits[*after] += 1;
@@ -51,9 +51,7 @@ fn ranks(count: usize, must: &[(usize, usize)]) -> Vec<usize> {
 
 /// The table that a constraint belongs to, by its place: the one that its statement alters.
 pub fn own_table(toc: &Toc, key: &Entry) -> Option<u32> {
-    let altered = key.defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
-    let mut altered = altered.strip_prefix(b"ONLY ").unwrap_or(altered);
-    let name = text::unquoted(text::last_part(text::take_name(&mut altered)?));
+    let name = text::unquoted(text::last_part(text::constrained(key.defn)?.0));
     let mut tables = key.dependencies.iter().filter_map(|id| toc.place(*id));
     let is_own = |place: &usize| {
         let table = toc.entry(*place);
@@ -62,12 +60,26 @@ pub fn own_table(toc: &Toc, key: &Entry) -> Option<u32> {
     tables.find(is_own).map(|place| place as u32)
 }
 
+/// It may be a constraint that is no foreign key.
+pub fn is_other(desc: &[u8]) -> bool {
+    matches!(desc, b"CONSTRAINT" | b"CHECK CONSTRAINT" | b"TRIGGER")
+}
+
+/// It is made for what is below its table, too, partitions and what inherits from it.
+pub fn is_inherited(entry: &Entry) -> bool {
+    text::added(entry.defn).is_some_and(|(_, _, rest)| {
+        let rest = rest.trim_ascii_start();
+        rest.starts_with(b"CHECK ") || rest.starts_with(b"NOT NULL ")
+    })
+}
+
 impl Builder<'_> {
     /// Foreign keys of one table, and of those above and below it, come one after another. (They wait for the same locks in any case.)
     ///
     /// - A partition's own key comes behind one above that would take it up, under the partition's name, in the place of one of its own.
-    /// - One with the name of a key above comes before that one: what goes down to the partition has this name only if it is free there.
-    /// - Other constraints come before keys of their table, or above it, to whose offspring the server may give their names.
+    /// - One whose name may come to what goes down to the partition comes before that key: it gets this name only if it is free there.
+    /// - Other constraints, and triggers that are constraints, come before keys of their table, or above it, to whose offspring the server may give their names.
+    /// - Those of them that go down to partitions and heirs come before all keys, if the server may choose such a name for what comes of one below.
     /// - Else it is the archive's order: the server names what it makes itself, for a partition or to one, as is free, and so it was named where the
     ///   archive is from.
     ///
@@ -104,10 +116,17 @@ impl Builder<'_> {
         let mut must = Vec::new();
         for (number, own) in keys.iter().enumerate() {
             for other in above(own.table).flatten() {
+                match text::order(&keys[*other].key, &own.key) {
+                    Some(Ordering::Less) => must.push((*other, number)),
+                    Some(_) => must.push((number, *other)),
+                    None => {}
+                }
+            }
+            // What comes of a key for partitions that it refers to is the key's own table's. (Of two names that the server may have chosen
+            // it is the archive's order.)
+            for other in &of_table[&own.table] {
                 let theirs = &keys[*other].key;
-                if theirs.takes_up(&own.key) {
-                    must.push((*other, number));
-                } else if theirs.name == own.key.name {
+                if theirs.may_give(&own.key.name) && !own.key.may_give(&theirs.name) {
                     must.push((number, *other));
                 }
             }
@@ -133,23 +152,46 @@ impl Builder<'_> {
                 }
             }
         }
+        let mut inherited = Vec::new();
         for place in self.input.selection.places() {
             let entry = toc.entry(place as usize);
-            if !matches!(entry.desc, b"CONSTRAINT" | b"CHECK CONSTRAINT") {
+            if !is_other(entry.desc) {
                 continue;
             }
-            let (Some(table), Some((_, name, _))) =
-                (own_table(toc, &entry), text::added(entry.defn))
+            let (Some(table), Some((_, name))) =
+                (own_table(toc, &entry), text::constrained(entry.defn))
             else {
                 continue;
             };
             let name = text::unquoted(name);
             let theirs = of_table.get(&table).into_iter().chain(above(table)).flatten();
             let theirs = theirs.filter(|other| keys[**other].key.may_give(&name));
-            edges.extend(theirs.map(|n| (self.step_of[place as usize], keys[*n].step)));
+            let step = self.step_of[place as usize];
+            edges.extend(theirs.map(|n| (step, keys[*n].step)));
+            if is_inherited(&entry) && text::may_be_chosen(&name) {
+                inherited.push((toc.entry(table as usize).dump_id, step));
+            }
+        }
+        if !inherited.is_empty() {
+            let mut with_heirs = goes_down(toc.entries());
+            let tables = of_table.keys().map(|table| toc.entry(*table as usize).dump_id);
+            with_heirs.extend(tables.flat_map(|id| parents.above(id).skip(1)));
+            inherited.retain(|(table, _)| with_heirs.contains(table));
+            let steps = inherited.into_iter().map(|(_, step)| step);
+            self.before_all(steps, keys.iter().map(|key| key.step));
         }
         edges.sort_unstable();
         edges.iter().for_each(|(before, after)| self.edge(*before, *after));
+    }
+
+    /// All of these steps come before all of those.
+    fn before_all(&mut self, before: impl Iterator<Item = u32>, after: impl Iterator<Item = u32>) {
+        let (mut before, mut after) = (before.peekable(), after.peekable());
+        if before.peek().is_some() && after.peek().is_some() {
+            let milestone = self.add_step(Work::Milestone, &[]);
+            before.for_each(|step| self.edge(step, milestone));
+            after.for_each(|step| self.edge(milestone, step));
+        }
     }
 
     /// Keys whose tables are not in the archive: nobody knows what is above what. Those of one table, of one name, and of
@@ -160,19 +202,15 @@ impl Builder<'_> {
         let names: HashSet<&[u8]> = keys.iter().map(|(_, key)| &key.name[..]).collect();
         let others = self.input.selection.places().filter(|place| {
             let entry = toc.entry(*place as usize);
-            let name = match entry.desc {
-                b"CONSTRAINT" | b"CHECK CONSTRAINT" => text::added(entry.defn),
-                _ => None,
+            let name = match is_other(entry.desc) {
+                true => text::constrained(entry.defn),
+                false => None,
             };
-            let name = name.map(|(_, name, _)| text::unquoted(name));
+            let name = name.map(|(_, name)| text::unquoted(name));
             name.is_some_and(|name| names.contains(&name[..]) || text::may_be_chosen(&name))
         });
         let others: Vec<u32> = others.map(|place| self.step_of[place as usize]).collect();
-        if !others.is_empty() && !keys.is_empty() {
-            let milestone = self.add_step(Work::Milestone, &[]);
-            others.iter().for_each(|step| self.edge(*step, milestone));
-            keys.iter().for_each(|(step, _)| self.edge(milestone, *step));
-        }
+        self.before_all(others.into_iter(), keys.iter().map(|(step, _)| *step));
         let mut last = HashMap::<(u8, Vec<u8>), u32>::new();
         for (step, key) in keys {
             let columns = key.columns().to_vec();

@@ -1,6 +1,7 @@
 //! Constraints in statements that add them, foreign keys above all.
 
 use super::{take_name, unquoted};
+use std::cmp::Ordering;
 
 /// A foreign key, as a statement adds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,15 @@ impl ForeignKey<'_> {
     }
 }
 
+/// Whether a foreign key of a table comes before (`Less`) or behind one of a partition of it, if that matters: before one that it would take up, behind one to whose
+/// name what comes of it may come. (What comes of a key takes a name that is free, and no dump has it.)
+pub fn order(above: &ForeignKey, own: &ForeignKey) -> Option<Ordering> {
+    match above.takes_up(own) {
+        true => Some(Ordering::Less),
+        false => above.may_give(&own.name).then_some(Ordering::Greater),
+    }
+}
+
 /// Names that the server chooses for what comes of a foreign key: until version 17 `table_columns_fkey`, of which it cuts what is too long, from 18 on
 /// also `key_1`, each with a number where it is taken (ChooseConstraintName() in pg_constraint.c).
 pub fn may_be_chosen(name: &[u8]) -> bool {
@@ -53,6 +63,21 @@ pub fn added(defn: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut text = text.trim_ascii_start().strip_prefix(b"ADD CONSTRAINT ")?;
     let name = take_name(&mut text)?;
     Some((table, name, text))
+}
+
+/// Table and name of the constraint that such a statement adds, or `CREATE CONSTRAINT TRIGGER name … ON table …;`.
+pub fn constrained(defn: &[u8]) -> Option<(&[u8], &[u8])> {
+    let Some(mut text) = defn.trim_ascii().strip_prefix(b"CREATE CONSTRAINT TRIGGER ") else {
+        return added(defn).map(|(table, name, _)| (table, name));
+    };
+    let name = take_name(&mut text)?;
+    let mut quoted = false;
+    let at = (0..text.len()).find(|at| {
+        quoted ^= text[*at] == b'"';
+        !quoted && text[*at..].starts_with(b" ON ")
+    })?;
+    let mut text = &text[at + b" ON ".len()..];
+    Some((take_name(&mut text)?, name))
 }
 
 /// The key of such a statement.
@@ -169,6 +194,17 @@ mod tests {
         ] {
             assert_eq!(key.may_give(name.as_bytes()), may, "{name}");
         }
+    }
+
+    #[test]
+    fn constraints_and_triggers() {
+        let trigger =
+            b"CREATE CONSTRAINT TRIGGER \"f k\" AFTER UPDATE OF \"a ON b\" OR DELETE ON s.\"t t\" FROM s.u DEFERRABLE FOR EACH ROW EXECUTE FUNCTION s.f();\n";
+        assert_eq!(constrained(trigger), Some((&b"s.\"t t\""[..], &b"\"f k\""[..])));
+        let unique = b"ALTER TABLE ONLY s.t\n    ADD CONSTRAINT k UNIQUE (a);\n";
+        assert_eq!(constrained(unique), Some((&b"s.t"[..], &b"k"[..])));
+        assert_eq!(constrained(b"CREATE TRIGGER k AFTER INSERT ON s.t"), None);
+        assert_eq!(constrained(b"CREATE CONSTRAINT TRIGGER k"), None);
     }
 
     #[test]

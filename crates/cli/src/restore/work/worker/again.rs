@@ -1,9 +1,12 @@
 //! Constraints that are dropped before what comes late and made again behind it, in its transaction (`restore/too_early.rs`, `restore/remade.rs`).
 
 use super::*;
+use crate::plan::build::ranks;
 use crate::plan::render::Settings;
+use crate::plan::text::{foreign_key, order};
 use crate::plan::who::Who;
 use crate::restore::remade::{self, Early};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 
 impl Worker<'_, '_> {
@@ -61,9 +64,11 @@ impl Worker<'_, '_> {
         // The server is to know what this transaction has made; and the journal is of who restores.
         sql.extend(site.renderer.become_user(Who::Restores, settings));
         let mut sent = self.send(connection, sql)?;
+        // What was dropped for others of this transaction has nothing more below it that it would take up.
+        let mut just_now = Vec::new();
         loop {
-            let there: Vec<u32> = dropped.keys().copied().collect();
-            let keys = too_early.of_late(connection, late, &there, made)?;
+            let is_dropped = |place| dropped.contains_key(&place);
+            let keys = too_early.of_late(connection, late, just_now, is_dropped, made)?;
             let (early, locking) = self.early(connection, keys.iter(), sql, settings)?;
             sent += locking;
             if early.is_empty() {
@@ -72,22 +77,43 @@ impl Worker<'_, '_> {
             sql.extend(site.renderer.become_user(Who::Restores, settings));
             sql.extend(early.values().flat_map(|found| found.drop.iter()));
             sent += self.send(connection, sql)?;
+            just_now = early.keys().copied().collect();
             dropped.extend(early);
             // Until now others may have made some that these take up; from here on nobody can.
         }
     }
 
-    /// The statements that make them again, those of tables above before those below, which they would take up.
+    /// The statements that make them again, in the order that the plan has for foreign keys (`plan/build/keys.rs`): one of a table above before those that
+    /// it would take up, and behind those whose names it may give away, else as in the archive.
     pub(super) fn anew(
         &self,
         early: &mut BTreeMap<u32, Early>,
         settings: &mut Settings,
     ) -> Vec<u8> {
-        let renderer = &self.site.renderer;
+        let (renderer, toc) = (&self.site.renderer, self.site.archive.toc());
         let mut sql = Vec::new();
-        let mut all: Vec<(u32, Early)> = std::mem::take(early).into_iter().collect();
-        all.sort_by_key(|(place, found)| (found.depth, *place));
-        for (place, found) in all {
+        let all: Vec<(u32, Early)> = std::mem::take(early).into_iter().collect();
+        let key = |(place, _): &(u32, Early)| foreign_key(toc.entry(*place as usize).defn);
+        let keys: Vec<_> = all.iter().map(key).collect();
+        let mut of_depth = BTreeMap::<usize, Vec<usize>>::new();
+        for (number, (_, found)) in all.iter().enumerate() {
+            of_depth.entry(found.depth).or_default().push(number);
+        }
+        let mut must = Vec::new();
+        for (depth, above) in &of_depth {
+            for (a, b) in of_depth.range(depth + 1..).flat_map(|(_, below)| pairs(above, below)) {
+                let (Some(above), Some(own)) = (&keys[a], &keys[b]) else { continue };
+                match order(above, own) {
+                    Some(Ordering::Less) => must.push((a, b)),
+                    Some(_) => must.push((b, a)),
+                    None => {}
+                }
+            }
+        }
+        let rank = ranks(all.len(), &must);
+        let mut all: Vec<_> = all.into_iter().zip(rank).collect();
+        all.sort_by_key(|(_, rank)| *rank);
+        for ((place, found), _) in all {
             sql.extend(renderer.become_user(Who::Restores, settings));
             sql.extend(renderer.statements(&[place], settings));
             sql.extend(renderer.become_user(Who::Restores, settings));
@@ -95,4 +121,8 @@ impl Worker<'_, '_> {
         }
         sql
     }
+}
+
+fn pairs<'n>(some: &'n [usize], others: &'n [usize]) -> impl Iterator<Item = (usize, usize)> + 'n {
+    some.iter().flat_map(move |a| others.iter().map(move |b| (*a, *b)))
 }
