@@ -32,7 +32,7 @@ class Source:
     def __init__(self, connection, draw, version):
         self.connection, self.draw, self.version = connection, draw, version
         self.tables = []
-        self.names = ["fk", "fk", "k1", '"K k"'] + (["fk_1"] if version == NEW else [])
+        self.names = ["fk", "fk", "ak", "k1", "k1_1", "fk_1", "fk_2", '"K k"']
         for sql in OTHERS:
             connection.execute(sql)
         for number in range(3):
@@ -48,14 +48,15 @@ class Source:
 
     def constraint(self, table, partitioned):
         draw = self.draw
-        names = [*self.names, f"{table.split('.')[1]}_r_fkey", f"{draw.choice(self.tables).split('.')[1]}_r_fkey"]
+        own, other = table.split(".")[1], draw.choice(self.tables).split(".")[1]
+        names = [*self.names, f"{own}_r_fkey", f"{own}_r_fkey1", f"{own}_s_fkey", f"{other}_r_fkey", f"{other}_s_fkey", f"a_{own}", f"z_{own}"]
         name = draw.choice(names)
         if draw.random() < 0.2:
-            if not partitioned and draw.random() < 0.3:
+            if draw.random() < 0.3:
                 return self.do(f"CREATE CONSTRAINT TRIGGER {name} AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION noted()")
             kind = draw.choice(["CHECK (r > 0)", "CHECK (r > 0) NOT VALID"] + (["NOT NULL s NOT VALID"] if self.version == NEW else []) + ([] if partitioned else ["UNIQUE (k, r, s)"]))
             return self.do(f"ALTER TABLE {table} ADD CONSTRAINT {name} {kind}")
-        column, to = draw.choice(["r", "r", "s"]), draw.choice(["u", "u", "w", "x"])
+        column, to = draw.choice(["r", "r", "s"]), draw.choice(["u", "u", "w", "x", "x"])
         end = draw.choice(ACTIONS)
         if self.version == NEW and draw.random() < 0.15:
             end += " NOT ENFORCED"
@@ -158,7 +159,8 @@ def tree(world, version, seed):
     with server.connect(server.fresh("trees")) as c:
         Source(c, draw, version)
     expected = constraints(server, "trees")
-    path = server.archive("trees", os.path.join(world.folder, "trees"), "c")
+    quoted = ["--quote-all-identifiers"] if draw.random() < 0.2 else []
+    path = server.archive("trees", os.path.join(world.folder, "trees"), "c", extra=quoted)
     server.fresh("target")
     theirs = server.pg_restore("target", path, check=False).returncode == 0 and not any(difference(constraints(server, "target"), expected))
     for jobs in ("1", "4"):

@@ -19,7 +19,8 @@ mod order;
 pub use edges::{goes_down, is_not_valid};
 pub use groups::STAGE_FROM;
 pub mod merge;
-pub use keys::{is_inherited, is_other, own_table, ranks};
+mod not_nulls;
+pub use keys::{is_inherited, is_other, own_table};
 pub use order::{attaches_itself, changes_meanings};
 
 /// Everything that planning looks at.

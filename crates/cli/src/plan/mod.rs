@@ -19,6 +19,7 @@ pub mod build;
 pub mod code;
 pub mod drops;
 pub mod family;
+pub mod key_order;
 pub mod locks;
 pub mod names;
 pub mod parents;
@@ -32,7 +33,7 @@ pub mod who;
 
 use locks::Lock;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 /// What the planner must know of the server. Stored in the journal, so that a resumed run plans the same.
@@ -215,6 +216,8 @@ pub struct Plan {
     pub selects_schemas: bool,
     /// Places of rows, indexes and constraints for which functions of the archive may look at other tables' rows.
     pub looks: HashSet<u32>,
+    /// Of NOT NULL constraints that are NOT VALID, by place, those that come before (`plan/build/not_nulls.rs`).
+    pub not_nulls_first: HashMap<u32, Vec<u32>>,
     /// Statements that the archive has for the entries of this plan, and those that the plan runs.
     pub statements_archive: u64,
     pub statements_planned: u64,

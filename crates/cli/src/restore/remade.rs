@@ -41,8 +41,10 @@ pub struct Early {
     pub drop: Vec<u8>,
     /// Those that say of it, and of its index, what was said.
     pub said: Vec<u8>,
-    /// How many tables are above its own.
-    pub depth: usize,
+    /// Its own table, and those above it, from below: OIDs and names.
+    pub tables: Vec<(u32, Vec<u8>)>,
+    /// It refers to a partitioned table.
+    pub splits: bool,
 }
 
 /// What keeps others from saying anything of a table's constraints until the transaction ends. Who may change a table may not be allowed to
@@ -60,30 +62,32 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     let Some((table, name)) = altered(entry) else { return Ok(None) };
     let as_made = match entry.desc {
         b"FK CONSTRAINT" => "contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\"",
-        _ => "condeferrable AND contype OPERATOR(pg_catalog.=) ANY ('{p,u,x}'::pg_catalog.\"char\"[])",
+        _ => "condeferrable AND k.contype OPERATOR(pg_catalog.=) ANY ('{p,u,x}'::pg_catalog.\"char\"[])",
     };
     // The index of a foreign key is another table's.
     let sql = [
-        b"SELECT pg_catalog.quote_literal(pg_catalog.obj_description(oid, 'pg_constraint')), \
-          CASE WHEN contype OPERATOR(pg_catalog.<>) 'f'::pg_catalog.\"char\" \
-          THEN pg_catalog.quote_literal(pg_catalog.obj_description(conindid, 'pg_class')) END, \
+        b"SELECT pg_catalog.quote_literal(pg_catalog.obj_description(k.oid, 'pg_constraint')), \
+          CASE WHEN k.contype OPERATOR(pg_catalog.<>) 'f'::pg_catalog.\"char\" \
+          THEN pg_catalog.quote_literal(pg_catalog.obj_description(k.conindid, 'pg_class')) END, \
           (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
-          ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) conindid), \
-          (WITH RECURSIVE up AS (SELECT conrelid AS rel UNION SELECT inhparent FROM pg_catalog.pg_inherits JOIN up \
-          ON inhrelid OPERATOR(pg_catalog.=) rel) SELECT pg_catalog.count(*) FROM up), \
-          pg_catalog.current_setting('search_path'), pg_catalog.pg_get_constraintdef(oid) FROM pg_catalog.pg_constraint \
-          WHERE conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
+          ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) k.conindid), \
+          pg_catalog.current_setting('search_path'), pg_catalog.pg_get_constraintdef(k.oid), t.oid, t.relname, \
+          (SELECT c.relkind OPERATOR(pg_catalog.=) 'p'::pg_catalog.\"char\" FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) k.confrelid) FROM pg_catalog.pg_constraint k \
+          CROSS JOIN LATERAL (WITH RECURSIVE up AS (SELECT k.conrelid AS rel, 0 AS level UNION SELECT h.inhparent, up.level OPERATOR(pg_catalog.+) 1 FROM pg_catalog.pg_inherits h \
+          JOIN up ON h.inhrelid OPERATOR(pg_catalog.=) up.rel) SELECT c.oid, c.relname, up.level FROM up JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) up.rel) t \
+          WHERE k.conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
         &quote_literal(&table)[..],
-        b")::pg_catalog.oid AND conname OPERATOR(pg_catalog.=) ",
+        b")::pg_catalog.oid AND k.conname OPERATOR(pg_catalog.=) ",
         &quote_literal(&unquoted(name)),
-        b"::pg_catalog.name AND conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND ",
+        b"::pg_catalog.name AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND k.",
         as_made.as_bytes(),
+        b" ORDER BY t.level",
     ];
     let found = connection.query(&sql.concat())?;
     if found.is_empty() {
         return Ok(None);
     }
-    if !is_as_made(entry, found.get(0, 4), found.get(0, 5)) {
+    if !is_as_made(entry, found.get(0, 3), found.get(0, 4)) {
         return Ok(None);
     }
     let drop = [b"ALTER TABLE ", &table[..], b" DROP CONSTRAINT ", name, b";\n"].concat();
@@ -95,7 +99,10 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     if let (Some(comment), Some(index)) = (found.get(0, 1), found.get(0, 2)) {
         said.extend([b"COMMENT ON INDEX ", index, b" IS ", comment, b";\n"].concat());
     }
-    Ok(Some(Early { drop, said, depth: found.number(0, 3).unwrap_or(1) }))
+    let name = |row| found.get(row, 6).unwrap_or_default().to_vec();
+    let of = |row| Some((found.number(row, 5)?, name(row)));
+    let tables = (0..found.len()).filter_map(of).collect();
+    Ok(Some(Early { drop, said, tables, splits: found.flag(0, 7) }))
 }
 
 /// Whether a foreign key is the one that its entry makes, and nobody has put another one in its place. With another search path than the archive's its text may
@@ -106,7 +113,14 @@ fn is_as_made(entry: &Entry, path: Option<&[u8]>, definition: Option<&[u8]>) -> 
     let qualified = made.table.contains(&b'.');
     !qualified
         || path.is_none_or(|path| !matches!(path, b"" | b"\"\""))
-        || foreign_key(&start).is_none_or(|found| found.definition == made.definition)
+        || foreign_key(&start).is_none_or(|found| {
+            without_quotes(&found.definition) == without_quotes(&made.definition)
+        })
+}
+
+/// What has quotes is not the same in all servers, nor under `quote_all_identifiers`.
+fn without_quotes(definition: &[u8]) -> Vec<u8> {
+    definition.iter().copied().filter(|byte| *byte != b'"').collect()
 }
 
 /// Table, with its schema, and name of the constraint that a statement adds.

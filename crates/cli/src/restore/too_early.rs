@@ -130,17 +130,21 @@ impl<'a> TooEarly<'a> {
     }
 
     /// The keys that are to be made again behind what comes late, and behind those that were dropped just now, by place; not those that are dropped. `before`:
-    /// what this transaction has made itself.
+    /// what this transaction has made itself. `taken`: the server had given away its name, though what had it was dropped before.
     pub fn of_late(
         &self,
         connection: &Connection,
         late: &[Late<'a>],
+        taken: bool,
         just_now: Vec<u32>,
         is_dropped: impl Fn(u32) -> bool,
         before: &HashSet<u32>,
     ) -> Result<BTreeSet<u32>> {
         let mut found = BTreeSet::new();
         let mut met = self.met(connection, late)?;
+        if taken {
+            met.extend(self.behind(connection, late)?);
+        }
         let mut next = just_now;
         loop {
             for (_, place) in met.drain(..) {
@@ -201,6 +205,23 @@ impl<'a> TooEarly<'a> {
         Ok(found)
     }
 
+    /// Those of the same table, and of tables above it, that would come behind it for the name that the server may choose for what comes of them: that depends on all
+    /// that has such names.
+    fn behind(&self, connection: &Connection, late: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
+        let found = ask(connection, late, |_| true, &[ABOVE, KEYS_ABOVE])?;
+        let tables = |number: &usize| {
+            let of = found.iter().filter(|(other, _)| other == number);
+            let own = unquoted(last_part(&late[*number].table));
+            of.map(|(_, (_, table, _))| table.clone()).chain([own]).collect::<Vec<_>>()
+        };
+        let behind = |(number, name): &(usize, Name)| {
+            let place = self.keys().by_name.get(name)?;
+            let (key, _) = self.keys().all.get(place)?;
+            key.may_choose(&late[*number].name, &tables(number)).then_some((*number, *place))
+        };
+        Ok(found.iter().filter_map(behind).collect())
+    }
+
     /// Those of partitions that keys above them take up.
     fn below(&self, connection: &Connection, above: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
         let below = ask(connection, above, |late| late.key.is_some(), &[BELOW, KEYS])?;
@@ -231,9 +252,18 @@ const BELOW: &[u8] =
     b", below AS (SELECT w.i, w.name, h.inhrelid AS oid FROM w JOIN pg_catalog.pg_inherits h ON h.inhparent OPERATOR(pg_catalog.=) w.oid \
       UNION SELECT b.i, b.name, h.inhrelid FROM below b JOIN pg_catalog.pg_inherits h ON h.inhparent OPERATOR(pg_catalog.=) b.oid)";
 
-/// Their own foreign keys.
+/// Own foreign keys of those that are partitions: nothing goes down to what inherits.
 const KEYS: &[u8] = b" SELECT b.i, n.nspname, c.relname, k.conname FROM below b \
+      JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) b.oid AND p.relispartition \
       JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) b.oid AND k.contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\" AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid ";
+
+/// The asked table, and those that it is a partition of.
+const ABOVE: &[u8] =
+    b", above AS (SELECT w.i, w.oid FROM w UNION SELECT a.i, h.inhparent FROM above a JOIN pg_catalog.pg_inherits h ON h.inhrelid OPERATOR(pg_catalog.=) a.oid)";
+
+/// Their own foreign keys.
+const KEYS_ABOVE: &[u8] = b" SELECT a.i, n.nspname, c.relname, k.conname FROM above a \
+      JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) a.oid AND k.contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\" AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid ";
 
 /// Which tables it is about.
 const OF_TABLE: &[u8] = b", asked AS (SELECT i, name, oid FROM w)";

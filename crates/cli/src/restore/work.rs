@@ -108,6 +108,8 @@ pub struct Site<'a> {
     skipped: Mutex<Vec<String>>,
     /// Steps that have had their second try.
     tried: Mutex<HashSet<u32>>,
+    /// Those of them whose name was another constraint's.
+    taken: Mutex<HashSet<u32>>,
     /// Steps that have been tried without what this statement of theirs would have set.
     without: Mutex<HashSet<(u32, String)>>,
     /// Entries that failed or were skipped.
@@ -190,6 +192,7 @@ impl<'a> Site<'a> {
             failures: Mutex::default(),
             skipped: Mutex::default(),
             tried: Mutex::default(),
+            taken: Mutex::default(),
             without: Mutex::default(),
             dead: Mutex::default(),
             fatal: Mutex::default(),

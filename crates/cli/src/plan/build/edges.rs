@@ -26,6 +26,7 @@ impl Builder<'_> {
         self.order_generated();
         self.order_not_null_names();
         self.order_foreign_keys();
+        self.order_not_nulls();
         self.order_privileges();
         self.share_edges();
         // Of parts of an entry, too, it must be known what waits for them.

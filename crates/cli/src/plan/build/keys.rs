@@ -1,10 +1,9 @@
 //! The order of foreign keys that belong together: those of a table and of its partitions.
 
 use super::*;
+use crate::plan::key_order::{ranks, Placed};
 use crate::plan::parents::Parents;
 use crate::plan::text::{self, foreign_key, ForeignKey};
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 
 /// A foreign key that is to be made.
 struct Key<'a> {
@@ -12,41 +11,8 @@ struct Key<'a> {
     table: u32,
     step: u32,
     key: ForeignKey<'a>,
-}
-
-/// Numbers from 0 in an order in which all of these pairs are, and else as they are; in a circle as they are, too.
-pub fn ranks(count: usize, must: &[(usize, usize)]) -> Vec<usize> {
-    let (mut waits, mut behind) = (vec![0_usize; count], HashMap::<usize, Vec<usize>>::new());
-    for (before, after) in must {
-        waits[*after] += 1;
-        behind.entry(*before).or_default().push(*after);
-    }
-    let mut ready: BinaryHeap<_> = (0..count).filter(|n| waits[*n] == 0).map(Reverse).collect();
-    let mut rank = vec![usize::MAX; count];
-    let (mut next, mut left) = (0, 0);
-    while next < count {
-        let number = match ready.pop() {
-            Some(Reverse(number)) => number,
-            None => {
-                while rank[left] != usize::MAX {
-                    left += 1;
-                }
-                left
-            }
-        };
-        if rank[number] != usize::MAX {
-            continue;
-        }
-        rank[number] = next;
-        next += 1;
-        for after in behind.remove(&number).into_iter().flatten() {
-            waits[after] -= 1;
-            if waits[after] == 0 {
-                ready.push(Reverse(after));
-            }
-        }
-    }
-    rank
+    /// See [`Placed`].
+    splits: bool,
 }
 
 /// The table that a constraint belongs to, by its place: the one that its statement alters.
@@ -55,7 +21,9 @@ pub fn own_table(toc: &Toc, key: &Entry) -> Option<u32> {
     let mut tables = key.dependencies.iter().filter_map(|id| toc.place(*id));
     let is_own = |place: &usize| {
         let table = toc.entry(*place);
-        table.desc == b"TABLE" && table.namespace == key.namespace && table.tag == name
+        matches!(table.desc, b"TABLE" | b"FOREIGN TABLE")
+            && table.namespace == key.namespace
+            && table.tag == name
     };
     tables.find(is_own).map(|place| place as u32)
 }
@@ -65,28 +33,31 @@ pub fn is_other(desc: &[u8]) -> bool {
     matches!(desc, b"CONSTRAINT" | b"CHECK CONSTRAINT" | b"TRIGGER")
 }
 
-/// It is made for what is below its table, too, partitions and what inherits from it.
+/// It is made for what is below its table, too: partitions, and what inherits from it.
 pub fn is_inherited(entry: &Entry) -> bool {
-    text::added(entry.defn).is_some_and(|(_, _, rest)| {
-        let rest = rest.trim_ascii_start();
-        rest.starts_with(b"CHECK ") || rest.starts_with(b"NOT NULL ")
-    })
+    match text::added(entry.defn) {
+        Some((_, _, rest)) => {
+            let rest = rest.trim_ascii_start();
+            rest.starts_with(b"CHECK ") || rest.starts_with(b"NOT NULL ")
+        }
+        None => entry.desc == b"TRIGGER",
+    }
 }
 
 impl Builder<'_> {
     /// Foreign keys of one table, and of those above and below it, come one after another. (They wait for the same locks in any case.)
     ///
-    /// - A partition's own key comes behind one above that would take it up, under the partition's name, in the place of one of its own.
-    /// - One whose name may come to what goes down to the partition comes before that key: it gets this name only if it is free there.
+    /// - Among each other they are ordered by `plan/key_order.rs`.
     /// - Other constraints, and triggers that are constraints, come before keys of their table, or above it, to whose offspring the server may give their names.
     /// - Those of them that go down to partitions and heirs come before all keys, if the server may choose such a name for what comes of one below.
-    /// - Else it is the archive's order: the server names what it makes itself, for a partition or to one, as is free, and so it was named where the
-    ///   archive is from.
     ///
     /// Edges of keys lead from lower ranks to higher ones, so that no circle comes of them.
     pub(super) fn order_foreign_keys(&mut self) {
         let toc = self.input.toc;
         let (mut keys, mut unknown) = (Vec::new(), Vec::new());
+        let parents = Parents::of(toc);
+        let with_parts: HashSet<i32> =
+            toc.entries().filter_map(|table| parents.get(table.dump_id)).collect();
         for place in self.input.selection.places() {
             let entry = toc.entry(place as usize);
             if entry.desc != b"FK CONSTRAINT" {
@@ -95,7 +66,15 @@ impl Builder<'_> {
             let step = self.step_of[place as usize];
             let Some(key) = foreign_key(entry.defn) else { continue };
             match own_table(toc, &entry) {
-                Some(table) => keys.push(Key { table, step, key }),
+                Some(table) => {
+                    let is_table = |place: &usize| toc.entry(*place).desc == b"TABLE";
+                    let places = entry.dependencies.iter().filter_map(|id| toc.place(*id));
+                    let mut others =
+                        places.filter(|place| *place as u32 != table).filter(is_table).peekable();
+                    let splits = others.peek().is_none()
+                        || others.any(|place| with_parts.contains(&toc.entry(place).dump_id));
+                    keys.push(Key { table, step, key, splits })
+                }
                 None => unknown.push((step, key)),
             }
         }
@@ -107,31 +86,19 @@ impl Builder<'_> {
         for (number, key) in keys.iter().enumerate() {
             of_table.entry(key.table).or_default().push(number);
         }
-        let parents = Parents::of(toc);
-        let above = |table: u32| {
+        let tables_above = |table: u32| {
             let above = parents.above(toc.entry(table as usize).dump_id).skip(1);
-            let above = above.filter_map(|id| toc.place(id)).map(|place| place as u32);
-            above.filter_map(|table| of_table.get(&table))
+            above.filter_map(|id| toc.place(id)).map(|place| place as u32)
         };
-        let mut must = Vec::new();
-        for (number, own) in keys.iter().enumerate() {
-            for other in above(own.table).flatten() {
-                match text::order(&keys[*other].key, &own.key) {
-                    Some(Ordering::Less) => must.push((*other, number)),
-                    Some(_) => must.push((number, *other)),
-                    None => {}
-                }
-            }
-            // What comes of a key for partitions that it refers to is the key's own table's. (Of two names that the server may have chosen
-            // it is the archive's order.)
-            for other in &of_table[&own.table] {
-                let theirs = &keys[*other].key;
-                if theirs.may_give(&own.key.name) && !own.key.may_give(&theirs.name) {
-                    must.push((number, *other));
-                }
-            }
-        }
-        let rank = ranks(keys.len(), &must);
+        let above = |table: u32| tables_above(table).filter_map(|table| of_table.get(&table));
+        let placed = keys.iter().map(|Key { table, key, splits, .. }| Placed {
+            key,
+            table: *table,
+            splits: *splits,
+        });
+        let placed: Vec<_> = placed.collect();
+        let named = |place: u32| (place, toc.entry(place as usize).tag.to_vec());
+        let rank = ranks(&placed, |table| tables_above(table).map(named).collect());
         let sorted = |table: &Vec<usize>| {
             let mut table = table.clone();
             table.sort_unstable_by_key(|number| rank[*number]);
@@ -219,26 +186,5 @@ impl Builder<'_> {
                 self.edge(before, step);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ranks;
-
-    #[test]
-    fn pairs_come_in_order_and_others_as_they_are() {
-        let order = |count: usize, must: &[(usize, usize)]| {
-            let rank = ranks(count, must);
-            let mut numbers: Vec<usize> = (0..count).collect();
-            numbers.sort_by_key(|n| rank[*n]);
-            numbers
-        };
-        assert_eq!(order(4, &[]), [0, 1, 2, 3]);
-        assert_eq!(order(4, &[(3, 1), (3, 1)]), [0, 2, 3, 1]);
-        assert_eq!(order(4, &[(2, 0), (3, 2)]), [1, 3, 2, 0]);
-        // A circle is as it is, and what waits for it comes behind.
-        assert_eq!(order(4, &[(1, 0), (0, 1), (1, 2)]), [3, 0, 1, 2]);
-        assert_eq!(order(1, &[(0, 0)]), [0]);
     }
 }

@@ -1,7 +1,6 @@
 //! Constraints in statements that add them, foreign keys above all.
 
-use super::{take_name, unquoted};
-use std::cmp::Ordering;
+use super::{split_list, take_name, unquoted};
 
 /// A foreign key, as a statement adds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,33 +30,95 @@ impl ForeignKey<'_> {
         self.name != own.name && (self.definition == own.definition || refused)
     }
 
-    /// Whether what the server makes itself for this key, of a partition or for a partition that it refers to, may get this name: the key's own, or
-    /// one that it chooses.
+    /// Whether what the server makes itself for this key, of a partition or for a partition that it refers to, may get this name, in whichever table: the
+    /// key's own, or one that it chooses.
     pub fn may_give(&self, name: &[u8]) -> bool {
         name == self.name || may_be_chosen(name)
     }
+
+    /// Whether the server may choose this name for what comes of this key in the first of these tables, from which the others lead up to the key's own: until
+    /// version 17 by a table's name and the key's columns, from 18 on by the name that it has above.
+    pub fn may_choose(&self, name: &[u8], tables: &[Vec<u8>]) -> bool {
+        if !may_be_chosen(name) {
+            return false;
+        }
+        let (stem, digits) = without_digits(name);
+        let numbered = std::iter::successors(Some(name), |name| {
+            let (stem, digits) = without_digits(name);
+            stem.strip_suffix(b"_").filter(|_| !digits.is_empty())
+        });
+        if numbered.skip(1).any(|above| above == self.name)
+            || object_name(&self.name, None, digits) == name
+        {
+            return true;
+        }
+        let label = [&stem[stem.len().saturating_sub(4)..], digits].concat();
+        let columns = self.referencing().join(&b'_');
+        label.starts_with(b"fkey")
+            && tables.iter().any(|table| object_name(table, Some(&columns), &label) == name)
+    }
+
+    /// The columns that refer to others, without quotes.
+    fn referencing(&self) -> Vec<Vec<u8>> {
+        let list = self.definition.strip_prefix(b"FOREIGN KEY (").unwrap_or_default();
+        let mut quoted = false;
+        let end = list.iter().position(|byte| {
+            quoted ^= *byte == b'"';
+            !quoted && *byte == b')'
+        });
+        let columns = split_list(&list[..end.unwrap_or_default()]);
+        let name = |column: &&[u8]| {
+            let column = column.trim_ascii();
+            unquoted(column.strip_prefix(b"PERIOD ").unwrap_or(column))
+        };
+        columns.iter().map(name).collect()
+    }
 }
 
-/// Whether a foreign key of a table comes before (`Less`) or behind one of a partition of it, if that matters: before one that it would take up, behind one to whose
-/// name what comes of it may come. (What comes of a key takes a name that is free, and no dump has it.)
-pub fn order(above: &ForeignKey, own: &ForeignKey) -> Option<Ordering> {
-    match above.takes_up(own) {
-        true => Some(Ordering::Less),
-        false => above.may_give(&own.name).then_some(Ordering::Greater),
+/// A name and the digits at its end.
+fn without_digits(name: &[u8]) -> (&[u8], &[u8]) {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    name.split_at(name.len() - digits)
+}
+
+/// The name that the server puts together, of 63 bytes at most: the longer of the two is cut first (makeObjectName() in indexcmds.c).
+fn object_name(first: &[u8], second: Option<&[u8]>, label: &[u8]) -> Vec<u8> {
+    const MOST: usize = 63;
+    let room = MOST.saturating_sub(label.len() + 1 + usize::from(second.is_some()));
+    let (mut a, mut b) = (first.len(), second.map_or(0, <[u8]>::len));
+    while a + b > room {
+        match a > b {
+            true => a -= 1,
+            false => b -= 1,
+        }
+    }
+    let mut name = cut(first, a).to_vec();
+    for part in second.map(|second| cut(second, b)).into_iter().chain([label]) {
+        name.push(b'_');
+        name.extend(part);
+    }
+    name
+}
+
+/// No character is cut in two (in UTF-8; of other encodings the bytes are not known here).
+fn cut(name: &[u8], length: usize) -> &[u8] {
+    match std::str::from_utf8(name) {
+        Ok(text) => &name[..text.floor_char_boundary(length)],
+        Err(_) => &name[..length.min(name.len())],
     }
 }
 
 /// Names that the server chooses for what comes of a foreign key: until version 17 `table_columns_fkey`, of which it cuts what is too long, from 18 on
 /// also `key_1`, each with a number where it is taken (ChooseConstraintName() in pg_constraint.c).
 pub fn may_be_chosen(name: &[u8]) -> bool {
-    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    let stem = &name[..name.len() - digits];
-    stem.ends_with(b"_fkey") || digits > 0 && stem.ends_with(b"_")
+    let (stem, digits) = without_digits(name);
+    stem.ends_with(b"_fkey") || !digits.is_empty() && stem.ends_with(b"_")
 }
 
-/// Table, name and the rest of `ALTER TABLE [ONLY] table ADD CONSTRAINT name …;`
+/// Table, name and the rest of `ALTER [FOREIGN] TABLE [ONLY] table ADD CONSTRAINT name …;`
 pub fn added(defn: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    let text = defn.trim_ascii().strip_prefix(b"ALTER TABLE ")?;
+    let text = defn.trim_ascii().strip_prefix(b"ALTER ")?;
+    let text = text.strip_prefix(b"FOREIGN ").unwrap_or(text).strip_prefix(b"TABLE ")?;
     let mut text = text.strip_prefix(b"ONLY ").unwrap_or(text);
     let table = take_name(&mut text)?;
     let mut text = text.trim_ascii_start().strip_prefix(b"ADD CONSTRAINT ")?;
@@ -78,6 +139,13 @@ pub fn constrained(defn: &[u8]) -> Option<(&[u8], &[u8])> {
     })?;
     let mut text = &text[at + b" ON ".len()..];
     Some((take_name(&mut text)?, name))
+}
+
+/// The column of which such a statement adds a NOT NULL constraint.
+pub fn not_null(defn: &[u8]) -> Option<Vec<u8>> {
+    let (_, _, rest) = added(defn)?;
+    let mut rest = rest.trim_ascii_start().strip_prefix(b"NOT NULL ")?;
+    take_name(&mut rest).map(unquoted)
 }
 
 /// The key of such a statement.

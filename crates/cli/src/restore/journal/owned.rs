@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::pg::Connection;
 use crate::plan::render::SCHEMA;
 
-/// Name, type, may it be null.
+/// Name, type as the catalog has it, may it be null.
 type Column = (&'static str, &'static str, bool);
 
 /// Tables with their columns.
@@ -20,19 +20,16 @@ const TABLES: [(&str, &[Column]); 6] = [
         &[
             ("identity", "text", false),
             ("terms", "text", false),
-            ("epoch", "integer", false),
+            ("epoch", "int4", false),
             ("phase", "text", false),
-            ("begun", "timestamp with time zone", false),
+            ("begun", "timestamptz", false),
         ],
     ),
-    ("sessions", &[("session", "integer", false)]),
-    (
-        "journal",
-        &[("steps", "integer[]", false), ("rows", "bigint", true), ("session", "integer", false)],
-    ),
-    ("entries", &[("entry", "integer", false), ("session", "integer", false)]),
-    ("without_rows", &[("entry", "integer", false), ("session", "integer", false)]),
-    ("emptied", &[("entry", "integer", false), ("session", "integer", false)]),
+    ("sessions", &[("session", "int4", false)]),
+    ("journal", &[("steps", "_int4", false), ("rows", "int8", true), ("session", "int4", false)]),
+    ("entries", &[("entry", "int4", false), ("session", "int4", false)]),
+    ("without_rows", &[("entry", "int4", false), ("session", "int4", false)]),
+    ("emptied", &[("entry", "int4", false), ("session", "int4", false)]),
 ];
 
 /// The last of them, which journals of earlier builds do not have.
@@ -59,15 +56,16 @@ pub fn check(connection: &Connection) -> Result<bool> {
         return refused("The schema belongs to another role.".into());
     }
     for (table, columns) in TABLES {
-        // Unqualified operators are PostgreSQL's: the search path is empty.
+        // Unqualified operators are PostgreSQL's: the search path is empty. (11 is pg_catalog.)
         let sql = format!(
             "SELECT c.relkind = 'r' AND c.relpersistence = 'p' AND c.relowner = n.nspowner AND NOT c.relhasrules \
              AND NOT c.relhastriggers AND NOT c.relrowsecurity AND NOT c.relforcerowsecurity AND NOT c.relispartition \
              AND NOT c.relhasindex AND c.relchecks = 0 AND NOT c.relhassubclass AND c.reloftype = 0 \
              AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) \
              AND NOT EXISTS (SELECT FROM pg_catalog.pg_attrdef d WHERE d.adrelid = c.oid), \
-             (SELECT pg_catalog.string_agg(a.attname || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod) || \
-             CASE WHEN a.attnotnull THEN '' ELSE ' null' END, ',' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
+             (SELECT pg_catalog.string_agg(a.attname || ' ' || CASE WHEN t.typnamespace = 11 AND a.atttypmod = -1 THEN t.typname ELSE '?' END || \
+             CASE WHEN a.attnotnull THEN '' ELSE ' null' END, ',' ORDER BY a.attnum) \
+             FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE n.nspname = '{SCHEMA}' AND c.relname = '{table}'"

@@ -58,7 +58,9 @@ impl Site<'_> {
             // Rows that come late are not for them: they were there when these were written.
             b"TRIGGER" | b"RULE" | b"FK CONSTRAINT" | b"CHECK CONSTRAINT" => self.lacks_rows(entry),
             b"CONSTRAINT" if is_not_valid(entry.defn) => {
-                self.lacks_rows(entry) || self.lacks_partitions(entry)
+                self.lacks_rows(entry)
+                    || self.lacks_partitions(entry)
+                    || self.is_before_its_turn(entry)
             }
             b"CONSTRAINT" | b"INDEX" => self.lacks_partitions(entry),
             // What is made late would get them beside its own.
@@ -106,6 +108,15 @@ impl Site<'_> {
     fn lacks_partitions(&self, entry: &Entry) -> bool {
         let without = lock(&self.without_partitions);
         !without.is_empty() && entry.dependencies.iter().any(|table| without.contains(table))
+    }
+
+    /// A NOT NULL constraint that goes down to where another of the same column has failed: that one, made late, would find its name given.
+    fn is_before_its_turn(&self, entry: &Entry) -> bool {
+        let place = self.archive.toc().place(entry.dump_id).map(|place| place as u32);
+        let first = place.and_then(|place| self.plan.not_nulls_first.get(&place));
+        let Some(first) = first else { return false };
+        let dead = lock(&self.dead);
+        first.iter().any(|place| dead.passes(*place) == Some(true))
     }
 
     /// A partition is not attached, for a reason that passes: its parent is one without it.

@@ -214,6 +214,9 @@ impl Worker<'_, '_> {
         let site = self.site;
         let early = self.may_be_refused(step, &tried.error);
         if (may_pass(&tried.error) || early) && lock(&site.tried).insert(step) {
+            if matches!(tried.error.sqlstate.as_deref(), Some("42710" | "23505")) {
+                lock(&site.taken).insert(step);
+            }
             let (what, why) = (site.describe(step), &tried.error.message);
             let message =
                 format!("{what} failed ({why}), to be tried again when nothing else runs");

@@ -1,13 +1,12 @@
 //! Constraints that are dropped before what comes late and made again behind it, in its transaction (`restore/too_early.rs`, `restore/remade.rs`).
 
 use super::*;
-use crate::plan::build::ranks;
+use crate::plan::key_order::{ranks, Placed};
 use crate::plan::render::Settings;
-use crate::plan::text::{foreign_key, order};
+use crate::plan::text::foreign_key;
 use crate::plan::who::Who;
 use crate::restore::remade::{self, Early};
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 impl Worker<'_, '_> {
     /// Constraints that are there too early, with what is said of them, and how many statements that took: nobody says more of them until this
@@ -68,7 +67,8 @@ impl Worker<'_, '_> {
         let mut just_now = Vec::new();
         loop {
             let is_dropped = |place| dropped.contains_key(&place);
-            let keys = too_early.of_late(connection, late, just_now, is_dropped, made)?;
+            let taken = lock(&site.taken).contains(&step);
+            let keys = too_early.of_late(connection, late, taken, just_now, is_dropped, made)?;
             let (early, locking) = self.early(connection, keys.iter(), sql, settings)?;
             sent += locking;
             if early.is_empty() {
@@ -83,8 +83,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// The statements that make them again, in the order that the plan has for foreign keys (`plan/build/keys.rs`): one of a table above before those that
-    /// it would take up, and behind those whose names it may give away, else as in the archive.
+    /// The statements that make them again, in the order that the plan has for foreign keys.
     pub(super) fn anew(
         &self,
         early: &mut BTreeMap<u32, Early>,
@@ -92,28 +91,28 @@ impl Worker<'_, '_> {
     ) -> Vec<u8> {
         let (renderer, toc) = (&self.site.renderer, self.site.archive.toc());
         let mut sql = Vec::new();
-        let all: Vec<(u32, Early)> = std::mem::take(early).into_iter().collect();
-        let key = |(place, _): &(u32, Early)| foreign_key(toc.entry(*place as usize).defn);
-        let keys: Vec<_> = all.iter().map(key).collect();
-        let mut of_depth = BTreeMap::<usize, Vec<usize>>::new();
-        for (number, (_, found)) in all.iter().enumerate() {
-            of_depth.entry(found.depth).or_default().push(number);
-        }
-        let mut must = Vec::new();
-        for (depth, above) in &of_depth {
-            for (a, b) in of_depth.range(depth + 1..).flat_map(|(_, below)| pairs(above, below)) {
-                let (Some(above), Some(own)) = (&keys[a], &keys[b]) else { continue };
-                match order(above, own) {
-                    Some(Ordering::Less) => must.push((a, b)),
-                    Some(_) => must.push((b, a)),
-                    None => {}
-                }
-            }
-        }
-        let rank = ranks(all.len(), &must);
-        let mut all: Vec<_> = all.into_iter().zip(rank).collect();
-        all.sort_by_key(|(_, rank)| *rank);
-        for ((place, found), _) in all {
+        let all = std::mem::take(early);
+        let key = |place: &u32| foreign_key(toc.entry(*place as usize).defn);
+        let keys: Vec<_> = all.keys().filter_map(|place| Some((*place, key(place)?))).collect();
+        let tables = |place: u32| &all[&place].tables[..];
+        let above: HashMap<u32, &[(u32, Vec<u8>)]> = all
+            .values()
+            .filter_map(|found| found.tables.split_first())
+            .map(|(own, above)| (own.0, above))
+            .collect();
+        let table = |place: u32| tables(place).first().map_or(0, |(oid, _)| *oid);
+        let placed = keys.iter().map(|(place, key)| Placed {
+            key,
+            table: table(*place),
+            splits: all[place].splits,
+        });
+        let placed: Vec<_> = placed.collect();
+        let rank = ranks(&placed, |table| above.get(&table).map_or(vec![], |above| above.to_vec()));
+        // What is no foreign key comes before these.
+        let rank: HashMap<u32, usize> = keys.iter().map(|(place, _)| *place).zip(rank).collect();
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_by_key(|(place, _)| rank.get(place));
+        for (place, found) in all {
             sql.extend(renderer.become_user(Who::Restores, settings));
             sql.extend(renderer.statements(&[place], settings));
             sql.extend(renderer.become_user(Who::Restores, settings));
@@ -121,8 +120,4 @@ impl Worker<'_, '_> {
         }
         sql
     }
-}
-
-fn pairs<'n>(some: &'n [usize], others: &'n [usize]) -> impl Iterator<Item = (usize, usize)> + 'n {
-    some.iter().flat_map(move |a| others.iter().map(move |b| (*a, *b)))
 }

@@ -1,0 +1,190 @@
+//! In which order foreign keys of a table, and of those above and below it, are made: a pure decision, for the plan and for what is made
+//! again (`restore/work/worker/again.rs`).
+//!
+//! The server makes keys itself for what comes of one: for partitions of the table, and for partitions that it refers to. It gives them the key's name where
+//! that is free, else one that it chooses; no dump has these. And a key that is made behind an equal one of a partition takes that up, which then is in no dump any more.
+//!
+//! Sure pairs, of a key and one of a table above it:
+//! - it comes behind one that would take it up;
+//! - else it comes before one of the same name, which would be given to what comes of that.
+//!
+//! Likely pairs: a key comes before one of its own table, or above it, that may have the server choose its name. Where such ones would close a circle they
+//! do not count; and else it is the archive's order.
+
+use super::text::{last_part, unquoted, ForeignKey};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::Hash;
+
+/// One comes before another; whether that is sure.
+type Pair = (usize, usize, bool);
+
+/// A key to be made.
+pub struct Placed<'k, T> {
+    pub key: &'k ForeignKey<'k>,
+    pub table: T,
+    /// It refers to a table with partitions: something comes of it in its own table.
+    pub splits: bool,
+}
+
+/// The ranks of keys, which are given in the archive's order. `above`: the tables that one is a partition of, from below, with their
+/// names.
+pub fn ranks<T: Copy + Eq + Hash>(
+    keys: &[Placed<T>],
+    above: impl Fn(T) -> Vec<(T, Vec<u8>)>,
+) -> Vec<usize> {
+    let mut of_table = HashMap::<T, Vec<usize>>::new();
+    for (number, Placed { table, .. }) in keys.iter().enumerate() {
+        of_table.entry(*table).or_default().push(number);
+    }
+    let mut pairs = Vec::new();
+    for (table, own) in &of_table {
+        // A key's offspring are in its own table and below. From this one up to its own:
+        let mut tables = vec![unquoted(last_part(keys[own[0]].key.table))];
+        let mut meet = |theirs: &[usize], tables: &[Vec<u8>], is_above: bool| {
+            for (number, other) in own.iter().flat_map(|n| theirs.iter().map(move |o| (*n, *o))) {
+                let (key, their) = (keys[number].key, keys[other].key);
+                let gives = number != other && (is_above || keys[other].splits);
+                if is_above && their.takes_up(key) {
+                    pairs.push((other, number, true));
+                } else if is_above && their.name == key.name {
+                    pairs.push((number, other, true));
+                } else if gives && their.may_choose(&key.name, tables) {
+                    pairs.push((number, other, false));
+                }
+            }
+        };
+        meet(own, &tables, false);
+        for (upper, name) in above(*table) {
+            tables.push(name);
+            meet(of_table.get(&upper).map_or(&[][..], |theirs| theirs), &tables, true);
+        }
+    }
+    sorted(keys.len(), pairs)
+}
+
+/// Numbers from 0 in an order in which all of these pairs are, and else as they are. Of a circle one pair does not count, which is not sure if there is
+/// such a one.
+pub fn sorted(count: usize, mut pairs: Vec<Pair>) -> Vec<usize> {
+    pairs.sort_unstable_by_key(|(before, after, sure)| (*after, *before, !sure));
+    pairs.dedup_by_key(|(before, after, _)| (*before, *after));
+    let (mut waits_for, mut behind) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+    for (before, after, sure) in pairs {
+        waits_for[after].push((before, sure));
+        behind[before].push(after);
+    }
+    let mut ready: BinaryHeap<_> =
+        (0..count).filter(|n| waits_for[*n].is_empty()).map(Reverse).collect();
+    let mut rank = vec![usize::MAX; count];
+    let (mut next, mut left) = (0, 0);
+    while next < count {
+        let Some(Reverse(number)) = ready.pop() else {
+            while rank[left] != usize::MAX {
+                left += 1;
+            }
+            let (before, after) = in_circle(&waits_for, left);
+            waits_for[after].retain(|(other, _)| *other != before);
+            if waits_for[after].is_empty() {
+                ready.push(Reverse(after));
+            }
+            continue;
+        };
+        rank[number] = next;
+        next += 1;
+        for after in std::mem::take(&mut behind[number]) {
+            let before = waits_for[after].len();
+            waits_for[after].retain(|(other, _)| *other != number);
+            if waits_for[after].is_empty() && before > 0 {
+                ready.push(Reverse(after));
+            }
+        }
+    }
+    rank
+}
+
+/// The pair to leave out of a circle that this one waits for, or is in. All of them wait for some.
+fn in_circle(waits_for: &[Vec<(usize, bool)>], start: usize) -> (usize, usize) {
+    let (mut way, mut seen) = (Vec::<Pair>::new(), HashMap::new());
+    let mut number = start;
+    let begin = loop {
+        if let Some(begin) = seen.insert(number, way.len()) {
+            break begin;
+        }
+        let (before, sure) = waits_for[number][0];
+        way.push((before, number, sure));
+        number = before;
+    };
+    let least = way[begin..].iter().min_by_key(|(_, after, sure)| (*sure, *after));
+    least.map_or((start, start), |(before, after, _)| (*before, *after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::text::foreign_key;
+
+    #[test]
+    fn pairs_come_in_order_and_others_as_they_are() {
+        let order = |count: usize, pairs: &[Pair]| {
+            let rank = sorted(count, pairs.to_vec());
+            let mut numbers: Vec<usize> = (0..count).collect();
+            numbers.sort_by_key(|n| rank[*n]);
+            numbers
+        };
+        assert_eq!(order(4, &[]), [0, 1, 2, 3]);
+        assert_eq!(order(4, &[(3, 1, true), (3, 1, false)]), [0, 2, 3, 1]);
+        assert_eq!(order(4, &[(2, 0, false), (3, 2, true)]), [1, 3, 2, 0]);
+        // A circle is as it is, and what waits for it comes behind.
+        assert_eq!(order(4, &[(1, 0, true), (0, 1, true), (1, 2, true)]), [3, 0, 1, 2]);
+        assert_eq!(order(3, &[(2, 0, true), (2, 1, false), (1, 2, false)]), [1, 2, 0]);
+        // What is sure stays, the least of the others does not.
+        assert_eq!(order(3, &[(2, 0, true), (0, 1, false), (1, 2, false)]), [1, 2, 0]);
+        assert_eq!(order(3, &[(1, 0, false), (2, 1, true), (0, 2, true)]), [0, 2, 1]);
+        assert_eq!(order(1, &[]), [0]);
+    }
+
+    /// Keys as (table, name, column, table that it refers to), parts of `p` are `p_a` and `p_b`.
+    fn made(keys: &[(&str, &str, &str, &str)]) -> Vec<usize> {
+        let texts: Vec<String> = keys
+            .iter()
+            .map(|(table, name, column, to)| {
+                format!("ALTER TABLE s.{table} ADD CONSTRAINT {name} FOREIGN KEY ({column}) REFERENCES s.{to}(id);")
+            })
+            .collect();
+        let keys: Vec<_> = texts.iter().map(|text| foreign_key(text.as_bytes()).unwrap()).collect();
+        let placed =
+            |key| Placed { key, table: key.table, splits: !key.definition.ends_with(b"s.w(id)") };
+        let placed: Vec<Placed<&[u8]>> = keys.iter().map(placed).collect();
+        let rank = ranks(&placed, |table| match table {
+            b"s.p_a" | b"s.p_b" => vec![(&b"s.p"[..], b"p".to_vec())],
+            _ => vec![],
+        });
+        let mut numbers: Vec<usize> = (0..rank.len()).collect();
+        numbers.sort_by_key(|n| rank[*n]);
+        numbers
+    }
+
+    #[test]
+    fn what_may_be_chosen_gives_way_to_what_is_sure() {
+        // Common names: none of them is one that the server would choose for what comes of another.
+        let keys =
+            [("p_b", "p_b_r_fkey", "r", "u"), ("p", "p_s_fkey", "s", "w"), ("p", "to_u", "r", "u")];
+        assert_eq!(made(&keys), [1, 2, 0]);
+        // It would be chosen for the one of all, and taken up by it.
+        assert_eq!(made(&[("p_a", "p_a_r_fkey", "r", "u"), ("p", "k", "r", "u")]), [1, 0]);
+        // Chosen for the one of all, and not taken up.
+        assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "p_a_r_fkey", "s", "w")]), [1, 0]);
+        assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "k_1", "s", "w")]), [1, 0]);
+        assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "p_a_s_fkey", "s", "w")]), [0, 1]);
+        // The same name.
+        assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "k", "s", "w")]), [1, 0]);
+        // Of one table, and of another.
+        assert_eq!(made(&[("t", "k", "r", "u"), ("t", "t_r_fkey1", "s", "w")]), [1, 0]);
+        assert_eq!(made(&[("t", "k", "r", "u"), ("t", "k_2", "s", "w")]), [1, 0]);
+        assert_eq!(made(&[("v", "k", "r", "u"), ("t", "v_r_fkey1", "s", "w")]), [0, 1]);
+        // Nothing comes of it in its own table: `w` has no partitions.
+        assert_eq!(made(&[("t", "k", "r", "w"), ("t", "t_r_fkey1", "s", "w")]), [0, 1]);
+        // Each may get the other's.
+        assert_eq!(made(&[("t", "t_r_fkey1", "r", "u"), ("t", "t_r_fkey2", "r", "v")]), [0, 1]);
+    }
+}
