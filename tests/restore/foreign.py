@@ -80,6 +80,8 @@ UNDISTURBED = {
     "own not null": OWN_NOT_NULL,
     "own not null behind in the archive": OWN_NOT_NULL.replace(" theirs ", " a ").replace(" z ", " b "),
     "two not nulls above": TWO_NOT_NULLS,
+    "common names, with numbers": OTHERS + REFERENCED + PARENT + """ALTER TABLE p ADD FOREIGN KEY (s) REFERENCES u; ALTER TABLE a1 ADD FOREIGN KEY (s) REFERENCES u;
+        ALTER TABLE a1 ADD FOREIGN KEY (s) REFERENCES u ON DELETE CASCADE;""",
     # What the server chooses is cut, and comes before in the archive.
     "cut names": OTHERS + REFERENCED + f"CREATE TABLE {'l' * 63} ({'r' * 63} int REFERENCES w REFERENCES u); INSERT INTO {'l' * 63} VALUES (1);",
     # From 18 on what is chosen is free in the whole schema.
@@ -143,6 +145,8 @@ ONCE = {
     "a foreign table's check": (OTHERS + REFERENCED + FOREIGN, rb"CHECK \("),
     "own not null": (OWN_NOT_NULL, rb"CONSTRAINT (mine|x) "),
     "own not null in the middle": (OWN_NOT_NULL, rb"CONSTRAINT y "),
+    "common names, with numbers": (OTHERS + REFERENCED + PARENT + """ALTER TABLE p ADD FOREIGN KEY (s) REFERENCES u; ALTER TABLE a1 ADD FOREIGN KEY (s) REFERENCES u;
+        ALTER TABLE a1 ADD FOREIGN KEY (s) REFERENCES u ON DELETE CASCADE;""", rb"CONSTRAINT a1_s_fkey "),
     "many that are taken up": (OTHERS + "CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k);" + "".join(
         f"CREATE TABLE a{i} PARTITION OF p FOR VALUES IN ({i});" for i in range(24)) + "INSERT INTO p SELECT i, 1, 1 FROM generate_series(0, 23) i;" + "".join(
         f"ALTER TABLE a{i} ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w;" for i in range(0, 24, 4)) + "ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;" + "".join(

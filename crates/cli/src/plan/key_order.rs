@@ -8,16 +8,25 @@
 //! - it comes behind one that would take it up;
 //! - else it comes before one of the same name, which would be given to what comes of that.
 //!
-//! Likely pairs: a key comes before one of its own table, or above it, that may have the server choose its name. Where such ones would close a circle they
-//! do not count; and else it is the archive's order.
+//! Likely pairs: a key comes before one of its own table for what comes of which the server may choose its name. Possible ones: the same of a key above it, if that
+//! one's name is taken. Of pairs that would close a circle one does not count, a possible one sooner than a likely one, and of equal ones that
+//! which is against the archive's order. Else it is the archive's order.
 
 use super::text::{last_part, unquoted, ForeignKey};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::Hash;
 
-/// One comes before another; whether that is sure.
-type Pair = (usize, usize, bool);
+/// Why one key comes before another, the stronger the less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    Sure,
+    Likely,
+    Possible,
+}
+
+/// One comes before another.
+pub type Pair = (usize, usize, Why);
 
 /// A key to be made.
 pub struct Placed<'k, T> {
@@ -46,11 +55,12 @@ pub fn ranks<T: Copy + Eq + Hash>(
                 let (key, their) = (keys[number].key, keys[other].key);
                 let gives = number != other && (is_above || keys[other].splits);
                 if is_above && their.takes_up(key) {
-                    pairs.push((other, number, true));
+                    pairs.push((other, number, Why::Sure));
                 } else if is_above && their.name == key.name {
-                    pairs.push((number, other, true));
+                    pairs.push((number, other, Why::Sure));
                 } else if gives && their.may_choose(&key.name, tables) {
-                    pairs.push((number, other, false));
+                    let why = if is_above { Why::Possible } else { Why::Likely };
+                    pairs.push((number, other, why));
                 }
             }
         };
@@ -63,14 +73,13 @@ pub fn ranks<T: Copy + Eq + Hash>(
     sorted(keys.len(), pairs)
 }
 
-/// Numbers from 0 in an order in which all of these pairs are, and else as they are. Of a circle one pair does not count, which is not sure if there is
-/// such a one.
+/// Numbers from 0 in an order in which all of these pairs are, and else as they are. Of a circle the weakest pair does not count.
 pub fn sorted(count: usize, mut pairs: Vec<Pair>) -> Vec<usize> {
-    pairs.sort_unstable_by_key(|(before, after, sure)| (*after, *before, !sure));
+    pairs.sort_unstable_by_key(|(before, after, why)| (*after, *before, *why));
     pairs.dedup_by_key(|(before, after, _)| (*before, *after));
     let (mut waits_for, mut behind) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-    for (before, after, sure) in pairs {
-        waits_for[after].push((before, sure));
+    for (before, after, why) in pairs {
+        waits_for[after].push((before, why));
         behind[before].push(after);
     }
     let mut ready: BinaryHeap<_> =
@@ -103,25 +112,30 @@ pub fn sorted(count: usize, mut pairs: Vec<Pair>) -> Vec<usize> {
 }
 
 /// The pair to leave out of a circle that this one waits for, or is in. All of them wait for some.
-fn in_circle(waits_for: &[Vec<(usize, bool)>], start: usize) -> (usize, usize) {
+fn in_circle(waits_for: &[Vec<(usize, Why)>], start: usize) -> (usize, usize) {
     let (mut way, mut seen) = (Vec::<Pair>::new(), HashMap::new());
     let mut number = start;
     let begin = loop {
         if let Some(begin) = seen.insert(number, way.len()) {
             break begin;
         }
-        let (before, sure) = waits_for[number][0];
-        way.push((before, number, sure));
+        let (before, why) = waits_for[number][0];
+        way.push((before, number, why));
         number = before;
     };
-    let least = way[begin..].iter().min_by_key(|(_, after, sure)| (*sure, *after));
-    least.map_or((start, start), |(before, after, _)| (*before, *after))
+    let strength = |(before, after, why): &&Pair| (Reverse(*why), Reverse(before > after), *after);
+    let weakest = way[begin..].iter().min_by_key(strength);
+    weakest.map_or((start, start), |(before, after, _)| (*before, *after))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::text::foreign_key;
+
+    const SURE: Why = Why::Sure;
+    const LIKELY: Why = Why::Likely;
+    const POSSIBLE: Why = Why::Possible;
 
     #[test]
     fn pairs_come_in_order_and_others_as_they_are() {
@@ -132,14 +146,19 @@ mod tests {
             numbers
         };
         assert_eq!(order(4, &[]), [0, 1, 2, 3]);
-        assert_eq!(order(4, &[(3, 1, true), (3, 1, false)]), [0, 2, 3, 1]);
-        assert_eq!(order(4, &[(2, 0, false), (3, 2, true)]), [1, 3, 2, 0]);
+        assert_eq!(order(4, &[(3, 1, SURE), (3, 1, LIKELY)]), [0, 2, 3, 1]);
+        assert_eq!(order(4, &[(2, 0, LIKELY), (3, 2, SURE)]), [1, 3, 2, 0]);
         // A circle is as it is, and what waits for it comes behind.
-        assert_eq!(order(4, &[(1, 0, true), (0, 1, true), (1, 2, true)]), [3, 0, 1, 2]);
-        assert_eq!(order(3, &[(2, 0, true), (2, 1, false), (1, 2, false)]), [1, 2, 0]);
+        assert_eq!(order(4, &[(1, 0, SURE), (0, 1, SURE), (1, 2, SURE)]), [3, 0, 1, 2]);
+        assert_eq!(order(3, &[(2, 0, SURE), (2, 1, LIKELY), (1, 2, LIKELY)]), [1, 2, 0]);
         // What is sure stays, the least of the others does not.
-        assert_eq!(order(3, &[(2, 0, true), (0, 1, false), (1, 2, false)]), [1, 2, 0]);
-        assert_eq!(order(3, &[(1, 0, false), (2, 1, true), (0, 2, true)]), [0, 2, 1]);
+        assert_eq!(order(3, &[(2, 0, SURE), (0, 1, LIKELY), (1, 2, LIKELY)]), [1, 2, 0]);
+        assert_eq!(order(3, &[(1, 0, LIKELY), (2, 1, SURE), (0, 2, SURE)]), [0, 2, 1]);
+        // The weakest of a circle, of equal ones that which is against the order.
+        assert_eq!(
+            order(3, &[(2, 0, SURE), (0, 1, LIKELY), (1, 0, LIKELY), (1, 2, POSSIBLE)]),
+            [2, 0, 1]
+        );
         assert_eq!(order(1, &[]), [0]);
     }
 
@@ -176,6 +195,13 @@ mod tests {
         assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "p_a_r_fkey", "s", "w")]), [1, 0]);
         assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "k_1", "s", "w")]), [1, 0]);
         assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "p_a_s_fkey", "s", "w")]), [0, 1]);
+        // As PostgreSQL names them: the first is taken up by that of all if it comes before, and would get the name of the second.
+        let keys = [
+            ("p_a", "p_a_s_fkey", "s", "u"),
+            ("p_a", "p_a_s_fkey3", "s", "v"),
+            ("p", "p_s_fkey", "s", "u"),
+        ];
+        assert_eq!(made(&keys), [2, 0, 1]);
         // The same name.
         assert_eq!(made(&[("p", "k", "r", "u"), ("p_a", "k", "s", "w")]), [1, 0]);
         // Of one table, and of another.

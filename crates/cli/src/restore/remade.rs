@@ -74,7 +74,7 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
           pg_catalog.current_setting('search_path'), pg_catalog.pg_get_constraintdef(k.oid), t.oid, t.relname, \
           (SELECT c.relkind OPERATOR(pg_catalog.=) 'p'::pg_catalog.\"char\" FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) k.confrelid) FROM pg_catalog.pg_constraint k \
           CROSS JOIN LATERAL (WITH RECURSIVE up AS (SELECT k.conrelid AS rel, 0 AS level UNION SELECT h.inhparent, up.level OPERATOR(pg_catalog.+) 1 FROM pg_catalog.pg_inherits h \
-          JOIN up ON h.inhrelid OPERATOR(pg_catalog.=) up.rel) SELECT c.oid, c.relname, up.level FROM up JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) up.rel) t \
+          JOIN up ON h.inhrelid OPERATOR(pg_catalog.=) up.rel JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) up.rel AND r.relispartition) SELECT c.oid, c.relname, up.level FROM up JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) up.rel) t \
           WHERE k.conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
         &quote_literal(&table)[..],
         b")::pg_catalog.oid AND k.conname OPERATOR(pg_catalog.=) ",

@@ -217,7 +217,11 @@ impl<'a> TooEarly<'a> {
         let behind = |(number, name): &(usize, Name)| {
             let place = self.keys().by_name.get(name)?;
             let (key, _) = self.keys().all.get(place)?;
-            key.may_choose(&late[*number].name, &tables(number)).then_some((*number, *place))
+            let late = &late[*number];
+            // One that would take it up comes before it.
+            let takes_up = late.key.as_ref().is_some_and(|late| key.takes_up(late));
+            let is_behind = !takes_up && key.may_choose(&late.name, &tables(number));
+            is_behind.then_some((*number, *place))
         };
         Ok(found.iter().filter_map(behind).collect())
     }
@@ -259,7 +263,8 @@ const KEYS: &[u8] = b" SELECT b.i, n.nspname, c.relname, k.conname FROM below b 
 
 /// The asked table, and those that it is a partition of.
 const ABOVE: &[u8] =
-    b", above AS (SELECT w.i, w.oid FROM w UNION SELECT a.i, h.inhparent FROM above a JOIN pg_catalog.pg_inherits h ON h.inhrelid OPERATOR(pg_catalog.=) a.oid)";
+    b", above AS (SELECT w.i, w.oid FROM w UNION SELECT a.i, h.inhparent FROM above a JOIN pg_catalog.pg_inherits h ON h.inhrelid OPERATOR(pg_catalog.=) a.oid \
+      JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) a.oid AND r.relispartition)";
 
 /// Their own foreign keys.
 const KEYS_ABOVE: &[u8] = b" SELECT a.i, n.nspname, c.relname, k.conname FROM above a \

@@ -3,7 +3,7 @@
 
 use super::keys::own_table;
 use super::*;
-use crate::plan::key_order::sorted;
+use crate::plan::key_order::{sorted, Why};
 use crate::plan::parents::Parents;
 use crate::plan::text;
 use std::collections::BTreeMap;
@@ -36,7 +36,9 @@ impl Builder<'_> {
             for (number, (_, table)) in all.iter().enumerate() {
                 let above = table.map(|table| above(toc, &parents, table)).unwrap_or_default();
                 pairs.extend(
-                    above.iter().filter_map(|table| Some((number, *numbers.get(table)?, true))),
+                    above
+                        .iter()
+                        .filter_map(|table| Some((number, *numbers.get(table)?, Why::Sure))),
                 );
             }
             let rank = sorted(all.len(), pairs.clone());
