@@ -7,6 +7,7 @@ import time
 import psycopg
 
 from harness.cluster import Cluster
+from whole_stripes import random_steps
 
 
 def fill(c, store):
@@ -72,6 +73,12 @@ def standby(primary, store):
             assert c.execute("SELECT v FROM local WHERE id = 5050").fetchone() == ("late",)
             assert c.execute("SELECT v FROM away WHERE id = 3").fetchone() == ("v3",)
             looks(c)
+        with primary.connect() as writer, second.connect() as reader:
+            def replayed():
+                at = writer.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
+                while not reader.execute("SELECT pg_last_wal_replay_lsn() >= %s", (at,)).fetchone()[0]:
+                    time.sleep(0.001)
+            random_steps(writer, reader, None, "whole_replayed", sync=replayed)
         second.run("pg_ctl", "-D", second.data, "-w", "promote")
         with second.connect() as c:
             c.execute("UPDATE local SET v = 'promoted' WHERE id = 5")

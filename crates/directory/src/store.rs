@@ -140,6 +140,8 @@ pub trait ChunkStore {
     ) -> Option<T>;
     /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
     fn has_entry(&self, id: u32, low: i32, high: i32) -> bool;
+    /// It is known at once that the index has no entry for `id`, `low..=high`. False says nothing.
+    fn lacks(&self, id: u32, low: i32, high: i32) -> bool;
 
     /// Insert one row; returns its place.
     fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid;

@@ -238,6 +238,12 @@ pub fn may_be_any<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> bool {
     spans(slot, 0..rows).any(|(_, low, high)| store.has_entry(low.id, low.seq, high.seq))
 }
 
+/// It is known at once that there is no tombstone or anchor of a stripe's rows, seen by whomever. False says nothing.
+#[inline]
+pub fn is_known_to_be_whole<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> bool {
+    spans(slot, 0..rows).all(|(_, low, high)| store.lacks(low.id, low.seq, high.seq))
+}
+
 /// Which of some rows of a stripe are deleted for `snap`, ascending.
 pub fn deleted_of<S: ChunkStore>(
     store: &S,

@@ -17,6 +17,7 @@ pub mod keys;
 mod page_map;
 pub mod read;
 pub mod schema;
+pub mod toast_index;
 pub mod tombstone;
 pub mod write;
 pub mod zone;

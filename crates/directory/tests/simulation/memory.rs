@@ -220,6 +220,10 @@ impl<'a> ChunkStore for &'a Session {
         self.call(|world| world.entries.range(range).next().is_some())
     }
 
+    fn lacks(&self, id: u32, low: i32, high: i32) -> bool {
+        !self.has_entry(id, low, high)
+    }
+
     fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid {
         let place = self.insert_unindexed(key, data, cid);
         self.index(key, place);

@@ -112,7 +112,9 @@ impl Session {
             return None;
         }
         // Asked first: what comes later is not seen by this snapshot. Who is told that there is none looks for no stone.
-        let may_be_any = tombstones::may_be_any(&self, found.slot, found.entry.rows);
+        let (slot, rows) = (found.slot, found.entry.rows);
+        let may_be_any = tombstones::may_be_any(&self, slot, rows)
+            && !tombstones::is_known_to_be_whole(&self, slot, rows);
         let stone = tombstones::find(&self, tid, snap).unwrap();
         if stone.is_some_and(|stone| stone.is_of_deleted()) {
             let is_mvcc = matches!(snap, Snap::Mvcc(_));

@@ -62,7 +62,7 @@ pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
     (!deleted).then_some(found)
 }
 
-fn written(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
+pub(super) fn written(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
     let found = directory.find(tid, snap)?;
     let row = tid.row_in(found.slot)?;
     let xmin = found.xmin;

@@ -1,12 +1,12 @@
 //! What a snapshot sees of stripes, found out once: which stripe a row is of, and whether any row of that is deleted. Many
 //! rows that are fetched under one snapshot are of few stripes.
 
-use super::fetch::{locate, Place, RowAt};
+use super::fetch::{locate, written, Place, RowAt};
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::snapshot::SnapshotId;
-use crate::pg::Snap;
+use crate::pg::{Snap, Toast};
 use crate::write::pending_at;
-use firn_format::{DirectoryEntry, Slot, Tid, TombstoneState, VIRTUAL_BASE};
+use firn_format::{DirectoryEntry, Slot, Tid, VIRTUAL_BASE};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -53,6 +53,8 @@ struct Known {
     rows_asked_for: u32,
     /// It has no tombstones.
     whole: bool,
+    /// It is in the list of those. (Whoever looks for one row makes none.)
+    listed: bool,
 }
 
 impl KnownStripes {
@@ -126,25 +128,30 @@ impl KnownStripes {
                     if !self.last.as_ref().is_some_and(|last| Rc::ptr_eq(last, &found.entry)) {
                         self.last = Some(found.entry.clone());
                     }
-                    let before = known.whole;
                     let (slot, rows) = (known.slot, known.rows);
                     let at = known.look(directory, found, tid, row, snap);
-                    if known.whole && !before {
+                    if known.whole && !known.listed && known.rows_asked_for > SINGLE_LOOKS {
+                        known.listed = true;
                         self.remember_whole(slot, rows);
                     }
                     return at;
                 }
             }
         }
-        let at = locate(directory, tid, snap)?;
+        let at = written(directory, tid, snap)?;
         if let Place::Stripe(found) = &at.place {
+            let toast = &directory.toast;
+            let whole = tombstones::is_known_to_be_whole(toast, found.slot, found.entry.rows);
+            if !whole && is_deleted(toast, tid, snap) {
+                return None;
+            }
             if self.stripes.len() >= MOST {
                 self.stripes.clear();
                 self.forget_whole();
             }
             // It is asked for its tombstones anew.
             self.forget_one(found.slot);
-            self.stripes.insert(found.slot.0, Known::of(found));
+            self.stripes.insert(found.slot.0, Known { whole, ..Known::of(found) });
             self.last = Some(found.entry.clone());
         }
         Some(at)
@@ -161,6 +168,7 @@ impl Known {
             rows: found.entry.rows,
             rows_asked_for: 1,
             whole: false,
+            listed: false,
         }
     }
 
@@ -178,19 +186,19 @@ impl Known {
         snap: Snap,
     ) -> Option<RowAt> {
         let toast = &directory.toast;
-        if !self.whole {
-            self.rows_asked_for = self.rows_asked_for.saturating_add(1);
-            if self.rows_asked_for == SINGLE_LOOKS + 1 {
-                // If there is none, whoever would see it, this snapshot will see none.
-                self.whole = !tombstones::may_be_any(toast, found.slot, found.entry.rows);
-            }
+        self.rows_asked_for = self.rows_asked_for.saturating_add(1);
+        if !self.whole && self.rows_asked_for == SINGLE_LOOKS + 1 {
+            // If there is none, whoever would see it, this snapshot will see none.
+            self.whole = !tombstones::may_be_any(toast, found.slot, found.entry.rows);
         }
-        let deleted = !self.whole
-            && tombstones::find(toast, tid, snap)
-                .is_some_and(|s| s.tombstone.state == TombstoneState::Deleted);
+        let deleted = !self.whole && is_deleted(toast, tid, snap);
         let xmin = found.xmin;
         (!deleted).then_some(RowAt { place: Place::Stripe(found), row, xmin })
     }
+}
+
+fn is_deleted(toast: &Toast, tid: Tid, snap: Snap) -> bool {
+    tombstones::find(toast, tid, snap).is_some_and(|stone| stone.is_of_deleted())
 }
 
 #[cfg(test)]

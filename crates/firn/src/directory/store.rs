@@ -112,6 +112,10 @@ impl ChunkStore for Toast {
         Toast::has_entry(self, id, low, high)
     }
 
+    fn lacks(&self, id: u32, low: i32, high: i32) -> bool {
+        Toast::lacks(self, id, low, high)
+    }
+
     fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid {
         Toast::insert(self, key, data, cid, keep == Keep::ForGood)
     }

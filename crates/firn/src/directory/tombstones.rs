@@ -4,7 +4,7 @@ use super::raise::OrRaise;
 use crate::pg::{Snap, Toast};
 use firn_directory::tombstones;
 pub use firn_directory::tombstones::{
-    deleted_readable, key_of, may_be_any, tid_of, Stone, Unsettled,
+    deleted_readable, is_known_to_be_whole, key_of, may_be_any, tid_of, Stone, Unsettled,
 };
 use firn_format::{DeleteVector, Slot, Tid, Tombstone};
 use std::ops::Range;

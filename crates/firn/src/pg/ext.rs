@@ -245,6 +245,15 @@ pub mod direct {
         );
         pub fn GetCurrentSubTransactionId() -> pg_sys::SubTransactionId;
         pub fn LockBuffer(buffer: pg_sys::Buffer, mode: core::ffi::c_int);
+        pub fn ReadBuffer(relation: pg_sys::Relation, block: pg_sys::BlockNumber)
+            -> pg_sys::Buffer;
+        pub fn ReadRecentBuffer(
+            file: pg_sys::RelFileNode,
+            fork: pg_sys::ForkNumber::Type,
+            block: pg_sys::BlockNumber,
+            recent: pg_sys::Buffer,
+        ) -> bool;
+        pub fn UnlockReleaseBuffer(buffer: pg_sys::Buffer);
         pub fn HeapTupleSatisfiesVacuum(
             tuple: pg_sys::HeapTuple,
             oldest_xmin: pg_sys::TransactionId,

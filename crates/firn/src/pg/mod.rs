@@ -26,6 +26,7 @@ pub mod guc;
 pub mod heap;
 pub mod index;
 pub mod index_clean;
+mod index_gap;
 pub mod json;
 pub mod jsonb;
 pub mod known_stores;

@@ -66,7 +66,7 @@ impl Rel {
     pub(crate) fn raw(self) -> pg_sys::Relation {
         self.0
     }
-    fn data(&self) -> &pg_sys::RelationData {
+    pub(super) fn data(&self) -> &pg_sys::RelationData {
         // SAFETY: handles are made from open relations only.
         unsafe { &*self.0 }
     }

@@ -1,0 +1,139 @@
+//! Ranges of keys that a TOAST relation's index has no entry of, asked again and again, by statement after statement.
+//!
+//! Problem: a stripe's rows have no tombstones, mostly, and each look-up has to know it. An index scan that finds nothing costs as much as the rest of the
+//! row.
+//!
+//! Rule: the leaf page that would have the entries is remembered with its LSN. Whatever changes the page's keys, or what keys belong to it, is logged
+//! and gives it another LSN under the page's exclusive lock; so while it has that LSN the index has no such entry, and one look at eight bytes tells
+//! that. An entry that is seen by a snapshot came before that was taken, and the page is looked at behind it: MVCC snapshots may rely on the answer.
+//!
+//! Cases: a page that has changed is searched anew, and if it does not tell by itself it is looked for from the root. Another page may come to the buffer, or another
+//! file to the index (REINDEX, TRUNCATE, with other LSNs on all its pages): the buffer's tag is compared, and files are told apart by their numbers. A
+//! server that crashes takes all sessions along. What is not logged (unlogged and temporary tables, a table that is made in this transaction under `wal_level = minimal`) has no LSNs that
+//! tell anything, and is not remembered. Who is serializable has to leave its predicate locks in the index, and asks there.
+//!
+//! Rejected: a note beside the directory row (each deletion of a stripe would write it, and wait for others'); a count in shared memory (needs the
+//! library to be loaded with the server).
+
+use super::rel::StorageId;
+use super::{ext, Rel};
+use firn_format::hash::Mix;
+use firn_format::toast_index::{asked, asked_alone, root, Key, Says};
+use pgrx::pg_sys;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::RangeInclusive;
+
+/// Ranges remembered at most, some 300 kB.
+const MOST: usize = 4_096;
+
+/// Pages that are looked at on the way to a leaf. A tree is less deep, and splits that have no entry above yet are few.
+const WAY: usize = 16;
+
+const PAGE: usize = pg_sys::BLCKSZ as usize;
+
+/// A leaf that had no entry of a range.
+#[derive(Clone, Copy)]
+struct Leaf {
+    file: StorageId,
+    end: Key,
+    at: Seen,
+}
+
+/// A page, where it was seen, and its LSN then.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    block: u32,
+    buffer: pg_sys::Buffer,
+    lsn: u64,
+}
+
+type Leaves = HashMap<(u32, Key), Leaf, BuildHasherDefault<Mix>>;
+
+thread_local! {
+    static LEAVES: RefCell<Leaves> = RefCell::default();
+}
+
+/// The index surely has no entry of these keys, dead or alive. False says nothing.
+pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
+    if !index.needs_wal() || index.is_temporary() {
+        return false;
+    }
+    let file = index.storage();
+    let name = (file.file, *keys.start());
+    let known = LEAVES.with_borrow(|leaves| leaves.get(&name).copied());
+    if let Some(leaf) = known.filter(|leaf| leaf.file == file && leaf.end == *keys.end()) {
+        let (seen, says) = look(index, leaf.at, |page| asked_alone(page, keys));
+        if says == Says::Nothing {
+            if seen.lsn != leaf.at.lsn || seen.buffer != leaf.at.buffer {
+                remember(name, Leaf { at: seen, ..leaf });
+            }
+            return true;
+        }
+    }
+    let (_, mut says) =
+        look(index, Seen::default(), |page| root(page).map_or(Says::Unknown, Says::Ask));
+    for _ in 0..WAY {
+        let Says::Ask(block) = says else { break };
+        let seen;
+        (seen, says) = look(index, Seen { block, ..Seen::default() }, |page| asked(page, keys));
+        if says == Says::Nothing {
+            if seen.lsn != 0 {
+                remember(name, Leaf { file, end: *keys.end(), at: seen });
+            }
+            return true;
+        }
+    }
+    false
+}
+
+fn remember(name: (u32, Key), leaf: Leaf) {
+    LEAVES.with_borrow_mut(|leaves| {
+        if leaves.len() >= MOST {
+            leaves.clear();
+        }
+        leaves.insert(name, leaf);
+    });
+}
+
+/// Ask a page. One that has the LSN with which it was seen before says what it said then: nothing is there.
+fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
+    let (file, share) = (index.data().rd_node, pg_sys::BUFFER_LOCK_SHARE as i32);
+    // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
+    let is_there = before.buffer != 0
+        && unsafe {
+            ext::guarded(|| {
+                let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+                let (block, buffer) = (before.block, before.buffer);
+                let is_there = ext::direct::ReadRecentBuffer(file, main, block, buffer);
+                if is_there {
+                    ext::direct::LockBuffer(buffer, share);
+                }
+                is_there
+            })
+        };
+    if !is_there && !index.has_block(before.block) {
+        return (before, Says::Unknown);
+    }
+    // SAFETY: an open relation's page is pinned, looked at under its shared lock, and let go; what is called between cannot fail.
+    unsafe {
+        let buffer = match is_there {
+            true => before.buffer,
+            false => ext::guarded(|| {
+                let buffer = ext::direct::ReadBuffer(index.raw(), before.block);
+                ext::direct::LockBuffer(buffer, share);
+                buffer
+            }),
+        };
+        let page = std::slice::from_raw_parts(pg_sys::BufferGetPage(buffer) as *const u8, PAGE);
+        let half = |at: usize| page[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+        let lsn = u64::from(half(0)) << 32 | u64::from(half(4));
+        let says = match before.lsn != 0 && lsn == before.lsn {
+            true => Says::Nothing,
+            false => ask(page),
+        };
+        ext::guarded(|| ext::direct::UnlockReleaseBuffer(buffer));
+        (Seen { buffer, lsn, ..before }, says)
+    }
+}

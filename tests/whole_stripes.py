@@ -1,0 +1,154 @@
+"""What a session knows of stripes without deleted rows is right by the next look-up, whatever others do meanwhile: random steps of a writer, after each of which
+sessions that look rows up by key see what is there; prints its seed. On a table that is logged, on one that is not, in a cluster that logs as little as it may, and on a standby."""
+import os
+import random
+
+import psycopg
+
+from harness.cluster import Cluster
+
+ROWS, STRIPE, STEPS = 6_000, 500, 250
+READS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET firn.enable_scan = off"
+INDEX = "SELECT i.indexrelid::regclass::text FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid WHERE c.oid = %s::regclass"
+
+
+class Walk:
+    def __init__(self, writer, table, draw, kind):
+        self.c, self.table, self.draw, self.kind = writer, table, draw, kind
+        self.rows = {i: f"v{i}" for i in range(1, ROWS + 1)}
+        c = writer
+        c.execute(f"CREATE {kind} TABLE {self.table} (id int PRIMARY KEY, v text) USING firn")
+        c.execute(f"SET firn.bulk_threshold = 0; SET firn.stripe_rows = {STRIPE}")
+        c.execute(f"INSERT INTO {self.table} SELECT i, 'v' || i FROM generate_series(1, {ROWS}) i")
+        c.execute("RESET firn.bulk_threshold; RESET firn.stripe_rows")
+        c.execute(f"VACUUM {self.table}")
+
+    def some(self):
+        """Rows of one stripe or two, some of which may be gone."""
+        at, many = self.draw.randint(1, ROWS), self.draw.choice((1, 1, 1, 3, 40))
+        return [i for i in range(at, min(ROWS, at + 7 * many), 7)]
+
+    def step(self):
+        """Do something; returns the rows that it was about."""
+        c, ids = self.c, self.some()
+        what = self.draw.choice(("delete",) * 5 + ("update",) * 3 + ("lock", "undone", "savepoint", "prepared", "reindex", "vacuum", "compact", "full", "insert", "rewrite"))
+        which = f"{self.table} WHERE id = ANY(%s)"
+        if what == "delete":
+            c.execute(f"DELETE FROM {which}", (ids,))
+            [self.rows.pop(i, None) for i in ids]
+        elif what == "update":
+            c.execute(f"UPDATE {self.table} SET v = v || '+' WHERE id = ANY(%s)", (ids,))
+            self.rows.update({i: self.rows[i] + "+" for i in ids if i in self.rows})
+        elif what == "lock":
+            c.execute("BEGIN")
+            c.execute(f"SELECT 1 FROM {which} FOR UPDATE", (ids,))
+            c.execute("COMMIT")
+        elif what == "undone":
+            c.execute("BEGIN")
+            c.execute(f"DELETE FROM {which}", (ids,))
+            self.own(set(ids))
+            c.execute("ROLLBACK")
+        elif what == "savepoint":
+            c.execute("BEGIN")
+            c.execute("SAVEPOINT a")
+            c.execute(f"DELETE FROM {which}", (ids,))
+            self.own(set(ids))
+            c.execute("ROLLBACK TO a")
+            self.own(set())
+            c.execute(f"DELETE FROM {which}", (ids[:1],))
+            c.execute("COMMIT")
+            self.rows.pop(ids[0], None)
+        elif what == "prepared" and self.kind != "TEMP":
+            c.execute("BEGIN")
+            c.execute(f"DELETE FROM {which}", (ids,))
+            c.execute("PREPARE TRANSACTION 'whole'")
+            c.execute("COMMIT PREPARED 'whole'")
+            [self.rows.pop(i, None) for i in ids]
+        elif what == "insert":
+            gone = [i for i in ids if i not in self.rows]
+            c.execute(f"INSERT INTO {self.table} SELECT i, 'n' || i FROM unnest(%s::int[]) i", (gone,))
+            self.rows.update({i: f"n{i}" for i in gone})
+        elif what == "reindex":
+            c.execute(f"REINDEX INDEX {c.execute(INDEX, (self.table,)).fetchone()[0]}")
+        elif what == "vacuum":
+            c.execute(f"VACUUM {self.table}")
+        elif what == "compact":
+            c.execute("SELECT firn.compact(%s)", (self.table,))
+        elif what == "full" and self.draw.random() < 0.3:
+            c.execute(f"VACUUM (FULL) {self.table}")
+        elif what == "rewrite" and self.draw.random() < 0.3:
+            c.execute("BEGIN")
+            c.execute(f"CREATE TEMP TABLE kept ON COMMIT DROP AS SELECT * FROM {self.table}")
+            c.execute(f"TRUNCATE {self.table}")
+            c.execute("SET LOCAL firn.bulk_threshold = 0")
+            c.execute(f"INSERT INTO {self.table} SELECT * FROM kept ORDER BY id")
+            look(c, self.table, self.rows, self.draw, ids, (what, "inside"))
+            c.execute(f"DELETE FROM {which}", (ids,))
+            self.own(set(ids))
+            c.execute("COMMIT")
+            [self.rows.pop(i, None) for i in ids]
+        return what, ids
+
+    def own(self, gone):
+        """Within the writer's transaction."""
+        rows = {i: v for i, v in self.rows.items() if i not in gone}
+        look(self.c, self.table, rows, self.draw, list(gone)[:3], "own")
+
+
+def look(c, table, rows, draw, ids, told):
+    for i in [*ids, *(draw.randint(1, ROWS) for _ in range(4))]:
+        got = c.execute(f"SELECT v FROM {table} WHERE id = %s", (i,), prepare=True).fetchone()
+        assert got == ((rows[i],) if i in rows else None), (told, i, got, rows.get(i))
+
+
+def random_steps(writer, reader, old, table, kind="", sync=lambda: None):
+    """`reader` looks after each step, `old`, if there is one, by a snapshot that it keeps for a while; `sync` waits until the reader can have seen all."""
+    seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"     whole stripes, {table}: seed {seed}")
+    draw = random.Random(seed)
+    walk, kept = Walk(writer, table, draw, kind), None
+    for c in {writer, reader, old} - {None}:
+        c.execute(READS)
+    # Who truncates or rewrites would wait for an old snapshot.
+    writer.execute("SET lock_timeout = '50ms'")
+    sync()
+    for number in range(STEPS):
+        if old and kept is None and draw.random() < 0.2:
+            old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            look(old, table, walk.rows, draw, [], (seed, number, "snapshot"))
+            kept = dict(walk.rows)
+        elif kept is not None and draw.random() < 0.3:
+            old.execute("COMMIT")
+            kept = None
+        told = ("waited", [])
+        try:
+            told = walk.step()
+        except psycopg.errors.LockNotAvailable:
+            writer.execute("ROLLBACK")
+        sync()
+        look(reader, table, walk.rows, draw, told[1][:6], (seed, number, told))
+        if kept is not None:
+            look(old, table, kept, draw, told[1][:6], (seed, number, told, "old"))
+    if kept is not None:
+        old.execute("COMMIT")
+    assert dict(reader.execute(f"SELECT id, v FROM {table}").fetchall()) == walk.rows, seed
+    assert writer.execute("SELECT count(*) FROM firn.check(%s)", (table,)).fetchone() == (0,), seed
+
+
+def whole_stripes(cluster):
+    for kind, table in (("", "whole_logged"), ("UNLOGGED", "whole_unlogged")):
+        with cluster.connect() as writer, cluster.connect() as reader, cluster.connect() as old:
+            random_steps(writer, reader, old, table, kind)
+
+
+def whole_stripes_of_one_session(_):
+    """Also where a table's own transaction does not log it."""
+    cluster = Cluster("whole", ["wal_level=minimal", "max_wal_senders=0", "autovacuum=off", "fsync=off"]).create()
+    try:
+        with cluster.connect() as c, cluster.connect() as old:
+            c.execute("CREATE EXTENSION firn")
+            random_steps(c, c, old, "whole_minimal")
+            random_steps(c, c, None, "whole_temporary", "TEMP")
+        assert not cluster.alarms(), cluster.alarms()
+    finally:
+        cluster.destroy()
