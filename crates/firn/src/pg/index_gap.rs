@@ -9,7 +9,7 @@
 //!
 //! Cases: a page that has changed is searched anew, and if it does not tell by itself it is looked for from the root. Another page may come to the buffer, or another
 //! file to the index (REINDEX, TRUNCATE, with other LSNs on all its pages): the buffer's tag is compared, and files are told apart by their numbers. A
-//! server that crashes takes all sessions along. What is not logged (unlogged and temporary tables, a table that is made in this transaction under `wal_level = minimal`) has no LSNs that
+//! server that crashes takes all sessions along. Where there are entries, they are asked for by a scan, and this asks anew after a while only. What is not logged (unlogged and temporary tables, a table that is made in this transaction under `wal_level = minimal`) has no LSNs that
 //! tell anything, and is not remembered. Who is serializable has to leave its predicate locks in the index, and asks there.
 //!
 //! Rejected: a note beside the directory row (each deletion of a stripe would write it, and wait for others'); a count in shared memory (needs the
@@ -33,12 +33,19 @@ const WAY: usize = 16;
 
 const PAGE: usize = pg_sys::BLCKSZ as usize;
 
-/// A leaf that had no entry of a range.
+/// Looks for a range that had entries, or could not be told of, which are answered without asking: where rows are deleted, the pages on the way
+/// would be read for nothing each time.
+const REST: u32 = 1_000;
+
+/// What was found out of a range.
 #[derive(Clone, Copy)]
 struct Leaf {
     file: StorageId,
     end: Key,
-    at: Seen,
+    /// The leaf that had no entry of it; none where that is not so.
+    at: Option<Seen>,
+    /// Looks that are still answered without asking.
+    rest: u32,
 }
 
 /// A page, where it was seen, and its LSN then.
@@ -57,35 +64,47 @@ thread_local! {
 
 /// The index surely has no entry of these keys, dead or alive. False says nothing.
 pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
-    if !index.needs_wal() || index.is_temporary() {
+    if !index.needs_wal() {
         return false;
     }
     let file = index.storage();
     let name = (file.file, *keys.start());
-    let known = LEAVES.with_borrow(|leaves| leaves.get(&name).copied());
-    if let Some(leaf) = known.filter(|leaf| leaf.file == file && leaf.end == *keys.end()) {
-        let (seen, says) = look(index, leaf.at, |page| asked_alone(page, keys));
-        if says == Says::Nothing {
-            if seen.lsn != leaf.at.lsn || seen.buffer != leaf.at.buffer {
-                remember(name, Leaf { at: seen, ..leaf });
+    let known = LEAVES.with_borrow_mut(|leaves| {
+        let leaf =
+            leaves.get_mut(&name).filter(|leaf| leaf.file == file && leaf.end == *keys.end())?;
+        let found = *leaf;
+        leaf.rest = leaf.rest.saturating_sub(1);
+        Some(found)
+    });
+    let end = *keys.end();
+    match known {
+        Some(Leaf { at: Some(before), .. }) => {
+            let (seen, says) = look(index, before, |page| asked_alone(page, keys));
+            if says == Says::Nothing {
+                if seen.lsn != before.lsn || seen.buffer != before.buffer {
+                    remember(name, Leaf { file, end, at: Some(seen), rest: 0 });
+                }
+                return true;
             }
-            return true;
         }
+        Some(Leaf { rest: 1.., .. }) => return false,
+        _ => {}
     }
-    let (_, mut says) =
-        look(index, Seen::default(), |page| root(page).map_or(Says::Unknown, Says::Ask));
+    let found = search(index, keys);
+    let at = found.filter(|seen| seen.lsn != 0);
+    remember(name, Leaf { file, end, at, rest: REST });
+    found.is_some()
+}
+
+/// The leaf, from the root, if it has no entry of these keys.
+fn search(index: Rel, keys: &RangeInclusive<Key>) -> Option<Seen> {
+    let first = |page: &[u8]| root(page).map_or(Says::Unknown, Says::Ask);
+    let (mut seen, mut says) = look(index, Seen::default(), first);
     for _ in 0..WAY {
         let Says::Ask(block) = says else { break };
-        let seen;
         (seen, says) = look(index, Seen { block, ..Seen::default() }, |page| asked(page, keys));
-        if says == Says::Nothing {
-            if seen.lsn != 0 {
-                remember(name, Leaf { file, end: *keys.end(), at: seen });
-            }
-            return true;
-        }
     }
-    false
+    (says == Says::Nothing).then_some(seen)
 }
 
 fn remember(name: (u32, Key), leaf: Leaf) {
