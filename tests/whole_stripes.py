@@ -26,7 +26,7 @@ class Walk:
     def some(self):
         """Rows of one stripe or two, some of which may be gone."""
         at, many = self.draw.randint(1, ROWS), self.draw.choice((1, 1, 1, 3, 40))
-        return [i for i in range(at, min(ROWS, at + 7 * many), 7)]
+        return list(range(at, min(ROWS + 1, at + 7 * many), 7))
 
     def step(self):
         """Do something; returns the rows that it was about."""
