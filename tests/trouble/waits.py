@@ -7,6 +7,17 @@ import psycopg
 from trouble.common import Background, expect
 
 
+def has_inserted(c, other):
+    """The server has read more of the session's COPY than a buffer (1,000 rows), so the first ones have been inserted."""
+    until, rows = time.time() + 60, 0
+    while time.time() < until:
+        (rows,) = c.execute("SELECT coalesce(max(tuples_processed), 0) FROM pg_stat_progress_copy WHERE pid = %s", (other.info.backend_pid,)).fetchone()
+        if rows > 1000:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"COPY has come to row {rows} only")
+
+
 def exclusion(cluster):
     """A constraint that looks at values again (hash, and GiST on circles) sees those of a row that another session is loading."""
     for name, column, using, value in (("by hash", "v int", "hash (v WITH =)", "7"),
@@ -22,9 +33,9 @@ def exclusion(cluster):
                     # More than a buffer, so that the row has been inserted.
                     for i in range(3000):
                         copy.write(f"{i + 2}\t" + (f"{i + 1000}" if using.startswith("hash") else f"<({i * 10 + 1000},0),1>") + "\n")
+                    has_inserted(c, other)
                     waiting = Background(cluster, f"INSERT INTO x VALUES (0, {value})", "SET firn.bulk_threshold = 0")
-                    waiting.thread.join(1.5)
-                    assert waiting.running(), f"{am} {name}: nobody was waited for: {waiting.result}"
+                    assert is_waiting(c, waiting), f"{am} {name}: nobody was waited for: {waiting.result}"
                 other.execute("COMMIT")
                 waiting.thread.join(60)
                 assert isinstance(waiting.result, psycopg.errors.ExclusionViolation), (am, name, waiting.result)
@@ -79,6 +90,7 @@ def expressions(cluster):
                     # More than a buffer, so that the first ones have been inserted.
                     for i in range(3000):
                         copy.write(f"{i}\tkey {i}\n")
+                    has_inserted(c, other)
                     waiting = [Background(cluster, f"INSERT INTO x VALUES ({n}, 'key {n}') {what}") for n, (what, _) in enumerate(statements)]
                     for one in waiting:
                         assert is_waiting(c, one), f"{am}, {index}: nobody was waited for: {one.result}"
@@ -208,8 +220,7 @@ def deferred(cluster):
                 with cluster.connect() as mover:
                     mover.execute("BEGIN; SELECT firn.compact('p')")
                     changing = Background(cluster, change, "BEGIN")
-                    changing.thread.join(0.5)
-                    assert changing.running(), f"{change} did not wait for the move: {changing.result}"
+                    assert is_waiting(c, changing), f"{change} did not wait for the move: {changing.result}"
                     mover.execute("COMMIT")
                 changing.thread.join(60)
                 assert changing.result == 1, changing.result

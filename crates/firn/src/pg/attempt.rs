@@ -2,6 +2,7 @@
 //! next thing. All else that can be raised (a cancel, lack of memory, of a right, of a lock, of a server, a
 //! defect) is not about data and passes.
 
+use super::progress::Report;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
 use pgrx::PgSqlErrorCode as Code;
@@ -31,6 +32,7 @@ pub(crate) fn subtransaction<T>(body: impl FnOnce() -> T) -> std::thread::Result
     // SAFETY: as PL/pgSQL does it for a block with an exception handler.
     unsafe {
         let (memory, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        let report = Report::of_this_backend();
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::CurrentMemoryContext = memory;
         let result = catch_unwind(AssertUnwindSafe(body));
@@ -38,7 +40,12 @@ pub(crate) fn subtransaction<T>(body: impl FnOnce() -> T) -> std::thread::Result
         // Also when the error goes on: at the top it would find a subtransaction that only the client could end.
         match result {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
-            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+            Err(_) => {
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+                if let Some(report) = report {
+                    report.take_up();
+                }
+            }
         }
         pg_sys::CurrentMemoryContext = memory;
         pg_sys::CurrentResourceOwner = owner;

@@ -164,6 +164,43 @@ impl Drop for Progress {
     }
 }
 
+/// What this backend's slot reports, of whatever command. The end of a subtransaction that fails clears the slot, also
+/// where the command that reports (COPY, say) goes on after it.
+pub(super) struct Report {
+    command: pg_sys::ProgressCommandType::Type,
+    table: pg_sys::Oid,
+    values: [i64; pg_sys::PGSTAT_NUM_PROGRESS_PARAM as usize],
+}
+
+impl Report {
+    /// What it reports now; none in a process without a slot.
+    pub fn of_this_backend() -> Option<Report> {
+        // SAFETY: our own entry of the status array, which nobody else writes to; null in a process without one.
+        unsafe { pg_sys::MyBEEntry.as_ref() }.map(|entry| Report {
+            command: entry.st_progress_command,
+            table: entry.st_progress_command_target,
+            values: entry.st_progress_param,
+        })
+    }
+
+    /// Report it again, if the slot has been cleared since.
+    pub fn take_up(&self) {
+        const NOTHING: pg_sys::ProgressCommandType::Type =
+            pg_sys::ProgressCommandType::PROGRESS_COMMAND_INVALID;
+        let now = Report::of_this_backend().map(|now| now.command);
+        if self.command == NOTHING || now != Some(NOTHING) {
+            return;
+        }
+        // SAFETY: plain calls; the indexes are those of the slot's integers.
+        unsafe {
+            pg_sys::pgstat_progress_start_command(self.command, self.table);
+            for (at, value) in self.values.iter().enumerate() {
+                pg_sys::pgstat_progress_update_param(at as i32, *value);
+            }
+        }
+    }
+}
+
 /// A session at work.
 pub struct Activity {
     pub pid: i32,
