@@ -34,6 +34,15 @@ CREATE TABLE e (r int); CREATE TABLE d () INHERITS (e); CREATE TABLE c () INHERI
     for table, name in (("a1", "mine"), ("p", "theirs"), ("c", "x"), ("d", "y"), ("e", "z")))
 TWO_NOT_NULLS = """CREATE TABLE a (r int); CREATE TABLE z (r int); CREATE TABLE m () INHERITS (z, a); INSERT INTO m VALUES (NULL); ALTER TABLE z ADD CONSTRAINT bb NOT NULL r NOT VALID;
 ALTER TABLE a ADD CONSTRAINT cc NOT NULL r NOT VALID;"""
+ACTIONS = ("", "ON DELETE CASCADE", "ON UPDATE CASCADE")
+FIVE = "CREATE TABLE x (id int PRIMARY KEY) PARTITION BY LIST (id);" + "".join(f"CREATE TABLE x{i} PARTITION OF x FOR VALUES IN ({i});" for i in range(1, 6)) + "INSERT INTO x VALUES (1);"
+NUMBERED = FIVE + "CREATE TABLE t (r int); INSERT INTO t VALUES (1);" + "".join(f"ALTER TABLE t ADD FOREIGN KEY (r) REFERENCES x {what};" for what in ACTIONS)
+# Until 17: what comes of pk has a chosen name, as its own is a CHECK's; that of the partition's own, equal one is what zz's and pk's have left it.
+MOVED = OTHERS + REFERENCED + """CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE z1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);
+ALTER TABLE z1 ADD CONSTRAINT pk CHECK (s > 0); ALTER TABLE p ADD CONSTRAINT pk FOREIGN KEY (s) REFERENCES w; ALTER TABLE z1 ADD CONSTRAINT zz FOREIGN KEY (s) REFERENCES u;
+ALTER TABLE z1 ADD FOREIGN KEY (s) REFERENCES w; CREATE TABLE u3 PARTITION OF u FOR VALUES IN (3);"""
+# Three keys of one column, equal ones or not, to a table with one partition.
+THREE = "CREATE TABLE x (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE x1 PARTITION OF x FOR VALUES IN (1); INSERT INTO x VALUES (1);"
 INHERITING = "CREATE TABLE p (k int, r int, s int); CREATE TABLE a1 () INHERITS (p); INSERT INTO a1 VALUES (1, 1, 1);"
 # Names that the server chooses for what comes of a key `kk` of a1 that refers to partitions, before 18 and from then on.
 FROM_ABOVE = "ALTER TABLE p ADD CONSTRAINT a1_r_fkey CHECK (s > 0) NOT VALID; ALTER TABLE p ADD CONSTRAINT kk_1 CHECK (s > 0) NOT VALID; ALTER TABLE a1 ADD CONSTRAINT kk FOREIGN KEY (r) REFERENCES u;"
@@ -84,6 +93,11 @@ UNDISTURBED = {
         ALTER TABLE a1 ADD FOREIGN KEY (s) REFERENCES u ON DELETE CASCADE;""",
     # What the server chooses is cut, and comes before in the archive.
     "cut names": OTHERS + REFERENCED + f"CREATE TABLE {'l' * 63} ({'r' * 63} int REFERENCES w REFERENCES u); INSERT INTO {'l' * 63} VALUES (1);",
+    # In the archive's order those with two digits come before those with one.
+    "numbers of two digits": NUMBERED,
+    "numbers of two digits, referring to itself": """CREATE TABLE t (k int, id int, r int, PRIMARY KEY (k, id)) PARTITION BY LIST (k);""" + "".join(
+        f"CREATE TABLE t{i} PARTITION OF t FOR VALUES IN ({i});" for i in range(1, 6)) + "INSERT INTO t VALUES (1, 1, 1);" + "".join(
+        f"ALTER TABLE t ADD FOREIGN KEY (k, r) REFERENCES t {what};" for what in ACTIONS),
     # From 18 on what is chosen is free in the whole schema.
     "of another tree": """CREATE SCHEMA aaa; CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1);
         CREATE TABLE zt (k int NOT NULL, r int, id int NOT NULL, PRIMARY KEY (k, id)) PARTITION BY LIST (k); CREATE TABLE z1 PARTITION OF zt FOR VALUES IN (1);
@@ -151,6 +165,15 @@ ONCE = {
         f"CREATE TABLE a{i} PARTITION OF p FOR VALUES IN ({i});" for i in range(24)) + "INSERT INTO p SELECT i, 1, 1 FROM generate_series(0, 23) i;" + "".join(
         f"ALTER TABLE a{i} ADD CONSTRAINT fk FOREIGN KEY (s) REFERENCES w;" for i in range(0, 24, 4)) + "ALTER TABLE p ADD CONSTRAINT fk FOREIGN KEY (r) REFERENCES users;" + "".join(
         f"ALTER TABLE a{i} ADD CONSTRAINT y FOREIGN KEY (r) REFERENCES users;" for i in range(24) if i % 4), rb"a\d+\s+ADD CONSTRAINT fk |CONSTRAINT y "),
+    "moved numbers": (MOVED, rb"CONSTRAINT pk FOREIGN"),
+    "moved numbers, both": (MOVED, rb"CONSTRAINT pk FOREIGN|CONSTRAINT z1_s_fkey3 "),
+    "moved numbers, the third": (MOVED, rb"CONSTRAINT zz "),
+    "numbers of two digits, first": (NUMBERED, rb"CONSTRAINT t_r_fkey "),
+    "numbers of two digits, second": (NUMBERED, rb"CONSTRAINT t_r_fkey\d "),
+    "numbers of two digits, third": (NUMBERED, rb"CONSTRAINT t_r_fkey(\d\d|2) "),
+    "three equal ones": (THREE + "CREATE TABLE t (r int); INSERT INTO t VALUES (1);" + 3 * "ALTER TABLE t ADD FOREIGN KEY (r) REFERENCES x;", rb"CONSTRAINT t_r_fkey "),
+    "three of a partitioned table": (THREE + PARENT + 3 * "ALTER TABLE p ADD FOREIGN KEY (r) REFERENCES x;", rb"CONSTRAINT p_r_fkey "),
+    "three of a partitioned table, two": (THREE + PARENT + "".join(f"ALTER TABLE p ADD FOREIGN KEY (r) REFERENCES x {what};" for what in ACTIONS), rb"CONSTRAINT p_r_fkey2? "),
     "enforced below": (OTHERS + PARENT + """ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (r) REFERENCES users NOT ENFORCED;
         ALTER TABLE a1 ADD CONSTRAINT b_a FOREIGN KEY (r) REFERENCES users ON DELETE CASCADE;""", rb"CONSTRAINT a_p "),
 }

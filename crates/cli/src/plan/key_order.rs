@@ -8,13 +8,14 @@
 //! - it comes behind one that would take it up;
 //! - else it comes before one of the same name, which would be given to what comes of that.
 //!
-//! Likely pairs: a key comes before one of its own table for what comes of which the server may choose its name. Possible ones: the same of a key above it, if that
-//! one's name is taken. Of pairs that would close a circle one does not count, a possible one sooner than a likely one, and of equal ones that
+//! Likely pairs: a key comes before one of its own table for what comes of which the server may choose its name; where each may get the other's, that of the
+//! lower number comes first, as the server began with that. Possible ones: the same of a key above it, where that one's name is another key's in this table. Unlikely ones:
+//! where it is not, so that something else would have to have it. Of pairs that would close a circle one does not count, the weakest, and of equal ones that
 //! which is against the archive's order. Else it is the archive's order.
 
-use super::text::{last_part, unquoted, ForeignKey};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use super::text::{last_part, unquoted, without_digits, ForeignKey};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::hash::Hash;
 
 /// Why one key comes before another, the stronger the less.
@@ -23,6 +24,7 @@ pub enum Why {
     Sure,
     Likely,
     Possible,
+    Unlikely,
 }
 
 /// One comes before another.
@@ -50,17 +52,27 @@ pub fn ranks<T: Copy + Eq + Hash>(
     for (table, own) in &of_table {
         // A key's offspring are in its own table and below. From this one up to its own:
         let mut tables = vec![unquoted(last_part(keys[own[0]].key.table))];
+        let names: HashSet<&[u8]> = own.iter().map(|number| &keys[*number].key.name[..]).collect();
         let mut meet = |theirs: &[usize], tables: &[Vec<u8>], is_above: bool| {
             for (number, other) in own.iter().flat_map(|n| theirs.iter().map(move |o| (*n, *o))) {
                 let (key, their) = (keys[number].key, keys[other].key);
-                let gives = number != other && (is_above || keys[other].splits);
+                let may_get = |one: usize, name: &[u8]| {
+                    (is_above || keys[one].splits) && keys[one].key.may_choose(name, tables)
+                };
                 if is_above && their.takes_up(key) {
                     pairs.push((other, number, Why::Sure));
                 } else if is_above && their.name == key.name {
                     pairs.push((number, other, Why::Sure));
-                } else if gives && their.may_choose(&key.name, tables) {
-                    let why = if is_above { Why::Possible } else { Why::Likely };
+                } else if is_above && may_get(other, &key.name) {
+                    let is_taken = names.contains(&their.name[..]);
+                    let why = if is_taken { Why::Possible } else { Why::Unlikely };
                     pairs.push((number, other, why));
+                } else if number != other && may_get(other, &key.name) {
+                    let first = begins_with_lower(&key.name, &their.name);
+                    let gives_way = first == Ordering::Greater && may_get(number, &their.name);
+                    if !gives_way {
+                        pairs.push((number, other, Why::Likely));
+                    }
                 }
             }
         };
@@ -71,6 +83,16 @@ pub fn ranks<T: Copy + Eq + Hash>(
         }
     }
     sorted(keys.len(), pairs)
+}
+
+/// Of names that differ by the number at their end alone, which has the lower one; none is the lowest. Others are equal.
+fn begins_with_lower(name: &[u8], other: &[u8]) -> Ordering {
+    let ((stem, number), (others, others_number)) = (without_digits(name), without_digits(other));
+    match stem == others {
+        // Of as many digits, or of more, which are not led by zeros.
+        true => (number.len(), number).cmp(&(others_number.len(), others_number)),
+        false => Ordering::Equal,
+    }
 }
 
 /// Numbers from 0 in an order in which all of these pairs are, and else as they are. Of a circle the weakest pair does not count.
@@ -210,7 +232,16 @@ mod tests {
         assert_eq!(made(&[("v", "k", "r", "u"), ("t", "v_r_fkey1", "s", "w")]), [0, 1]);
         // Nothing comes of it in its own table: `w` has no partitions.
         assert_eq!(made(&[("t", "k", "r", "w"), ("t", "t_r_fkey1", "s", "w")]), [0, 1]);
-        // Each may get the other's.
+        // Each may get the other's: the server began with the lower number.
+        let three = [
+            ("t", "t_r_fkey", "r", "u"),
+            ("t", "t_r_fkey12", "r", "v"),
+            ("t", "t_r_fkey6", "r", "x"),
+        ];
+        assert_eq!(made(&three), [0, 2, 1]);
+        // What comes of the one at the top has the name of that, which is free; what comes of the one between has another.
+        let schemas = [("p_a", "p_a_r_fkey2", "r", "u"), ("p", "p_a_r_fkey", "r", "u")];
+        assert_eq!(made(&schemas), [1, 0]);
         assert_eq!(made(&[("t", "t_r_fkey1", "r", "u"), ("t", "t_r_fkey2", "r", "v")]), [0, 1]);
     }
 }

@@ -9,7 +9,9 @@ use crate::pg::quote_ident;
 mod called;
 mod foreign;
 pub use called::{called, calls_others, generated, Called, LONGEST_NAME};
-pub use foreign::{added, constrained, foreign_key, may_be_chosen, not_null, ForeignKey};
+pub use foreign::{
+    added, constrained, foreign_key, may_be_chosen, not_null, without_digits, ForeignKey,
+};
 
 /// A name as an entry of that schema writes it, with a schema: until 10.2 statements leave out their own.
 pub fn qualified(schema: &[u8], name: &[u8]) -> Vec<u8> {

@@ -41,10 +41,17 @@ pub struct Early {
     pub drop: Vec<u8>,
     /// Those that say of it, and of its index, what was said.
     pub said: Vec<u8>,
-    /// Its own table, and those above it, from below: OIDs and names.
-    pub tables: Vec<(u32, Vec<u8>)>,
+    /// Its own table, and those above it, from below.
+    pub tables: Vec<Table>,
     /// It refers to a partitioned table.
     pub splits: bool,
+}
+
+/// A table, as the catalogs have it.
+pub struct Table {
+    pub oid: u32,
+    pub schema: Vec<u8>,
+    pub name: Vec<u8>,
 }
 
 /// What keeps others from saying anything of a table's constraints until the transaction ends. Who may change a table may not be allowed to
@@ -71,10 +78,11 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
           THEN pg_catalog.quote_literal(pg_catalog.obj_description(k.conindid, 'pg_class')) END, \
           (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
           ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) k.conindid), \
-          pg_catalog.current_setting('search_path'), pg_catalog.pg_get_constraintdef(k.oid), t.oid, t.relname, \
+          pg_catalog.current_setting('search_path'), pg_catalog.pg_get_constraintdef(k.oid), t.oid, t.nspname, t.relname, \
           (SELECT c.relkind OPERATOR(pg_catalog.=) 'p'::pg_catalog.\"char\" FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) k.confrelid) FROM pg_catalog.pg_constraint k \
           CROSS JOIN LATERAL (WITH RECURSIVE up AS (SELECT k.conrelid AS rel, 0 AS level UNION SELECT h.inhparent, up.level OPERATOR(pg_catalog.+) 1 FROM pg_catalog.pg_inherits h \
-          JOIN up ON h.inhrelid OPERATOR(pg_catalog.=) up.rel JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) up.rel AND r.relispartition) SELECT c.oid, c.relname, up.level FROM up JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) up.rel) t \
+          JOIN up ON h.inhrelid OPERATOR(pg_catalog.=) up.rel JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) up.rel AND r.relispartition) SELECT c.oid, n.nspname, c.relname, up.level FROM up JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) up.rel \
+          JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace) t \
           WHERE k.conrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(",
         &quote_literal(&table)[..],
         b")::pg_catalog.oid AND k.conname OPERATOR(pg_catalog.=) ",
@@ -99,10 +107,11 @@ pub fn look(connection: &Connection, entry: &Entry) -> Result<Option<Early>> {
     if let (Some(comment), Some(index)) = (found.get(0, 1), found.get(0, 2)) {
         said.extend([b"COMMENT ON INDEX ", index, b" IS ", comment, b";\n"].concat());
     }
-    let name = |row| found.get(row, 6).unwrap_or_default().to_vec();
-    let of = |row| Some((found.number(row, 5)?, name(row)));
+    let name = |row, column| found.get(row, column).unwrap_or_default().to_vec();
+    let of =
+        |row| Some(Table { oid: found.number(row, 5)?, schema: name(row, 6), name: name(row, 7) });
     let tables = (0..found.len()).filter_map(of).collect();
-    Ok(Some(Early { drop, said, tables, splits: found.flag(0, 7) }))
+    Ok(Some(Early { drop, said, tables, splits: found.flag(0, 8) }))
 }
 
 /// Whether a foreign key is the one that its entry makes, and nobody has put another one in its place. With another search path than the archive's its text may

@@ -3,7 +3,8 @@
 //!
 //! - One of a partition, when an equal one of a table above it is made: that one would take it up, and no dump has it then as the
 //!   partition's own.
-//! - One of which others have come, when another constraint is made whose name the server has given to one of these.
+//! - One of which others have come, when another constraint is made whose name the server has given to one of these. If it would take that one up, it comes
+//!   before it again, and what has left it no other name comes behind.
 //! - One of a partition below such, if that takes it up when it is made again.
 //!
 //! Only what the journal has as made by this restore, and is there as it was made, is touched. Which tables are partitions of which the server is
@@ -14,7 +15,7 @@
 
 use super::finish::all_that_can_be_told;
 use super::journal::{self, Done};
-use super::remade::altered;
+use super::remade::{altered, Early, Table};
 use super::Job;
 use crate::archive::Toc;
 use crate::error::Result;
@@ -22,7 +23,7 @@ use crate::pg::{quote_literal, Connection};
 use crate::plan::build::{is_inherited, is_other};
 use crate::plan::text::{foreign_key, last_part, may_be_chosen, unquoted, ForeignKey};
 use crate::plan::{Plan, Work};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 
 /// Asked in one query.
@@ -99,7 +100,7 @@ impl<'a> TooEarly<'a> {
         }
         // (All else as the server plans it: where the planner may not join by hash it looks through all for each.)
         connection.run(connection.not_compiled(false)).map_err(|failure| failure.error)?;
-        let met = found.met(connection, &late)?;
+        let met = [found.below(connection, &late)?, found.named(connection, &late)?].concat();
         if !connection.not_compiled(false).is_empty() {
             connection.run(b"RESET jit").map_err(|failure| failure.error)?;
         }
@@ -121,12 +122,48 @@ impl<'a> TooEarly<'a> {
         places.filter_map(|place| Late::of(self.toc, *place)).collect()
     }
 
-    /// Whether one of these, made again, would take up what comes late.
-    pub fn take_up<'p>(&self, made: impl Iterator<Item = &'p u32>, late: &[Late]) -> bool {
-        let mut keys = made.filter_map(|place| self.keys().all.get(place));
-        keys.any(|(key, _)| {
-            late.iter().filter_map(|late| late.key.as_ref()).any(|late| key.takes_up(late))
-        })
+    /// Of what was dropped, that which is made again before what comes late: if some would take that up, all but what comes behind it.
+    pub fn before(
+        &self,
+        dropped: &mut BTreeMap<u32, Early>,
+        late: &[Late],
+    ) -> BTreeMap<u32, Early> {
+        let late: Vec<_> =
+            late.iter().map(|late| (late, full_name(&late.table, Vec::new()))).collect();
+        let names: BTreeSet<Vec<u8>> = dropped
+            .values()
+            .flat_map(|found| &found.tables)
+            .map(|table| table.name.clone())
+            .collect();
+        let tables: Vec<Vec<u8>> =
+            late.iter().map(|(_, (_, table, _))| table.clone()).chain(names).collect();
+        let is = |table: &Table, (schema, name, _): &Name| {
+            table.schema == *schema && table.name == *name
+        };
+        let met = |place: &u32, found: &Early| {
+            let key = &self.keys().all.get(place)?.0;
+            let (own, above) = found.tables.split_first()?;
+            let (mut is_before, mut is_behind) = (false, false);
+            for (late, table) in &late {
+                let is_below = above.iter().any(|above| is(above, table));
+                let is_same = late.key.as_ref().is_some_and(|late| key.takes_up(late));
+                is_before |= is_same && !is_below && !is(own, table);
+                is_behind |= is_same && is_below || key.may_choose(&late.name, &tables);
+            }
+            Some((is_before, is_behind))
+        };
+        let met: HashMap<u32, (bool, bool)> = dropped
+            .iter()
+            .filter_map(|(place, found)| Some((*place, met(place, found)?)))
+            .collect();
+        if !met.values().any(|(is_before, _)| *is_before) {
+            return BTreeMap::new();
+        }
+        let stays = |place: &u32| matches!(met.get(place), Some((false, true)));
+        let (behind, first) =
+            std::mem::take(dropped).into_iter().partition(|(place, _)| stays(place));
+        *dropped = behind;
+        first
     }
 
     /// The keys that are to be made again behind what comes late, and behind those that were dropped just now, by place; not those that are dropped. `before`:
@@ -141,10 +178,18 @@ impl<'a> TooEarly<'a> {
         before: &HashSet<u32>,
     ) -> Result<BTreeSet<u32>> {
         let mut found = BTreeSet::new();
-        let mut met = self.met(connection, late)?;
-        if taken {
-            met.extend(self.behind(connection, late)?);
-        }
+        let mut met = self.named(connection, late)?;
+        // Of what takes up what comes late, nothing would have its name if others had left it one.
+        let has_left_none = |(number, place): &(usize, u32)| {
+            self.takes_up(*place, &late[*number]).then_some(*number)
+        };
+        let numbers: BTreeSet<usize> = met.iter().filter_map(has_left_none).collect();
+        let behind = match taken {
+            true => late.to_vec(),
+            false => numbers.into_iter().map(|number| late[number].clone()).collect(),
+        };
+        met.extend(self.behind(connection, &behind)?);
+        met.extend(self.below(connection, late)?);
         let mut next = just_now;
         loop {
             for (_, place) in met.drain(..) {
@@ -158,8 +203,19 @@ impl<'a> TooEarly<'a> {
                 return Ok(found);
             }
             let again = next.drain(..).filter_map(|place| Late::of(self.toc, place));
-            met = self.below(connection, &again.collect::<Vec<Late>>())?;
+            let again: Vec<Late> = again.collect();
+            met = self.below(connection, &again)?;
+            if taken {
+                met.extend(self.behind(connection, &again)?);
+            }
         }
+    }
+
+    /// A key of another table takes up what comes late.
+    fn takes_up(&self, place: u32, late: &Late) -> bool {
+        let Some((key, _)) = self.keys().all.get(&place) else { return false };
+        let other = Late::of(self.toc, place).is_some_and(|key| key.table != late.table);
+        other && late.key.as_ref().is_some_and(|late| key.takes_up(late))
     }
 
     /// This restore has made it.
@@ -193,16 +249,14 @@ impl<'a> TooEarly<'a> {
         })
     }
 
-    /// Foreign keys of the plan that these meet, each with the number of what meets it.
-    fn met(&self, connection: &Connection, late: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
-        let mut found = self.below(connection, late)?;
+    /// Foreign keys of the plan of which others have come that have the name of one of these, each with its number.
+    fn named(&self, connection: &Connection, late: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
         let mut offspring = ask(connection, late, |_| true, &[OF_TABLE, OFFSPRING])?;
         // Below its table no constraint has its name but one that the server has chosen.
         let inherited = |late: &Late| late.is_inherited && may_be_chosen(&late.name);
         offspring.extend(ask(connection, late, inherited, &[BELOW, OF_BELOW, OFFSPRING])?);
         let place = |(n, name): &(usize, Name)| Some((*n, *self.keys().by_name.get(name)?));
-        found.extend(offspring.iter().filter_map(place));
-        Ok(found)
+        Ok(offspring.iter().filter_map(place).collect())
     }
 
     /// Those of the same table, and of tables above it, that would come behind it for the name that the server may choose for what comes of them: that depends on all
@@ -219,8 +273,8 @@ impl<'a> TooEarly<'a> {
             let (key, _) = self.keys().all.get(place)?;
             let late = &late[*number];
             // One that would take it up comes before it.
-            let takes_up = late.key.as_ref().is_some_and(|late| key.takes_up(late));
-            let is_behind = !takes_up && key.may_choose(&late.name, &tables(number));
+            let is_behind =
+                !self.takes_up(*place, late) && key.may_choose(&late.name, &tables(number));
             is_behind.then_some((*number, *place))
         };
         Ok(found.iter().filter_map(behind).collect())

@@ -11,6 +11,8 @@ pub struct ForeignKey<'a> {
     /// Columns, what they refer to, actions, when it is checked: what a partition's must have equal to one of a table above to be taken up by
     /// it. Not whether rows have been looked at, nor the columns that ON DELETE SET … is about, which the server does not compare.
     pub definition: Vec<u8>,
+    /// The columns that refer to others, without quotes, as the server puts them into names.
+    referencing: Vec<u8>,
     /// How much of it is about columns and what they refer to.
     columns: usize,
     /// From version 18 on there are some that are not.
@@ -52,31 +54,34 @@ impl ForeignKey<'_> {
         {
             return true;
         }
-        let label = [&stem[stem.len().saturating_sub(4)..], digits].concat();
-        let columns = self.referencing().join(&b'_');
-        label.starts_with(b"fkey")
-            && tables.iter().any(|table| object_name(table, Some(&columns), &label) == name)
-    }
-
-    /// The columns that refer to others, without quotes.
-    fn referencing(&self) -> Vec<Vec<u8>> {
-        let list = self.definition.strip_prefix(b"FOREIGN KEY (").unwrap_or_default();
-        let mut quoted = false;
-        let end = list.iter().position(|byte| {
-            quoted ^= *byte == b'"';
-            !quoted && *byte == b')'
-        });
-        let columns = split_list(&list[..end.unwrap_or_default()]);
-        let name = |column: &&[u8]| {
-            let column = column.trim_ascii();
-            unquoted(column.strip_prefix(b"PERIOD ").unwrap_or(column))
-        };
-        columns.iter().map(name).collect()
+        let Some(rest) = stem.strip_suffix(b"fkey") else { return false };
+        let label = &name[rest.len()..];
+        tables.iter().any(|table| {
+            // Whichever of the two is cut, something is left of the table's.
+            table.first() == name.first()
+                && object_name(table, Some(&self.referencing), label) == name
+        })
     }
 }
 
+/// The columns that refer to others, without quotes, as they are in a name.
+fn referencing(definition: &[u8]) -> Vec<u8> {
+    let list = definition.strip_prefix(b"FOREIGN KEY (").unwrap_or_default();
+    let mut quoted = false;
+    let end = list.iter().position(|byte| {
+        quoted ^= *byte == b'"';
+        !quoted && *byte == b')'
+    });
+    let columns = split_list(&list[..end.unwrap_or_default()]);
+    let name = |column: &&[u8]| {
+        let column = column.trim_ascii();
+        unquoted(column.strip_prefix(b"PERIOD ").unwrap_or(column))
+    };
+    columns.iter().map(name).collect::<Vec<_>>().join(&b'_')
+}
+
 /// A name and the digits at its end.
-fn without_digits(name: &[u8]) -> (&[u8], &[u8]) {
+pub fn without_digits(name: &[u8]) -> (&[u8], &[u8]) {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     name.split_at(name.len() - digits)
 }
@@ -161,7 +166,8 @@ pub fn foreign_key(defn: &[u8]) -> Option<ForeignKey<'_>> {
     }
     let definition = without_columns_set(text);
     let columns = end_of_columns(&definition);
-    Some(ForeignKey { table, name: unquoted(name), definition, columns, is_enforced })
+    let (name, referencing) = (unquoted(name), referencing(&definition));
+    Some(ForeignKey { table, name, definition, referencing, columns, is_enforced })
 }
 
 /// Where the second list in parentheses ends.
@@ -205,7 +211,15 @@ mod tests {
         let definition = b"FOREIGN KEY (a) REFERENCES s.u(a) ON DELETE CASCADE".to_vec();
         let expected = |is_enforced| {
             let (name, definition) = (name.clone(), definition.clone());
-            Some(ForeignKey { table: b"s.t", name, definition, columns: 33, is_enforced })
+            let referencing = b"a".to_vec();
+            Some(ForeignKey {
+                table: b"s.t",
+                name,
+                definition,
+                referencing,
+                columns: 33,
+                is_enforced,
+            })
         };
         let text = "ALTER TABLE ONLY s.t\n    ADD CONSTRAINT \"k k\" FOREIGN KEY (a) REFERENCES s.u(a) ON DELETE CASCADE";
         for end in [";\n", " NOT VALID;\n", " NOT ENFORCED;"] {

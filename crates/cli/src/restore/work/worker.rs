@@ -213,10 +213,9 @@ impl Worker<'_, '_> {
     fn single(&mut self, step: u32, mut tried: Tried) -> Result<Outcome> {
         let site = self.site;
         let early = self.may_be_refused(step, &tried.error);
-        if (may_pass(&tried.error) || early) && lock(&site.tried).insert(step) {
-            if matches!(tried.error.sqlstate.as_deref(), Some("42710" | "23505")) {
-                lock(&site.taken).insert(step);
-            }
+        let is_new = (may_pass(&tried.error) || early)
+            && (lock(&site.tried).insert(step) || self.has_no_name(step, &tried.error));
+        if is_new {
             let (what, why) = (site.describe(step), &tried.error.message);
             let message =
                 format!("{what} failed ({why}), to be tried again when nothing else runs");
@@ -263,6 +262,13 @@ impl Worker<'_, '_> {
         self.take_back(step, order.first().copied());
         self.give_up(site.describe(step), tried);
         Ok(Outcome::Failed)
+    }
+
+    /// A name was still taken when what had it had been dropped: all that may get it is to come behind. Once.
+    fn has_no_name(&self, step: u32, error: &Error) -> bool {
+        matches!(error.sqlstate.as_deref(), Some("42710" | "23505"))
+            && !self.site.too_early.constraints(step).is_empty()
+            && lock(&self.site.taken).insert(step)
     }
 
     /// Go on without a tablespace or an access method that is not there, as pg_restore does after an error: what was to be in it comes

@@ -5,7 +5,7 @@ use crate::plan::key_order::{ranks, Placed};
 use crate::plan::render::Settings;
 use crate::plan::text::foreign_key;
 use crate::plan::who::Who;
-use crate::restore::remade::{self, Early};
+use crate::restore::remade::{self, Early, Table};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 impl Worker<'_, '_> {
@@ -37,8 +37,8 @@ impl Worker<'_, '_> {
         Ok((early, sent))
     }
 
-    /// Drop the foreign keys that are to be made again behind what a step makes. Those that were dropped for another one, `dropped`, come before it if they
-    /// would take it up. `made`: what this transaction has made. Returns how many statements were sent.
+    /// Drop the foreign keys that are to be made again behind what a step makes. Of these, and of those that were dropped for another one, `dropped`, some come
+    /// before it if they would take it up. `made`: what this transaction has made. Returns how many statements were sent.
     pub(super) fn behind_late(
         &self,
         connection: &Connection,
@@ -49,15 +49,20 @@ impl Worker<'_, '_> {
         settings: &mut Settings,
     ) -> Result<u64, Tried> {
         let (site, too_early) = (self.site, &self.site.too_early);
-        if !dropped.is_empty() && too_early.take_up(dropped.keys(), &too_early.constraints(step)) {
-            sql.extend(self.anew(dropped, settings));
-        }
+        let before =
+            |dropped: &mut BTreeMap<u32, Early>, sql: &mut Vec<u8>, settings: &mut Settings| {
+                if !dropped.is_empty() {
+                    let mut first = too_early.before(dropped, &too_early.constraints(step));
+                    sql.extend(self.anew(&mut first, settings));
+                }
+            };
         let all = match lock(&site.tried).contains(&step) {
             true => Some(too_early.constraints(step)),
             false => None,
         };
         let late = all.as_deref().unwrap_or_else(|| too_early.late(step));
         if late.is_empty() {
+            before(dropped, sql, settings);
             return Ok(0);
         }
         // The server is to know what this transaction has made; and the journal is of who restores.
@@ -72,6 +77,7 @@ impl Worker<'_, '_> {
             let (early, locking) = self.early(connection, keys.iter(), sql, settings)?;
             sent += locking;
             if early.is_empty() {
+                before(dropped, sql, settings);
                 return Ok(sent);
             }
             sql.extend(site.renderer.become_user(Who::Restores, settings));
@@ -95,19 +101,22 @@ impl Worker<'_, '_> {
         let key = |place: &u32| foreign_key(toc.entry(*place as usize).defn);
         let keys: Vec<_> = all.keys().filter_map(|place| Some((*place, key(place)?))).collect();
         let tables = |place: u32| &all[&place].tables[..];
-        let above: HashMap<u32, &[(u32, Vec<u8>)]> = all
+        let above: HashMap<u32, &[Table]> = all
             .values()
             .filter_map(|found| found.tables.split_first())
-            .map(|(own, above)| (own.0, above))
+            .map(|(own, above)| (own.oid, above))
             .collect();
-        let table = |place: u32| tables(place).first().map_or(0, |(oid, _)| *oid);
+        let table = |place: u32| tables(place).first().map_or(0, |table| table.oid);
         let placed = keys.iter().map(|(place, key)| Placed {
             key,
             table: table(*place),
             splits: all[place].splits,
         });
         let placed: Vec<_> = placed.collect();
-        let rank = ranks(&placed, |table| above.get(&table).map_or(vec![], |above| above.to_vec()));
+        let named = |table: &Table| (table.oid, table.name.clone());
+        let above =
+            |table| above.get(&table).map_or(vec![], |above| above.iter().map(named).collect());
+        let rank = ranks(&placed, above);
         // What is no foreign key comes before these.
         let rank: HashMap<u32, usize> = keys.iter().map(|(place, _)| *place).zip(rank).collect();
         let mut all: Vec<_> = all.into_iter().collect();
