@@ -271,7 +271,7 @@ pub fn publish<S: ChunkStore>(
     store.overwrite(place, key(slot), &frame(slot, entry, room));
 }
 
-/// Replace a live stripe's row (it moved, or its tombstones were folded in).
+/// Replace a live stripe's row (it moved).
 pub fn replace<S: ChunkStore>(
     store: &S,
     found: &Found,

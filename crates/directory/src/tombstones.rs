@@ -238,7 +238,8 @@ pub fn may_be_any<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> bool {
     spans(slot, 0..rows).any(|(_, low, high)| store.has_entry(low.id, low.seq, high.seq))
 }
 
-/// It is known at once that there is no tombstone or anchor of a stripe's rows, seen by whomever. False says nothing.
+/// It is known at once that there is no tombstone or anchor of a stripe's rows, seen by whomever. False says nothing. Who asks has an MVCC snapshot in
+/// use, which keeps pages of the index from being given to other keys meanwhile.
 #[inline]
 pub fn is_known_to_be_whole<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> bool {
     spans(slot, 0..rows).all(|(_, low, high)| store.lacks(low.id, low.seq, high.seq))

@@ -80,7 +80,7 @@ impl Directory {
         self.toast.relocate(found.place, key, &bytes, cid, block);
     }
 
-    /// Replace a live stripe's row (it moved, or its tombstones were folded in).
+    /// Replace a live stripe's row (it moved).
     pub fn replace(&self, found: &Found, entry: &DirectoryEntry, cid: u32) -> Tid {
         rows::replace(&self.toast, found, entry, cid, self.room())
     }

@@ -253,6 +253,7 @@ pub mod direct {
             block: pg_sys::BlockNumber,
             recent: pg_sys::Buffer,
         ) -> bool;
+        pub fn BufferGetLSNAtomic(buffer: pg_sys::Buffer) -> pg_sys::XLogRecPtr;
         pub fn UnlockReleaseBuffer(buffer: pg_sys::Buffer);
         pub fn HeapTupleSatisfiesVacuum(
             tuple: pg_sys::HeapTuple,

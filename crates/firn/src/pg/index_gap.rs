@@ -10,7 +10,11 @@
 //! Cases: a page that has changed is searched anew, and if it does not tell by itself it is looked for from the root. Another page may come to the buffer, or another
 //! file to the index (REINDEX, TRUNCATE, with other LSNs on all its pages): the buffer's tag is compared, and files are told apart by their numbers. A
 //! server that crashes takes all sessions along. Where there are entries, they are asked for by a scan, and this asks anew after a while only. What is not logged (unlogged and temporary tables, a table that is made in this transaction under `wal_level = minimal`) has no LSNs that
-//! tell anything, and is not remembered. Who is serializable has to leave its predicate locks in the index, and asks there.
+//! tell anything, and is not remembered. Who is serializable has to leave its predicate locks in the index, and asks there. Who searches has a snapshot in use,
+//! so that no page on the way is given to other keys meanwhile.
+//!
+//! A page that is found again where it was is not counted as used by PostgreSQL (ReadRecentBuffer), and would be the first to leave `shared_buffers`: each so many
+//! looks it is read in the ordinary way.
 //!
 //! Rejected: a note beside the directory row (each deletion of a stripe would write it, and wait for others'); a count in shared memory (needs the
 //! library to be loaded with the server).
@@ -37,6 +41,9 @@ const PAGE: usize = pg_sys::BLCKSZ as usize;
 /// would be read for nothing each time.
 const REST: u32 = 1_000;
 
+/// Looks at a page of which one counts as its use.
+const USED: u32 = 16;
+
 /// What was found out of a range.
 #[derive(Clone, Copy)]
 struct Leaf {
@@ -44,7 +51,7 @@ struct Leaf {
     end: Key,
     /// The leaf that had no entry of it; none where that is not so.
     at: Option<Seen>,
-    /// Looks that are still answered without asking.
+    /// Looks that are still answered without asking; where there is a leaf, until it is read in the ordinary way.
     rest: u32,
 }
 
@@ -73,16 +80,21 @@ pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
         let leaf =
             leaves.get_mut(&name).filter(|leaf| leaf.file == file && leaf.end == *keys.end())?;
         let found = *leaf;
-        leaf.rest = leaf.rest.saturating_sub(1);
+        leaf.rest = match leaf.rest {
+            0 if leaf.at.is_some() => USED,
+            rest => rest.saturating_sub(1),
+        };
         Some(found)
     });
     let end = *keys.end();
     match known {
-        Some(Leaf { at: Some(before), .. }) => {
-            let (seen, says) = look(index, before, |page| asked_alone(page, keys));
+        Some(Leaf { at: Some(before), rest, .. }) => {
+            let buffer = if rest == 0 { 0 } else { before.buffer };
+            let (seen, says) =
+                look(index, Seen { buffer, ..before }, |page| asked_alone(page, keys));
             if says == Says::Nothing {
                 if seen.lsn != before.lsn || seen.buffer != before.buffer {
-                    remember(name, Leaf { file, end, at: Some(seen), rest: 0 });
+                    remember(name, Leaf { file, end, at: Some(seen), rest: USED });
                 }
                 return true;
             }
@@ -92,7 +104,8 @@ pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
     }
     let found = search(index, keys);
     let at = found.filter(|seen| seen.lsn != 0);
-    remember(name, Leaf { file, end, at, rest: REST });
+    let rest = if at.is_some() { USED } else { REST };
+    remember(name, Leaf { file, end, at, rest });
     found.is_some()
 }
 
@@ -119,35 +132,35 @@ fn remember(name: (u32, Key), leaf: Leaf) {
 /// Ask a page. One that has the LSN with which it was seen before says what it said then: nothing is there.
 fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
     let (file, share) = (index.data().rd_node, pg_sys::BUFFER_LOCK_SHARE as i32);
-    // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
-    let is_there = before.buffer != 0
-        && unsafe {
+    // (The LSN by its function, as hints of others may give the page another one just now.)
+    let there = match before.buffer {
+        0 => None,
+        // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
+        buffer => unsafe {
             ext::guarded(|| {
                 let main = pg_sys::ForkNumber::MAIN_FORKNUM;
-                let (block, buffer) = (before.block, before.buffer);
-                let is_there = ext::direct::ReadRecentBuffer(file, main, block, buffer);
-                if is_there {
-                    ext::direct::LockBuffer(buffer, share);
+                if !ext::direct::ReadRecentBuffer(file, main, before.block, buffer) {
+                    return None;
                 }
-                is_there
+                ext::direct::LockBuffer(buffer, share);
+                Some((buffer, ext::direct::BufferGetLSNAtomic(buffer)))
             })
-        };
-    if !is_there && !index.has_block(before.block) {
+        },
+    };
+    if there.is_none() && !index.has_block(before.block) {
         return (before, Says::Unknown);
     }
     // SAFETY: an open relation's page is pinned, looked at under its shared lock, and let go; what is called between cannot fail.
     unsafe {
-        let buffer = match is_there {
-            true => before.buffer,
-            false => ext::guarded(|| {
+        let (buffer, lsn) = match there {
+            Some(found) => found,
+            None => ext::guarded(|| {
                 let buffer = ext::direct::ReadBuffer(index.raw(), before.block);
                 ext::direct::LockBuffer(buffer, share);
-                buffer
+                (buffer, ext::direct::BufferGetLSNAtomic(buffer))
             }),
         };
         let page = std::slice::from_raw_parts(pg_sys::BufferGetPage(buffer) as *const u8, PAGE);
-        let half = |at: usize| page[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
-        let lsn = u64::from(half(0)) << 32 | u64::from(half(4));
         let says = match before.lsn != 0 && lsn == before.lsn {
             true => Says::Nothing,
             false => ask(page),
