@@ -1,5 +1,8 @@
-//! Decoded columns: row-aligned, so that the value of row r is found in one step.
+//! Decoded columns: row-aligned, so that the value of row r is found in one step. They lie in memory as
+//! [Arrow](https://arrow.apache.org/docs/format/Columnar.html)'s arrays do: NULLs and booleans are bits, byte strings are offsets and data,
+//! dictionaries are keys and values; so whoever speaks Arrow can take them as they are.
 
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, NullBuffer};
 use std::sync::Arc;
 
 /// One value.
@@ -25,7 +28,7 @@ pub struct ByteColumn {
 /// Values of a column, one per row (a NULL's is a default).
 #[derive(Clone, Debug)]
 pub enum Values {
-    Bool(Vec<u8>),
+    Bool(BooleanBuffer),
     I32(Vec<i32>),
     I64(Vec<i64>),
     I128(Vec<i128>),
@@ -54,8 +57,8 @@ pub enum Dictionary {
 #[derive(Clone, Debug)]
 pub struct Column {
     pub rows: usize,
-    /// True = NULL; None when there is none.
-    pub nulls: Option<Vec<bool>>,
+    /// Which rows have a value; None when all have.
+    pub nulls: Option<NullBuffer>,
     pub values: Values,
 }
 
@@ -123,11 +126,56 @@ impl Dictionary {
     }
 }
 
+/// Some of the bits, in memory of their own.
+fn copied(bits: &BooleanBuffer, start: usize, end: usize) -> BooleanBuffer {
+    let mut part = BooleanBufferBuilder::new(end.saturating_sub(start));
+    part.append_packed_range(bits.offset() + start..bits.offset() + end.max(start), bits.values());
+    part.finish()
+}
+
+/// The bits, to add others to: in their own memory if nobody else has it.
+fn builder(bits: BooleanBuffer) -> BooleanBufferBuilder {
+    let len = bits.len();
+    if bits.offset() == 0 {
+        match bits.into_inner().into_mutable() {
+            Ok(own) => return BooleanBufferBuilder::new_from_buffer(own, len),
+            Err(shared) => {
+                let mut copy = BooleanBufferBuilder::new(len);
+                copy.append_packed_range(0..len, &shared);
+                return copy;
+            }
+        }
+    }
+    let mut copy = BooleanBufferBuilder::new(len);
+    copy.append_buffer(&bits);
+    copy
+}
+
+/// So many bits, all of them set.
+fn set(rows: usize) -> BooleanBufferBuilder {
+    let mut bits = BooleanBufferBuilder::new(rows);
+    bits.append_n(rows, true);
+    bits
+}
+
 impl Column {
+    /// True where the value is NULL, row by row; nothing when none is.
+    pub fn null_flags(&self) -> Vec<bool> {
+        let Some(nulls) = &self.nulls else { return Vec::new() };
+        let mut flags = Vec::with_capacity(nulls.len() + 64);
+        let chunks = nulls.inner().bit_chunks();
+        for bits in chunks.iter_padded() {
+            let flag = |at: usize| bits >> at & 1 == 0;
+            flags.extend_from_slice(&std::array::from_fn::<bool, 64, _>(flag));
+        }
+        flags.truncate(nulls.len());
+        flags
+    }
+
     /// Memory it takes, bytes; a dictionary is others' too.
     pub fn memory_bytes(&self) -> usize {
         let values = match &self.values {
-            Values::Bool(v) => v.capacity(),
+            Values::Bool(v) => v.inner().capacity(),
             Values::I32(v) => v.capacity() * 4,
             Values::I64(v) => v.capacity() * 8,
             Values::I128(v) => v.capacity() * 16,
@@ -136,7 +184,7 @@ impl Column {
             Values::Bytes(v) => v.offsets.capacity() * 4 + v.data.capacity(),
             Values::Dict { keys, .. } => keys.capacity() * 4,
         };
-        values + self.nulls.as_ref().map_or(0, Vec::capacity)
+        values + self.nulls.as_ref().map_or(0, |n| n.buffer().capacity())
     }
 
     /// The value of row `row`.
@@ -145,7 +193,8 @@ impl Column {
             return Value::Null;
         }
         match &self.values {
-            Values::Bool(v) => v.get(row).map_or(Value::Null, |x| Value::Bool(*x != 0)),
+            Values::Bool(v) if row < v.len() => Value::Bool(v.value(row)),
+            Values::Bool(_) => Value::Null,
             Values::I32(v) => v.get(row).map_or(Value::Null, |x| Value::I32(*x)),
             Values::I64(v) => v.get(row).map_or(Value::Null, |x| Value::I64(*x)),
             Values::I128(v) => v.get(row).map_or(Value::Null, |x| Value::I128(*x)),
@@ -160,7 +209,7 @@ impl Column {
 
     #[inline]
     pub fn is_null(&self, row: usize) -> bool {
-        self.nulls.as_ref().is_some_and(|n| n.get(row).copied().unwrap_or(false))
+        self.nulls.as_ref().is_some_and(|n| row < n.len() && n.is_null(row))
     }
 
     /// A copy of `len` rows from `start` on (fewer when the column ends before).
@@ -171,7 +220,7 @@ impl Column {
             v.get(start..end.min(v.len())).unwrap_or(&[]).to_vec()
         }
         let values = match &self.values {
-            Values::Bool(v) => Values::Bool(cut(v, start, end)),
+            Values::Bool(v) => Values::Bool(copied(v, start.min(v.len()), end.min(v.len()))),
             Values::I32(v) => Values::I32(cut(v, start, end)),
             Values::I64(v) => Values::I64(cut(v, start, end)),
             Values::I128(v) => Values::I128(cut(v, start, end)),
@@ -188,7 +237,9 @@ impl Column {
                 Values::Dict { keys: cut(keys, start, end), dict: dict.clone() }
             }
         };
-        let nulls = self.nulls.as_ref().map(|n| cut(n, start, end));
+        let nulls =
+            self.nulls.as_ref().map(|n| copied(n.inner(), start.min(n.len()), end.min(n.len())));
+        let nulls = nulls.map(NullBuffer::new).filter(|n| n.null_count() > 0);
         Column { rows: end - start, nulls, values }
     }
 
@@ -196,16 +247,19 @@ impl Column {
     /// that is not are joined as plain values.
     pub fn append(&mut self, other: &Column) {
         if self.nulls.is_some() || other.nulls.is_some() {
-            let mut nulls = self.nulls.take().unwrap_or_else(|| vec![false; self.rows]);
+            let valid = |column: &mut Column| column.nulls.take().map(NullBuffer::into_inner);
+            let mut bits = valid(self).map_or_else(|| set(self.rows), builder);
             match &other.nulls {
-                Some(n) => nulls.extend_from_slice(n),
-                None => nulls.resize(self.rows + other.rows, false),
+                Some(n) => bits.append_buffer(n.inner()),
+                None => bits.append_n(other.rows, true),
             }
-            self.nulls = Some(nulls);
+            self.nulls = Some(NullBuffer::new(bits.finish()));
         }
         let joined = match (&mut self.values, &other.values) {
             (Values::Bool(a), Values::Bool(b)) => {
-                a.extend_from_slice(b);
+                let mut bits = builder(std::mem::replace(a, BooleanBuffer::new_unset(0)));
+                bits.append_buffer(b);
+                *a = bits.finish();
                 true
             }
             (Values::I32(a), Values::I32(b)) => {
@@ -284,7 +338,8 @@ impl Column {
                 // A NULL's key into an empty dictionary.
                 (target, Value::Null) if matches!(other.values, Values::Dict { .. }) => {
                     match target {
-                        Values::Bool(v) => v.push(0),
+                        // A boolean has no dictionary.
+                        Values::Bool(_) => (),
                         Values::I32(v) => v.push(0),
                         Values::I64(v) => v.push(0),
                         Values::I128(v) => v.push(0),
@@ -311,5 +366,61 @@ impl Column {
             _ => (),
         }
         Value::Null
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn column(cells: &[Option<bool>]) -> Column {
+        let nulls = cells.contains(&None);
+        Column {
+            rows: cells.len(),
+            nulls: nulls.then(|| cells.iter().map(Option::is_some).collect()),
+            values: Values::Bool(cells.iter().map(|c| c.unwrap_or_default()).collect()),
+        }
+    }
+
+    fn cells(column: &Column) -> Vec<Option<bool>> {
+        let cell = |row| match column.value(row) {
+            Value::Bool(x) => Some(x),
+            _ => None,
+        };
+        (0..column.rows).map(cell).collect()
+    }
+
+    proptest! {
+        /// Parts of columns, put together again, whoever else has what they are parts of: bits begin anywhere within a byte.
+        #[test]
+        fn bits_are_cut_and_joined(
+            cells_ in prop::collection::vec(prop::option::weighted(0.9, any::<bool>()), 0..300),
+            cuts in prop::collection::vec((0usize..320, 0usize..320), 0..6),
+            shared in any::<bool>(),
+        ) {
+            let whole = column(&cells_);
+            let mut joined = column(&[]);
+            let mut expected = Vec::new();
+            let mut others = Vec::new();
+            for (start, len) in cuts {
+                let part = whole.slice(start, len);
+                let end = start.saturating_add(len).min(cells_.len());
+                let of_part = cells_.get(start..end).unwrap_or(&[]);
+                prop_assert_eq!(cells(&part), of_part);
+                prop_assert_eq!(part.nulls.is_some(), of_part.contains(&None));
+                if shared {
+                    others.push((joined.clone(), expected.clone()));
+                }
+                joined.append(&part);
+                expected.extend_from_slice(of_part);
+                prop_assert_eq!(cells(&joined), expected.clone());
+                let flags: Vec<bool> = expected.iter().map(Option::is_none).collect();
+                prop_assert_eq!(joined.null_flags(), if joined.nulls.is_some() { flags } else { Vec::new() });
+            }
+            for (other, before) in others {
+                prop_assert_eq!(cells(&other), before);
+            }
+        }
     }
 }

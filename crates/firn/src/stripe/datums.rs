@@ -184,13 +184,13 @@ fn by_reference(
 fn bytes_datums(
     column: &ByteColumn,
     (conversion, fields): (Conversion, Option<&Fields>),
-    nulls: Option<&Vec<bool>>,
+    is_null: impl Fn(usize) -> bool,
     rows: Rows<'_>,
     all: usize,
 ) -> (Vec<Datum>, Arena) {
     let count = rows.len(all);
     let one = |arena: &mut ArenaBuilder, row: usize| {
-        if nulls.is_some_and(|n| n.get(row).copied().unwrap_or(false)) {
+        if is_null(row) {
             arena.align();
             return;
         }
@@ -230,7 +230,7 @@ pub fn column_datums(
     let mut arena = Arena::default();
     let mut shared = None;
     let values = match &column.values {
-        Values::Bool(v) => rows.map(all, |r| Datum::from(v[r] != 0)),
+        Values::Bool(v) => rows.map(all, |r| Datum::from(v.value(r))),
         Values::I32(v) => match conversion {
             Conversion::Int32 => rows.map(all, |r| v[r] as i64 as Datum),
             c => rows.map(all, |r| int32(c, v[r])),
@@ -261,7 +261,7 @@ pub fn column_datums(
         Values::F64(v) => rows.map(all, |r| v[r].to_bits() as Datum),
         Values::Bytes(v) => {
             let how = (conversion, fields);
-            let (d, a) = bytes_datums(v, how, column.nulls.as_ref(), rows, all);
+            let (d, a) = bytes_datums(v, how, |row| column.is_null(row), rows, all);
             arena = a;
             d
         }
@@ -272,9 +272,10 @@ pub fn column_datums(
             d
         }
     };
-    let nulls = match &column.nulls {
-        Some(n) => rows.map(all, |r| n[r]),
-        None => Vec::new(),
+    let nulls = match (&column.nulls, rows) {
+        (None, _) => Vec::new(),
+        (Some(_), Rows::All) => column.null_flags(),
+        (Some(n), Rows::Some(_)) => rows.map(all, |r| n.is_null(r)),
     };
     Datums { values, nulls, _arena: arena, _dictionary: shared }
 }
@@ -297,7 +298,7 @@ pub(super) fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion)
         }
         Dictionary::F32(v) => (v.iter().map(|x| float4(*x)).collect(), Arena::default()),
         Dictionary::F64(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
-        Dictionary::Bytes(v) => bytes_datums(v, (conversion, None), None, Rows::All, v.len()),
+        Dictionary::Bytes(v) => bytes_datums(v, (conversion, None), |_| false, Rows::All, v.len()),
     };
     Datums { values, nulls: Vec::new(), _arena: arena, _dictionary: None }
 }

@@ -64,7 +64,7 @@ impl Filter {
             },
             Filter::IsNull(column) => match columns(*column) {
                 Some(Column { nulls: Some(nulls), .. }) => {
-                    selection.retain(|r| nulls.get(r as usize).copied().unwrap_or(false));
+                    selection.retain(|r| (r as usize) < nulls.len() && nulls.is_null(r as usize));
                 }
                 Some(_) => selection.clear(),
                 None => (),
@@ -105,7 +105,7 @@ fn any<'a>(
 
 fn drop_nulls(column: &Column, selection: &mut Selection) {
     if let Some(nulls) = &column.nulls {
-        selection.retain(|r| !nulls.get(r as usize).copied().unwrap_or(true));
+        selection.retain(|r| (r as usize) < nulls.len() && nulls.is_valid(r as usize));
     }
 }
 
@@ -213,7 +213,8 @@ fn select(
     drop_nulls(column, selection);
     match &column.values {
         Values::Bool(v) => {
-            keep(v, |x| i64::from(*x), &integers(op, values), selection);
+            let value = |r: usize| (r < v.len()).then(|| i64::from(v.value(r)));
+            keep_by(|r| value(r as usize), &integers(op, values), selection);
         }
         Values::I32(v) => keep_i32(v, op, values, unsigned, selection),
         Values::I64(v) => keep(v, |x| *x, &integers(op, values), selection),

@@ -115,7 +115,7 @@ fn column(i: usize, cells: &[Cell], dictionary: bool) -> Column {
         _ => bytes.push(&[]),
     });
     let plain = match i {
-        0 => Values::Bool(cells.iter().map(|c| integer(c) as u8).collect()),
+        0 => Values::Bool(cells.iter().map(|c| integer(c) != 0).collect()),
         1 | 2 => Values::I32(cells.iter().map(|c| integer(c) as u32 as i32).collect()),
         3 => Values::I64(cells.iter().map(|c| integer(c) as i64).collect()),
         4 => Values::I128(cells.iter().map(integer).collect()),
@@ -140,7 +140,7 @@ fn column(i: usize, cells: &[Cell], dictionary: bool) -> Column {
         }
         plain => plain,
     };
-    let nulls = nulls.contains(&true).then_some(nulls);
+    let nulls = nulls.contains(&true).then(|| nulls.iter().map(|null| !null).collect());
     Column { rows: cells.len(), nulls, values }
 }
 

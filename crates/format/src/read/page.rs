@@ -1,5 +1,6 @@
 //! Whole pages: header, checksum, decompression and decoding of all values.
 
+use arrow_buffer::{BooleanBuffer, NullBuffer};
 use std::sync::Arc;
 
 use super::bits;
@@ -279,9 +280,9 @@ impl Decoder {
         if page.values != rows || page.nulls > rows {
             return Err(bad("its row count is not the index's"));
         }
-        let nulls = match page.nulls {
+        let levels = match page.nulls {
             0 => None,
-            n => Some(nulls(page.levels, rows, n)?),
+            n => Some(levels(page.levels, rows, n)?),
         };
         let count = rows - page.nulls;
         let mut values = match (count, page.encoding) {
@@ -304,9 +305,10 @@ impl Decoder {
                 values_of(kind, encoding, body, count)?
             }
         };
-        if let Some(nulls) = &nulls {
-            spread_values(&mut values, nulls, count);
+        if let Some(levels) = &levels {
+            spread_values(&mut values, levels, count);
         }
+        let nulls = levels.map(|levels| NullBuffer::new(packed(&levels)));
         Ok(Column { rows, nulls, values })
     }
 }
@@ -329,20 +331,25 @@ pub(super) fn fitting(
     fits.then_some(dict).ok_or_else(|| bad("its dictionary is of another kind"))
 }
 
-/// Which rows are NULL; there must be `expected` of them.
-fn nulls(levels: &[u8], rows: usize, expected: usize) -> Result<Vec<bool>> {
-    let mut set = Vec::with_capacity(rows + 8);
-    bits::hybrid_bools(levels, rows, &mut set)?;
-    let nulls: Vec<bool> = set.iter().map(|x| *x == 0).collect();
-    if nulls.len() != rows || nulls.iter().map(|n| usize::from(*n)).sum::<usize>() != expected {
+/// For each row 1, or 0 where it is NULL, of which there must be `expected`.
+fn levels(bytes: &[u8], rows: usize, expected: usize) -> Result<Vec<u8>> {
+    let mut levels = Vec::with_capacity(rows + 8);
+    bits::hybrid_bools(bytes, rows, &mut levels)?;
+    let set = levels.iter().map(|level| usize::from(*level)).sum::<usize>();
+    if levels.len() != rows || rows - set != expected {
         return Err(bad("its count of NULLs does not match"));
     }
-    Ok(nulls)
+    Ok(levels)
+}
+
+/// Zeros and ones as bits.
+fn packed(ones: &[u8]) -> BooleanBuffer {
+    BooleanBuffer::collect_bool(ones.len(), |at| ones.get(at).is_some_and(|one| *one != 0))
 }
 
 fn no_values(kind: ColumnKind) -> Values {
     match kind.physical() {
-        Physical::Bool => Values::Bool(Vec::new()),
+        Physical::Bool => Values::Bool(BooleanBuffer::new_unset(0)),
         Physical::I32 => Values::I32(Vec::new()),
         Physical::I64 => Values::I64(Vec::new()),
         Physical::I128 => Values::I128(Vec::new()),
@@ -358,7 +365,7 @@ fn values_of(kind: ColumnKind, encoding: Encoding, body: &[u8], count: usize) ->
         (Encoding::Rle, Physical::Bool) => {
             let mut out = Vec::with_capacity(count + 8);
             bits::hybrid_bools(rle_body(body)?, count, &mut out)?;
-            Ok(Values::Bool(out))
+            Ok(Values::Bool(packed(&out)))
         }
         (Encoding::Delta, Physical::I32) => {
             let mut out = Vec::with_capacity(count);
@@ -393,9 +400,9 @@ fn fixed<const N: usize, T>(
 fn plain(kind: ColumnKind, body: &[u8], count: usize) -> Result<Values> {
     Ok(match kind.physical() {
         Physical::Bool => {
-            let mut out = Vec::new();
-            bits::unpack_bools(body, count, &mut out)?;
-            Values::Bool(out)
+            // Parquet packs them as Arrow does.
+            let bytes = body.get(..count.div_ceil(8)).ok_or_else(|| bad("it ends early"))?;
+            Values::Bool(BooleanBuffer::new(bytes.to_vec().into(), 0, count))
         }
         Physical::I32 => Values::I32(fixed(body, count, i32::from_le_bytes)?),
         Physical::I64 => Values::I64(fixed(body, count, i64::from_le_bytes)?),
@@ -437,18 +444,18 @@ pub(super) fn next_bytes(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
 }
 
 /// Move `count` values apart so that each lies at its row; a NULL's is a default.
-fn spread<T: Copy + Default>(values: &mut Vec<T>, nulls: &[bool], count: usize) {
+fn spread<T: Copy + Default>(values: &mut Vec<T>, levels: &[u8], count: usize) {
     values.truncate(count);
-    values.resize(nulls.len(), T::default());
+    values.resize(levels.len(), T::default());
     let mut from = count;
-    for (row, null) in nulls.iter().enumerate().rev() {
+    for (row, level) in levels.iter().enumerate().rev() {
         if from > row {
             // No NULL before here: the rest is in place.
             break;
         }
-        let value = match null {
-            true => T::default(),
-            false => {
+        let value = match level {
+            0 => T::default(),
+            _ => {
                 from = from.saturating_sub(1);
                 values.get(from).copied().unwrap_or_default()
             }
@@ -459,22 +466,26 @@ fn spread<T: Copy + Default>(values: &mut Vec<T>, nulls: &[bool], count: usize) 
     }
 }
 
-fn spread_values(values: &mut Values, nulls: &[bool], count: usize) {
+fn spread_values(values: &mut Values, levels: &[u8], count: usize) {
     match values {
-        Values::Bool(v) => spread(v, nulls, count),
-        Values::I32(v) => spread(v, nulls, count),
-        Values::I64(v) => spread(v, nulls, count),
-        Values::I128(v) => spread(v, nulls, count),
-        Values::F32(v) => spread(v, nulls, count),
-        Values::F64(v) => spread(v, nulls, count),
-        Values::Dict { keys, .. } => spread(keys, nulls, count),
+        Values::Bool(v) => {
+            let mut ones: Vec<u8> = v.iter().map(u8::from).collect();
+            spread(&mut ones, levels, count);
+            *v = packed(&ones);
+        }
+        Values::I32(v) => spread(v, levels, count),
+        Values::I64(v) => spread(v, levels, count),
+        Values::I128(v) => spread(v, levels, count),
+        Values::F32(v) => spread(v, levels, count),
+        Values::F64(v) => spread(v, levels, count),
+        Values::Dict { keys, .. } => spread(keys, levels, count),
         Values::Bytes(v) => {
-            let mut offsets = Vec::with_capacity(nulls.len() + 1);
+            let mut offsets = Vec::with_capacity(levels.len() + 1);
             offsets.push(0);
             let mut ends = v.offsets.iter().skip(1);
             let mut end = 0;
-            for null in nulls {
-                if !null {
+            for level in levels {
+                if *level != 0 {
                     end = ends.next().copied().unwrap_or(end);
                 }
                 offsets.push(end);
