@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The rooms of the extension (folders of crates/firn/src) import downwards only.
+"""The rooms of the extension and of the program (folders of crates/firn/src and crates/cli/src) import downwards only.
 
-ROOMS says their order, from the top down. A file may import its own room and those below it: so there is no circle of
-folders. Within ENTRY each file and folder is a room of its own, in that order. `layers.py` prints what breaks this;
+HOUSES says their order, from the top down. A file may import its own room and those below it: so there is no circle of
+folders. Within the extension's ENTRY each file and folder is a room of its own, in that order. `layers.py` prints what breaks this;
 `layers.py --self-check` shows that it finds what it must; `layers.py --list` who imports whom.
 """
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 
-ROOT = "crates/firn/src/"
 # From the top down, and what is in them.
-ROOMS = {
+EXTENSION = {
     "entry": "what PostgreSQL calls",
     "sql": "the bodies of SQL functions",
     "plan": "what the custom nodes do with stripes",
@@ -26,7 +26,27 @@ ROOMS = {
     "pg": "calls into PostgreSQL",
 }
 ENTRY = ["transaction", "worker", "fmgr", "hooks", "customscan", "tableam", "copying"]
-ORDER = list(ROOMS)
+PROGRAM = {
+    "commands": "what the program does with its arguments",
+    "args": "the command line",
+    "script": "an archive as pg_restore carries it out",
+    "restore": "carries a plan out",
+    "verify": "a database against what it should be",
+    "report": "what a person sees",
+    "backup": "makes, checks and lists backups",
+    "plan": "pure decisions",
+    "archive": "what an archive says",
+    "crypt": "encryption of backups",
+    "store": "local paths and object stores",
+    "pg": "the fence around libpq",
+    "row_sum": "a checksum of rows in any order",
+    "hex": "bytes as digits",
+    "say": "lines for the terminal",
+    "error": "the program's error",
+}
+HOUSES = {"crates/firn/src/": EXTENSION, "crates/cli/src/": PROGRAM}
+# What has no room: the crate's beginnings.
+ROOMLESS = ("lib", "main")
 
 
 def blank(text):
@@ -84,33 +104,34 @@ def imports(file, text):
     return found
 
 
-def check(files):
+def check(files, root="crates/firn/src/"):
     """Complaints about `files` (name below src/ to text), and the imports between rooms."""
-    said, edges = [], Counter()
+    said, edges, rooms = [], Counter(), list(HOUSES[root])
     for file, text in sorted(files.items()):
         room = file.split("/")[0].removesuffix(".rs")
-        if room == "lib":
+        if room in ROOMLESS:
             continue
-        if room not in ROOMS:
-            said.append(f"{ROOT}{file}: the room {room} has no place in ROOMS (scripts/layers.py)")
+        if room not in rooms:
+            said.append(f"{root}{file}: the room {room} has no place in HOUSES (scripts/layers.py)")
             continue
         for line, path in imports(file, text):
-            if not path or path[0] not in ROOMS:
+            if not path or path[0] not in rooms:
                 continue
             edges[room, path[0]] += room != path[0]
-            if ORDER.index(path[0]) < ORDER.index(room):
-                said.append(f"{ROOT}{file}:{line}: {room} imports {path[0]}, which is above it")
+            if rooms.index(path[0]) < rooms.index(room):
+                said.append(f"{root}{file}:{line}: {room} imports {path[0]}, which is above it")
             if room == path[0] == "entry" and len(path) > 1 and "/" in file:
                 mine, its = file.split("/")[1].removesuffix(".rs"), path[1]
                 if mine == "mod":
                     continue
                 if mine not in ENTRY:
-                    said.append(f"{ROOT}{file}: entry/{mine} has no place in ENTRY (scripts/layers.py)")
+                    said.append(f"{root}{file}: entry/{mine} has no place in ENTRY (scripts/layers.py)")
                 elif its in ENTRY and ENTRY.index(its) < ENTRY.index(mine):
-                    said.append(f"{ROOT}{file}:{line}: entry/{mine} imports entry/{its}, which is above it")
+                    said.append(f"{root}{file}:{line}: entry/{mine} imports entry/{its}, which is above it")
     return sorted(set(said)), edges
 
 
+# Of the extension.
 SELF_CHECK = [
     # (file, source, what must be complained of; None: nothing)
     ("am/x.rs", "use crate::directory::{keys, Directory};", None),
@@ -123,6 +144,7 @@ SELF_CHECK = [
     ("pg/rebuild/wait.rs", "use super::super::lock;", None),
     ("pg/x.rs", "pub(in crate::entry) fn f() {}", None),
     ("store/x.rs", "", "store has no place"),
+    ("main.rs", "use crate::entry;", None),
     ("entry/tableam/x.rs", "use crate::entry::hooks;", "entry/tableam imports entry/hooks"),
     ("entry/tableam/x.rs", "use super::super::hooks::f;", "entry/tableam imports entry/hooks"),
     ("entry/hooks/x.rs", "use crate::entry::customscan::{recheck, self};", None),
@@ -144,14 +166,17 @@ def main():
         return 1
     if "--self-check" in sys.argv:
         return 0
-    names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", ROOT + "*.rs"], text=True).split()
-    said, edges = check({n.removeprefix(ROOT): open(n).read() for n in names})
-    if "--list" in sys.argv:
-        for (a, b), n in sorted(edges.items(), key=lambda e: [ORDER.index(r) for r in e[0]]):
-            print(f"{a} -> {b}: {n}" if n else "", end="\n" if n else "")
-    for line in said:
-        print(line, file=sys.stderr)
-    return 1 if said else 0
+    complaints = 0
+    for root, rooms in HOUSES.items():
+        names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", root + "*.rs"], text=True).split()
+        said, edges = check({n.removeprefix(root): open(n).read() for n in names if os.path.exists(n)}, root)
+        if "--list" in sys.argv:
+            for (a, b), n in sorted(edges.items(), key=lambda e: [list(rooms).index(r) for r in e[0]]):
+                print(f"{a} -> {b}: {n}" if n else "", end="\n" if n else "")
+        for line in said:
+            print(line, file=sys.stderr)
+        complaints += len(said)
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":

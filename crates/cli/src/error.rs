@@ -124,3 +124,14 @@ impl From<firn_lake::Error> for Error {
         Error::new(ErrorKind::Storage, e.to_string())
     }
 }
+
+/// The program's error that travelled as an [`io::Error`], or one made of what the system says.
+pub fn of_io(e: std::io::Error) -> Error {
+    match e.downcast::<Error>() {
+        Ok(ours) => ours,
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Error::archive("unexpected end of file")
+        }
+        Err(e) => Error::new(ErrorKind::Storage, e.to_string()),
+    }
+}

@@ -9,7 +9,7 @@
 //! - [`script`]: what `pg_restore` does on one connection, printed or run.
 //! - [`crypt`]: encryption of backups.
 //! - [`backup`]: makes, checks and lists backups; [`verify`]: compares a database with what it should be.
-//! - [`report`]: what a person sees of it.
+//! - [`report`]: what a person sees of it; `row_sum`, `hex`, `say`: a checksum of rows, digits, lines for the terminal, for all of them.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 // They panic when nobody reads: `report::say` and `report::print` do not.
@@ -26,6 +26,8 @@ pub mod pg;
 pub mod plan;
 pub mod report;
 pub mod restore;
+pub mod row_sum;
+mod say;
 pub mod script;
 pub mod store;
 pub mod verify;

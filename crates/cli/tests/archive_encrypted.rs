@@ -6,8 +6,8 @@ mod manifest;
 #[path = "archives/read.rs"]
 mod read;
 
+use firn_cli::archive::manifest::{hex, Encryption, FileRecord, Manifest};
 use firn_cli::archive::Archive;
-use firn_cli::backup::manifest::{hex, Encryption, FileRecord, Manifest};
 use firn_cli::crypt::{Keys, Passphrase, Sealing};
 use firn_cli::error::{Error, ErrorKind, Result};
 use manifest::{manifest_of, with_manifest, Files};

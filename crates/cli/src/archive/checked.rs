@@ -1,8 +1,8 @@
 //! Files compared with what a manifest says of them, while they are read.
 
 use super::fault::damaged;
+use super::manifest::Manifest;
 use super::member::Member;
-use crate::backup::manifest::Manifest;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;

@@ -99,7 +99,7 @@ impl Custom {
             left: 0,
             ended: false,
         };
-        let (kind, id) = chunks.block_header().map_err(fault::of_io)?;
+        let (kind, id) = chunks.block_header().map_err(crate::error::of_io)?;
         if id != dump_id {
             return Err(Error::archive(format!(
                 "found the data of entry {id} at byte {} where that of entry {dump_id} should be",
@@ -116,7 +116,7 @@ impl Custom {
 
     pub fn data(&self, place: usize, dump_id: i32) -> Result<Box<dyn Read + Send>> {
         let chunks = self.open(place, dump_id, DATA)?;
-        decompress::of_blocks(chunks, self.compression).map_err(fault::of_io)
+        decompress::of_blocks(chunks, self.compression).map_err(crate::error::of_io)
     }
 
     /// The large objects of an entry; `archive` and `detail` are for errors.
@@ -144,7 +144,7 @@ impl Custom {
         if let Some(found) = self.found.get() {
             return Ok(found);
         }
-        let found = self.find_blocks().map_err(fault::of_io).while_reading(
+        let found = self.find_blocks().map_err(crate::error::of_io).while_reading(
             "the archive's data",
             &format!(
                 "File \"{}\" was written to a pipe: its blocks were searched.",
@@ -337,7 +337,7 @@ impl Iterator for Objects {
             return None;
         }
         let what = format!("large objects of {}", self.archive);
-        let object = self.step().map_err(fault::of_io).while_reading(&what, &self.detail);
+        let object = self.step().map_err(crate::error::of_io).while_reading(&what, &self.detail);
         self.ended = !matches!(object, Ok(Some(_)));
         object.transpose()
     }

@@ -53,7 +53,7 @@ impl Directory {
 
     fn file(&self, name: &[u8]) -> Result<(Box<dyn Read + Send>, String)> {
         let Stored { bytes, compression, name } = self.folder.open(name)?;
-        Ok((decompress::of_file(bytes, compression).map_err(fault::of_io)?, name))
+        Ok((decompress::of_file(bytes, compression).map_err(crate::error::of_io)?, name))
     }
 
     /// The large objects of an entry; `archive` and `detail` are for errors.
@@ -81,11 +81,15 @@ struct Objects<'a> {
 impl Objects<'_> {
     fn step(&mut self) -> Result<Option<LargeObject>> {
         let mut line = Vec::new();
-        self.list.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(fault::of_io)?;
+        self.list
+            .by_ref()
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)
+            .map_err(crate::error::of_io)?;
         if line.is_empty() {
             return Ok(None);
         }
-        let (oid, name) = parse_line(&line).map_err(fault::of_io)?;
+        let (oid, name) = parse_line(&line).map_err(crate::error::of_io)?;
         let shown = String::from_utf8_lossy(name);
         let what = format!("large object {oid} of {}", self.archive);
         let detail = format!("File \"{shown}\" of the archive.");

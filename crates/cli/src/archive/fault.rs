@@ -1,18 +1,7 @@
 //! Errors on their way through `std::io::Read`, and what is said when an archive is damaged.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{of_io, Error, ErrorKind, Result};
 use std::io;
-
-/// The program's error that travelled as an [`io::Error`], or one made of what the system says.
-pub fn of_io(e: io::Error) -> Error {
-    match e.downcast::<Error>() {
-        Ok(ours) => ours,
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-            Error::archive("unexpected end of file")
-        }
-        Err(e) => Error::new(ErrorKind::Storage, e.to_string()),
-    }
-}
 
 /// An error on its way through a reader; [`of_io`] gives it back.
 pub(super) fn to_io(e: Error) -> io::Error {

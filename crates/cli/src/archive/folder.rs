@@ -2,13 +2,13 @@
 //! memory.
 
 use super::checked::Expected;
-use super::fault::{self, While};
+use super::fault::While;
 use super::header::Compression;
+use super::manifest::{self, Manifest};
 use super::member::Member;
 use super::remote::{Object, Remote};
 use super::sealed::{self, Seal};
 use super::tar::Tar;
-use crate::backup::manifest::{self, Manifest};
 use crate::crypt::{self, Keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::store_error;
@@ -212,7 +212,7 @@ impl Folder {
     pub fn read_stored(&self, name: &[u8]) -> Result<Vec<u8>> {
         let member = self.find_stored(name)?.ok_or_else(|| missing(name))?;
         let mut bytes = Vec::new();
-        self.stored(name, &member)?.bytes.read_to_end(&mut bytes).map_err(fault::of_io)?;
+        self.stored(name, &member)?.bytes.read_to_end(&mut bytes).map_err(crate::error::of_io)?;
         Ok(bytes)
     }
 
@@ -223,7 +223,7 @@ impl Folder {
             return Err(Error::archive(format!("file \"{}\" is too large", member.name)));
         }
         let mut bytes = Vec::new();
-        member.whole().read_to_end(&mut bytes).map_err(fault::of_io)?;
+        member.whole().read_to_end(&mut bytes).map_err(crate::error::of_io)?;
         Ok(bytes)
     }
 
@@ -243,7 +243,7 @@ impl Folder {
             _ => seal.open_compared(&member)?,
         };
         loop {
-            let n = bytes.fill_buf().map_err(fault::of_io)?.len();
+            let n = bytes.fill_buf().map_err(crate::error::of_io)?.len();
             if n == 0 {
                 return Ok(());
             }
@@ -290,7 +290,7 @@ impl Folder {
     pub fn read_alone(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(member) = self.find_alone(name)? else { return Ok(None) };
         let mut bytes = Vec::new();
-        member.whole().read_to_end(&mut bytes).map_err(fault::of_io)?;
+        member.whole().read_to_end(&mut bytes).map_err(crate::error::of_io)?;
         Ok(Some(bytes))
     }
 

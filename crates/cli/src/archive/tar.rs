@@ -4,7 +4,6 @@
 //! to a multiple of these; a block of zeros ends the archive. `toc.dat` comes first; files are found by name here, so
 //! any order will do, also that of an archive that was unpacked and packed again.
 
-use super::fault;
 use super::member::Member;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -70,7 +69,7 @@ impl Header {
         };
         let mut block = Vec::with_capacity(BLOCK as usize);
         let range = at..(at + BLOCK).min(member.size);
-        member.read(range).take(BLOCK).read_to_end(&mut block).map_err(fault::of_io)?;
+        member.read(range).take(BLOCK).read_to_end(&mut block).map_err(crate::error::of_io)?;
         if (block.len() as u64) < BLOCK {
             return Err(Error::archive("unexpected end of file"));
         }

@@ -116,7 +116,7 @@ impl<R: Read> Wire<R> {
                 }
                 Ok(more) => self.filled += more,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(super::fault::of_io(e)),
+                Err(e) => return Err(crate::error::of_io(e)),
             }
         }
         Ok(())

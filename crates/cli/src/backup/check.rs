@@ -1,9 +1,9 @@
 //! Checking a backup without a server.
 
 use super::halt::Halt;
-use super::manifest::{self, hex, Manifest};
 use super::place::Place;
 use super::progress::Progress;
+use crate::archive::manifest::{self, hex, Manifest};
 use crate::archive::Archive;
 use crate::crypt::{self, Keys};
 use crate::error::{Error, ErrorKind, Result};

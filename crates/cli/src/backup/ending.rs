@@ -1,8 +1,8 @@
 //! What is written when all data is there: lists of large objects, the table of contents, and what makes a backup of it all.
 
 use super::lane::Work;
-use super::manifest::{self, Encryption, FileRecord, Manifest};
 use super::sealed::{self, Scratch, Sealer};
+use crate::archive::manifest::{self, Encryption, FileRecord, Manifest};
 use crate::archive::rewrite::{Content, DataEntry};
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};

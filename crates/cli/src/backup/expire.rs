@@ -11,9 +11,9 @@ pub use rules::Rules;
 
 use super::halt::Halt;
 use super::list::DEPTH;
-use super::manifest::{self, Head};
 use super::place::Place;
 use super::survey::{survey, Lot, Standing};
+use crate::archive::manifest::{self, selection, Head};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreSettings;
 use remove::Removal;
@@ -195,18 +195,6 @@ fn now() -> u64 {
 
 /// How far clocks may be apart.
 const SKEW: u64 = 86_400;
-
-/// Flags for `pg_dump` that change nothing of what a backup holds.
-const EMPTY: [&str; 2] = ["--lock-wait-timeout=", "--strict-names"];
-
-/// The flags by which a backup's contents were chosen, in one order.
-pub fn selection(options: &[String]) -> Vec<String> {
-    let empty = |flag: &&String| !EMPTY.iter().any(|empty| flag.starts_with(empty));
-    let mut flags: Vec<String> = options.iter().filter(empty).cloned().collect();
-    flags.sort();
-    flags.dedup();
-    flags
-}
 
 /// Database, cluster, flags, and what stood in files of `--filter`.
 type Family<'a> = (&'a str, Option<&'a str>, Vec<String>, Option<&'a str>);

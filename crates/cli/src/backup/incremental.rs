@@ -2,15 +2,15 @@
 
 use super::basis::{Facts, Pages};
 use super::destination::{Destination, Sibling};
-use super::expire::selection;
 use super::halt::{Halt, Watch};
-use super::manifest::{self, Basis, FileRecord, Head, Manifest, TableData};
 use super::options::Base;
 use super::place::Place;
 use super::progress::Progress;
 use super::survey::{survey, Standing};
 use super::tasks::Table;
 use super::{Login, Options};
+use crate::archive::manifest::selection;
+use crate::archive::manifest::{self, Basis, FileRecord, Head, Manifest, TableData};
 use crate::archive::rewrite::DataEntry;
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};

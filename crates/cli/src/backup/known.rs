@@ -1,12 +1,12 @@
 //! What the manifest tells of tables, for later backups to go by.
 
 use super::basis::{self, Facts};
-use super::manifest::{Basis, TableBasis};
 use super::progress::Progress;
 use super::schema::Schema;
 use super::session::{self, Leader, Snapshot};
 use super::tasks::Table;
 use super::Options;
+use crate::archive::manifest::{Basis, TableBasis};
 use crate::archive::rewrite::DataEntry;
 use crate::error::{Error, Result};
 use std::collections::HashMap;

@@ -5,11 +5,11 @@
 
 use super::destination::{Destination, Output};
 use super::halt::Halt;
-use super::manifest::{hex, FileRecord, LargeObjects, TableData};
 use super::pack::{Block, Packed, Packer, BLOCK};
 use super::progress::{Done, Progress};
+use crate::archive::manifest::{hex, FileRecord, LargeObjects, TableData};
 use crate::error::{Error, ErrorKind, Result};
-use crate::verify::RowSum;
+use crate::row_sum::RowSum;
 use sha2::{Digest, Sha256};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};

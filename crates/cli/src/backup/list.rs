@@ -1,9 +1,9 @@
 //! Finding backups.
 
 use super::halt::Halt;
-use super::manifest;
 use super::place::Place;
 use super::survey::{survey, Standing};
+use crate::archive::manifest;
 use crate::archive::Archive;
 use crate::crypt::Keys;
 use crate::error::{Error, ErrorKind, Result};

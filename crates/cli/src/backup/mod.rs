@@ -14,7 +14,6 @@
 pub mod check;
 pub mod expire;
 pub mod list;
-pub mod manifest;
 
 mod basis;
 mod destination;
@@ -39,12 +38,12 @@ mod worker;
 pub use options::{Base, Login, Options, Spec};
 pub use progress::{size, Done, Lines, Progress, Silent};
 
+use crate::archive::manifest::{self, Encryption, Head, Manifest, Marker};
 use crate::error::{Error, Result};
 use destination::{Destination, Preparation};
 use halt::Halt;
 use known::Known;
 use lane::Work;
-use manifest::{Encryption, Head, Manifest, Marker};
 use pack::Packer;
 use program::Program;
 use sealed::Sealer;

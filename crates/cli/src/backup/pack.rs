@@ -7,7 +7,7 @@
 use super::options::Spec;
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};
-use crate::verify::RowSum;
+use crate::row_sum::RowSum;
 use std::io::Write;
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};

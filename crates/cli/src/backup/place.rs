@@ -1,7 +1,7 @@
 //! Reading what lies at a place: a folder or what has a prefix in an object store.
 
 use super::halt::Halt;
-use super::manifest;
+use crate::archive::manifest;
 use crate::error::{Error, Result};
 use crate::store::{store_error, Location, StoreSettings};
 use firn_lake::{Store, StoreOptions};

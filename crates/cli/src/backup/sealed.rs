@@ -5,14 +5,13 @@
 //! whether all of it is there and whole can be told without a key.
 
 use super::destination::{Destination, Output, Sibling};
-use super::expire::selection;
-use super::manifest::{self, hex, Encryption, FileRecord, Head, Manifest};
+use crate::archive::manifest::{self, hex, Encryption, FileRecord, Manifest};
 use crate::archive::read_error;
-use crate::crypt::{self, Keys, Opened, Refusal, Sealed, Sealing};
-use crate::error::{Error, ErrorKind, Result};
+use crate::crypt::{self, Keys, Sealed, Sealing};
+use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::sync::{Arc, Mutex};
 
 /// Encrypts the files of a backup, and notes what they have become.
@@ -198,77 +197,9 @@ impl Scratch {
         let reader = BufReader::with_capacity(PIECE, self.file);
         match self.key {
             None => Ok(Box::new(reader)),
-            Some(_) => Ok(Box::new(open(&self.keys, "the table of contents", reader)?)),
+            Some(_) => {
+                Ok(Box::new(crate::archive::open(&self.keys, "the table of contents", reader)?))
+            }
         }
-    }
-}
-
-/// Decrypts a file of which it is known that the keys fit the backup.
-pub fn open<R: BufRead>(keys: &Keys, what: &str, from: R) -> Result<Opened<R>> {
-    keys.open(from).map_err(|refusal| match refusal {
-        Refusal::Error(e) => e,
-        Refusal::NoKey | Refusal::Passphrase => Error::archive(format!(
-            "{what} was encrypted for others than the backup, or its header is damaged"
-        )),
-    })
-}
-
-/// Checks that two manifests of a backup, the one that anybody may read and write, and the encrypted one, are of the same
-/// backup: that names and sums of files are bound to each other.
-pub fn agree(public: &Manifest, own: &Manifest) -> Result<()> {
-    let Some(encryption) = &public.head.encryption else {
-        return Err(Error::new(ErrorKind::Internal, "the backup is not encrypted"));
-    };
-    let differ = |detail: String| {
-        Err(Error::archive("the backup's two manifests do not belong together")
-            .detail(detail)
-            .hint(format!(
-                "Somebody changed \"{}\", or files of several backups were mixed.",
-                manifest::FILE
-            )))
-    };
-    let selected = manifest::has_secret_choice(&own.head.options);
-    let encryption = Encryption { selected, ..encryption.clone() };
-    let (said, meant) = (&public.head, own.head.public(&encryption));
-    for (what, one, other) in [
-        ("database", &said.database, &meant.database),
-        ("snapshot_time", &said.snapshot_time, &meant.snapshot_time),
-        ("snapshot_lsn", &said.snapshot_lsn, &meant.snapshot_lsn),
-        ("started", &said.started, &meant.started),
-    ] {
-        if one != other {
-            let (one, other) = (one.escape_debug(), other.escape_debug());
-            return differ(format!(
-                "\"{what}\" is \"{one}\" in \"{}\" and \"{other}\" in \"{}\".",
-                manifest::FILE,
-                manifest::FILE.to_string() + crypt::SUFFIX
-            ));
-        }
-    }
-    // Until the flags that name nothing were told, none was, and any of them was a choice.
-    let chose = !selection(&own.head.options).is_empty();
-    let before = Encryption { selected: chose, ..encryption.clone() };
-    let before = Head { options: Vec::new(), encryption: Some(before), ..meant.clone() };
-    if *said != meant && *said != before {
-        return differ(format!("What \"{}\" says of the backup was changed.", manifest::FILE));
-    }
-    let mut names: Vec<String> =
-        own.files.iter().map(|file| file.name.clone() + crypt::SUFFIX).collect();
-    names.push(manifest::FILE.to_string() + crypt::SUFFIX);
-    if encryption.passphrase {
-        names.push(crypt::KEY_FILE.to_string());
-    }
-    names.sort();
-    let mut listed: Vec<&str> = public.files.iter().map(|file| &file.name[..]).collect();
-    listed.sort_unstable();
-    for pair in names.iter().map(String::as_str).zip(listed.iter().copied()) {
-        if pair.0 != pair.1 {
-            let first = pair.0.min(pair.1);
-            return differ(format!("File \"{}\" is in only one of them.", first.escape_debug()));
-        }
-    }
-    match names.len() == listed.len() {
-        true => Ok(()),
-        false => differ(format!("One lists {} files, the other {}.", listed.len(), names.len())),
     }
 }

@@ -1,8 +1,8 @@
 //! What lies in a folder or below a prefix: backups, and what is left of some.
 
 use super::halt::Halt;
-use super::manifest::{self, Head, Manifest, Marker};
 use super::place::{Found, Place};
+use crate::archive::manifest::{self, Head, Manifest, Marker};
 use crate::crypt::KEY_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};

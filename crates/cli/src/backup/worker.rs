@@ -2,12 +2,12 @@
 
 use super::halt::Halt;
 use super::lane::{Lane, NewFile, Work};
-use super::manifest::{self, TableData};
 use super::objects;
 use super::progress::Done;
 use super::session::{Follower, Snapshot};
 use super::tasks::{Table, Task};
 use super::Options;
+use crate::archive::manifest::{self, TableData};
 use crate::archive::rewrite::DataEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};

@@ -1,12 +1,12 @@
 //! `firn backup`, `firn backup verify`, `firn backup list`, `firn backup expire`.
 
+use crate::archive::manifest::Encryption;
 use crate::archive::Archive;
 use crate::args::backup::{Args, Command, Expire, List, Make, Verify};
 use crate::args::output::LogFormat;
 use crate::backup::check::{self, Checked};
 use crate::backup::expire::{self, Expired, Fate};
 use crate::backup::list::{self, Backup, State};
-use crate::backup::manifest::Encryption;
 use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::backup::Watched;

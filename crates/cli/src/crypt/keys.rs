@@ -5,7 +5,7 @@ use super::sealing::Sealing;
 use super::stream::{Opened, Refusal};
 use super::{secrecy, FORMAT, SECRET_PREFIX};
 use crate::error::{Error, ErrorKind, Result};
-use crate::report::say;
+use crate::say::say;
 use age::armor::ArmoredReader;
 use age::{scrypt, x25519, Identity};
 use std::fmt;
@@ -124,7 +124,7 @@ impl Keys {
             .by_ref()
             .take(LARGEST)
             .read_to_end(&mut text)
-            .map_err(|e| explain(Refusal::Error(crate::archive::read_error(e))))?;
+            .map_err(|e| explain(Refusal::Error(crate::error::of_io(e))))?;
         identities(what, &text)
     }
 

@@ -1,7 +1,7 @@
 //! Encrypting and decrypting streams.
 
 use super::FORMAT;
-use crate::archive::read_error;
+use crate::error::of_io;
 use crate::error::{Error, ErrorKind, Result};
 use age::stream::{StreamReader, StreamWriter};
 use age::{DecryptError, Decryptor, Encryptor, Identity, Recipient};
@@ -22,7 +22,7 @@ impl<W: Write> Sealed<W> {
     ) -> Result<Sealed<W>> {
         let encryptor = Encryptor::with_recipients(recipients)
             .map_err(|e| Error::new(ErrorKind::Internal, format!("could not encrypt: {e}")))?;
-        encryptor.wrap_output(to).map(Sealed).map_err(read_error)
+        encryptor.wrap_output(to).map(Sealed).map_err(of_io)
     }
 
     /// Ends the stream. Without this what was written cannot be decrypted to its end.
@@ -77,7 +77,7 @@ impl<R: BufRead> Opened<R> {
                     .detail(format!("It is protected by 2^{required} rounds of scrypt.")),
             ),
             DecryptError::Io(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
-                Refusal::Error(read_error(e))
+                Refusal::Error(of_io(e))
             }
             _ => damaged(),
         })
@@ -90,7 +90,7 @@ fn header(from: &mut impl BufRead) -> Result<Vec<u8>> {
     let mut rest = from.take(LONGEST_HEADER);
     loop {
         let start = header.len();
-        rest.read_until(b'\n', &mut header).map_err(read_error)?;
+        rest.read_until(b'\n', &mut header).map_err(of_io)?;
         let line = &header[start..];
         if start == 0 && line.strip_suffix(b"\n") != Some(FORMAT.as_bytes()) {
             return Err(match line.starts_with(b"age-encryption.org/") {
@@ -142,7 +142,7 @@ mod tests {
         let identities = std::iter::once(identity as &dyn Identity);
         let mut text = Vec::new();
         let mut reader = Opened::new(identities, bytes)?;
-        reader.read_to_end(&mut text).map_err(|e| Refusal::Error(read_error(e)))?;
+        reader.read_to_end(&mut text).map_err(|e| Refusal::Error(of_io(e)))?;
         Ok(text)
     }
 

@@ -8,6 +8,7 @@ use crate::pg::quote_ident;
 
 mod called;
 mod foreign;
+pub mod quoted;
 pub use called::{called, calls_others, generated, Called, LONGEST_NAME};
 pub use foreign::{
     added, constrained, foreign_key, may_be_chosen, not_null, without_digits, ForeignKey,

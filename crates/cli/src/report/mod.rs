@@ -25,19 +25,9 @@ pub mod timeline;
 pub mod words;
 
 use crate::error::Error;
-use std::io::Write;
 
+pub use crate::say::{print, say};
 pub use reporter::{Format, Reporter, Settings};
-
-/// A line to standard error. Nobody may be reading it any more: that changes nothing of the work.
-pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// A line of the result to standard output. Who stops reading has seen enough.
-pub fn print(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
 
 /// Kinds of work, by which time is accounted and timelines are coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

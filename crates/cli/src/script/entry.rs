@@ -1,11 +1,11 @@
 //! The statements of one entry.
 
-use super::names::{id, literal, one_line, qualified};
 use super::walk::{State, Walk};
 use crate::archive::{read_error, Absent, Entry};
 use crate::error::{Error, Result};
 use crate::plan::render::{may_be_there, LargeObjectStatement};
 use crate::plan::select::Parts;
+use crate::plan::text::quoted::{id, literal, one_line, qualified};
 use crate::plan::who::Who;
 use crate::report::say;
 use std::io::Read;
@@ -106,7 +106,8 @@ impl Walk<'_> {
                 if piece.read_to_end(&mut buffer).map_err(read_error)? == 0 {
                     break;
                 }
-                let bytes = super::names::bytes_literal(&buffer, self.standard_strings);
+                let bytes =
+                    crate::plan::text::quoted::bytes_literal(&buffer, self.standard_strings);
                 sql!(self, "SELECT pg_catalog.lowrite(0, ", bytes, ");\n")?;
                 written += buffer.len() as u64;
             }

@@ -5,12 +5,10 @@
 //! PostgreSQL's sources says how. The planner has no part in it; neither has the journal.
 //!
 //! - [`walk`]: which statements, in which order; `entry`: those of one entry; `drops`: those of `--clean`.
-//! - [`names`]: names and constants.
 //! - [`text`], [`server`]: where the statements go.
 
 mod drops;
 mod entry;
-pub mod names;
 pub mod server;
 pub mod text;
 pub mod walk;

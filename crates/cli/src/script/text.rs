@@ -1,8 +1,9 @@
 //! Statements as a script for psql.
 
-use super::{names, Sink};
+use super::Sink;
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, Result};
+use crate::plan::text::quoted;
 use crate::report::file::{NewFile, Readers};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -89,7 +90,7 @@ impl Sink for Text {
     }
 
     fn connect(&mut self, database: &[u8], restrict_key: &str) -> Result<()> {
-        let connect = names::psql_connect(database)?;
+        let connect = quoted::psql_connect(database)?;
         self.write(format!("\\unrestrict {restrict_key}\n").as_bytes())?;
         self.write(&connect)?;
         self.write(format!("\\restrict {restrict_key}\n\n").as_bytes())

@@ -1,9 +1,10 @@
 //! Through the archive in `pg_restore`'s order.
 
-use super::{names, Sink, Wishes};
+use super::{Sink, Wishes};
 use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, Result};
 use crate::plan::select::{choose, Choice};
+use crate::plan::text::quoted;
 use crate::plan::who::Who;
 
 /// When an entry has its turn: privileges come after all else, and what may depend on them at the very end.
@@ -158,7 +159,7 @@ impl Walk<'_> {
         );
         if let Some(role) = &self.wishes.role {
             text.extend_from_slice(b"SET ROLE ");
-            text.extend(names::id(role.as_bytes()));
+            text.extend(quoted::id(role.as_bytes()));
             text.extend_from_slice(b";\n");
         }
         text.extend_from_slice(self.search_path.unwrap_or_default());
@@ -202,7 +203,7 @@ impl Walk<'_> {
             Who::LoggedIn if self.role().is_none() => Who::Restores,
             who => who,
         };
-        let literal = |name: &[u8]| names::literal(name, self.standard_strings);
+        let literal = |name: &[u8]| quoted::literal(name, self.standard_strings);
         let text = who.after(self.state.who.as_ref(), self.role(), "", literal);
         self.state.who = Some(who);
         match text.is_empty() {
@@ -214,7 +215,7 @@ impl Walk<'_> {
     /// Behind what has ended it.
     pub(super) fn become_role(&mut self) -> Result<()> {
         let Some(role) = self.role() else { return Ok(()) };
-        let text = [b"SET ROLE ", &names::id(role)[..], b";\n\n"].concat();
+        let text = [b"SET ROLE ", &quoted::id(role)[..], b";\n\n"].concat();
         self.sink.sql(&text)
     }
 
@@ -234,7 +235,7 @@ impl Walk<'_> {
         {
             return Ok(());
         }
-        let mut text = [b"SET search_path = ", &names::id(schema)[..]].concat();
+        let mut text = [b"SET search_path = ", &quoted::id(schema)[..]].concat();
         if schema != b"pg_catalog" {
             text.extend_from_slice(b", pg_catalog");
         }

@@ -10,15 +10,14 @@ mod forms;
 pub mod objects;
 pub mod rows;
 pub mod schema;
-mod sum;
 
+use crate::row_sum::RowSum;
 pub use rows::Depth;
 pub use schema::Ignore;
-pub use sum::RowSum;
 
+use crate::archive::manifest::Manifest;
 use crate::archive::{Archive, Compression, Toc};
 use crate::backup::halt::Halt;
-use crate::backup::manifest::Manifest;
 use crate::backup::program::{self, Program};
 use crate::backup::{session, Login, Progress, Spec};
 use crate::error::{Error, ErrorKind, Result};

@@ -3,9 +3,9 @@
 
 use super::Difference;
 use crate::archive::large_objects::defined;
+use crate::archive::manifest::Manifest;
 use crate::archive::{read_error, Archive};
 use crate::backup::halt::Halt;
-use crate::backup::manifest::Manifest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use sha2::{Digest, Sha256};

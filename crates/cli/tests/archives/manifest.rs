@@ -1,7 +1,7 @@
 //! Manifests for archives that `pg_dump` made.
 #![allow(dead_code)]
 
-use firn_cli::backup::manifest::{hex, FileRecord, Head, LargeObjects, Manifest};
+use firn_cli::archive::manifest::{hex, FileRecord, Head, LargeObjects, Manifest};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,8 +10,8 @@ mod types;
 
 pub use pages::Pages;
 
-use super::manifest::{hex, Basis, TableBasis};
 use super::tasks::Table;
+use crate::archive::manifest::{hex, Basis, TableBasis};
 use crate::archive::rewrite::{Content, DataEntry};
 use crate::error::Result;
 use crate::pg::{quote_literal, Connection};

@@ -1,9 +1,9 @@
 //! The places in WAL of a table's pages, read from its files.
 
-use super::super::manifest::TableBasis;
 use super::super::session;
 use super::super::Login;
 use super::lsn;
+use crate::archive::manifest::TableBasis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hex;
 use crate::pg::{quote_literal, Canceller, Connection};

@@ -4,7 +4,7 @@ use super::{
     in_doubt, judge, lost, must_clear, take_over, usurped, Destination, Output, Preparation,
     Sibling,
 };
-use crate::backup::manifest::{self, Manifest};
+use crate::archive::manifest::{self, Manifest};
 use crate::backup::place::{failed, Place};
 use crate::error::{Error, Result};
 use rustix::fs::{renameat_with, RenameFlags, CWD};

@@ -7,9 +7,9 @@ pub use folder::FolderDestination;
 pub use remote::RemoteDestination;
 
 use super::halt::Halt;
-use super::manifest::{self, FileRecord, Manifest, Marker};
 use super::place::Place;
 use super::survey;
+use crate::archive::manifest::{self, FileRecord, Manifest, Marker};
 use crate::crypt::KEY_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Location, StoreSettings};

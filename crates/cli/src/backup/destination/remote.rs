@@ -8,8 +8,8 @@ use super::{
     in_doubt, judge, lost, must_clear, take_over, usurped, Destination, Output, Preparation,
     Sibling,
 };
+use crate::archive::manifest::{self, Manifest};
 use crate::backup::halt::Halt;
-use crate::backup::manifest::{self, Manifest};
 use crate::backup::place::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{store_error, StoreSettings};

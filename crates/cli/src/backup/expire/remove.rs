@@ -19,10 +19,10 @@
 //! there is a note. So once all looks are done nobody writes there until the note is gone, which is when nothing is left to be done.
 
 use super::super::halt::Halt;
-use super::super::manifest;
 use super::super::place::Place;
 use super::super::survey::{self, Lot, Standing};
 use super::{now, rules, Options, SKEW};
+use crate::archive::manifest;
 use crate::crypt;
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};

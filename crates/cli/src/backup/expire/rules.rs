@@ -1,6 +1,6 @@
 //! Which backups are kept.
 
-use super::super::manifest::utc;
+use crate::archive::manifest::utc;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// What to keep. A backup is kept if any of them keeps it; the latest always is.

@@ -9,7 +9,7 @@ use crate::archive::{Entry, Toc};
 use crate::error::{Error, Result};
 use crate::plan::build::describe;
 use crate::plan::select::Selection;
-use crate::script::names::id;
+use crate::plan::text::quoted::id;
 use std::borrow::Cow;
 use std::collections::HashSet;
 

@@ -6,8 +6,8 @@
 
 use super::aliases;
 use super::tokens::{Kind, Statement};
+use crate::plan::text::quoted::{id, literal};
 use crate::plan::text::unquoted;
-use crate::script::names::{id, literal};
 use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut, Range};
 

@@ -5,11 +5,11 @@
 //! whoever compares. (COPY takes about twice as long as `count(*)`.)
 
 use super::super::forms::Forms;
-use super::super::RowSum;
 use super::{Depth, Rows};
 use crate::backup::halt::Halt;
 use crate::error::Result;
 use crate::pg::{quote_ident, quote_literal, Connection};
+use crate::row_sum::RowSum;
 use std::collections::HashMap;
 
 /// By schema and name: the column of a table that takes the least to be sent, quoted.

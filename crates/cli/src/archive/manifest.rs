@@ -114,7 +114,7 @@ pub struct TableData {
     pub rows: u64,
     /// Bytes before compression, with the end mark of 5 bytes.
     pub bytes: u64,
-    /// Sum of the rows' checksums; see [`crate::verify::RowSum`].
+    /// Sum of the rows' checksums; see [`crate::row_sum::RowSum`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub checksum: Option<String>,
     /// If the file is an earlier backup's: when the snapshot was taken that the rows were copied by.
@@ -405,6 +405,18 @@ pub fn utc(time: SystemTime) -> String {
     let year = cycle * 400 + year + u64::from(month <= 2);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Flags for `pg_dump` that change nothing of what a backup holds.
+const EMPTY: [&str; 2] = ["--lock-wait-timeout=", "--strict-names"];
+
+/// The flags by which a backup's contents were chosen, in one order.
+pub fn selection(options: &[String]) -> Vec<String> {
+    let empty = |flag: &&String| !EMPTY.iter().any(|empty| flag.starts_with(empty));
+    let mut flags: Vec<String> = options.iter().filter(empty).cloned().collect();
+    flags.sort();
+    flags.dedup();
+    flags
 }
 
 #[cfg(test)]
