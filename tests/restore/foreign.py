@@ -41,6 +41,9 @@ NUMBERED = FIVE + "CREATE TABLE t (r int); INSERT INTO t VALUES (1);" + "".join(
 MOVED = OTHERS + REFERENCED + """CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE z1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);
 ALTER TABLE z1 ADD CONSTRAINT pk CHECK (s > 0); ALTER TABLE p ADD CONSTRAINT pk FOREIGN KEY (s) REFERENCES w; ALTER TABLE z1 ADD CONSTRAINT zz FOREIGN KEY (s) REFERENCES u;
 ALTER TABLE z1 ADD FOREIGN KEY (s) REFERENCES w; CREATE TABLE u3 PARTITION OF u FOR VALUES IN (3);"""
+STAYS = """CREATE TABLE p (k int, r int, s int) PARTITION BY LIST (k); CREATE TABLE z1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (1, 1, 1);
+ALTER TABLE z1 ADD CONSTRAINT "z1_s_fkey p" CHECK (s > 0); ALTER TABLE z1 ADD FOREIGN KEY (s) REFERENCES users; ALTER TABLE p ADD CONSTRAINT "z1_s_fkey p" FOREIGN KEY (s) REFERENCES w;
+ALTER TABLE z1 ADD CONSTRAINT zz FOREIGN KEY (s) REFERENCES u; ALTER TABLE z1 ADD FOREIGN KEY (s) REFERENCES w; CREATE TABLE u3 PARTITION OF u FOR VALUES IN (3);"""
 # Three keys of one column, equal ones or not, to a table with one partition.
 THREE = "CREATE TABLE x (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE x1 PARTITION OF x FOR VALUES IN (1); INSERT INTO x VALUES (1);"
 INHERITING = "CREATE TABLE p (k int, r int, s int); CREATE TABLE a1 () INHERITS (p); INSERT INTO a1 VALUES (1, 1, 1);"
@@ -174,6 +177,12 @@ ONCE = {
     "three equal ones": (THREE + "CREATE TABLE t (r int); INSERT INTO t VALUES (1);" + 3 * "ALTER TABLE t ADD FOREIGN KEY (r) REFERENCES x;", rb"CONSTRAINT t_r_fkey "),
     "three of a partitioned table": (THREE + PARENT + 3 * "ALTER TABLE p ADD FOREIGN KEY (r) REFERENCES x;", rb"CONSTRAINT p_r_fkey "),
     "three of a partitioned table, two": (THREE + PARENT + "".join(f"ALTER TABLE p ADD FOREIGN KEY (r) REFERENCES x {what};" for what in ACTIONS), rb"CONSTRAINT p_r_fkey2? "),
+    "what gives nothing stays": (OTHERS + REFERENCED + "CREATE TABLE t (r int); INSERT INTO t VALUES (1); ALTER TABLE t ADD FOREIGN KEY (r) REFERENCES w;" + "".join(
+        f"ALTER TABLE t ADD FOREIGN KEY (r) REFERENCES u {what};" for what in ACTIONS), rb"CONSTRAINT t_r_fkey1 "),
+    "what has a lower number stays": (OTHERS + REFERENCED + "CREATE TABLE t (r int); INSERT INTO t VALUES (1);" + "".join(
+        f"ALTER TABLE t ADD FOREIGN KEY (r) REFERENCES u {what};" for what in (*ACTIONS, "MATCH FULL")), rb"CONSTRAINT t_r_fkey3 "),
+    "what gives nothing stays, of a partition": (OTHERS + REFERENCED + STAYS, rb'CONSTRAINT "z1_s_fkey p" FOREIGN'),
+    "what gives nothing stays, of a partition, both": (OTHERS + REFERENCED + STAYS, rb'CONSTRAINT "z1_s_fkey p" FOREIGN|CONSTRAINT z1_s_fkey4 '),
     "enforced below": (OTHERS + PARENT + """ALTER TABLE p ADD CONSTRAINT a_p FOREIGN KEY (r) REFERENCES users NOT ENFORCED;
         ALTER TABLE a1 ADD CONSTRAINT b_a FOREIGN KEY (r) REFERENCES users ON DELETE CASCADE;""", rb"CONSTRAINT a_p "),
 }

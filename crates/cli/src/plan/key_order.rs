@@ -68,7 +68,7 @@ pub fn ranks<T: Copy + Eq + Hash>(
                     let why = if is_taken { Why::Possible } else { Why::Unlikely };
                     pairs.push((number, other, why));
                 } else if number != other && may_get(other, &key.name) {
-                    let first = begins_with_lower(&key.name, &their.name);
+                    let first = has_lower_number(&key.name, &their.name);
                     let gives_way = first == Ordering::Greater && may_get(number, &their.name);
                     if !gives_way {
                         pairs.push((number, other, Why::Likely));
@@ -86,7 +86,7 @@ pub fn ranks<T: Copy + Eq + Hash>(
 }
 
 /// Of names that differ by the number at their end alone, which has the lower one; none is the lowest. Others are equal.
-fn begins_with_lower(name: &[u8], other: &[u8]) -> Ordering {
+pub fn has_lower_number(name: &[u8], other: &[u8]) -> Ordering {
     let ((stem, number), (others, others_number)) = (without_digits(name), without_digits(other));
     match stem == others {
         // Of as many digits, or of more, which are not led by zeros.

@@ -21,8 +21,10 @@ use crate::archive::Toc;
 use crate::error::Result;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::build::{is_inherited, is_other};
+use crate::plan::key_order::has_lower_number;
 use crate::plan::text::{foreign_key, last_part, may_be_chosen, unquoted, ForeignKey};
 use crate::plan::{Plan, Work};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 
@@ -128,40 +130,38 @@ impl<'a> TooEarly<'a> {
         dropped: &mut BTreeMap<u32, Early>,
         late: &[Late],
     ) -> BTreeMap<u32, Early> {
-        let late: Vec<_> =
-            late.iter().map(|late| (late, full_name(&late.table, Vec::new()))).collect();
-        let names: BTreeSet<Vec<u8>> = dropped
-            .values()
-            .flat_map(|found| &found.tables)
-            .map(|table| table.name.clone())
+        let late: Vec<_> = late
+            .iter()
+            .filter_map(|late| {
+                Some((late.key.as_ref()?, full_name(&late.table, late.name.clone())))
+            })
             .collect();
-        let tables: Vec<Vec<u8>> =
-            late.iter().map(|(_, (_, table, _))| table.clone()).chain(names).collect();
         let is = |table: &Table, (schema, name, _): &Name| {
             table.schema == *schema && table.name == *name
         };
-        let met = |place: &u32, found: &Early| {
-            let key = &self.keys().all.get(place)?.0;
-            let (own, above) = found.tables.split_first()?;
-            let (mut is_before, mut is_behind) = (false, false);
-            for (late, table) in &late {
-                let is_below = above.iter().any(|above| is(above, table));
-                let is_same = late.key.as_ref().is_some_and(|late| key.takes_up(late));
-                is_before |= is_same && !is_below && !is(own, table);
-                is_behind |= is_same && is_below || key.may_choose(&late.name, &tables);
-            }
-            Some((is_before, is_behind))
+        let is_below =
+            |found: &Early, name: &Name| found.tables.iter().any(|above| is(above, name));
+        let key = |place: &u32| self.keys().all.get(place).map(|(key, _)| key);
+        let is_before = |(place, found): (&u32, &Early)| {
+            let takes_up = |key: &ForeignKey| {
+                late.iter().any(|(late, name)| key.takes_up(late) && !is_below(found, name))
+            };
+            key(place).is_some_and(takes_up)
         };
-        let met: HashMap<u32, (bool, bool)> = dropped
-            .iter()
-            .filter_map(|(place, found)| Some((*place, met(place, found)?)))
-            .collect();
-        if !met.values().any(|(is_before, _)| *is_before) {
+        if !dropped.iter().any(is_before) {
             return BTreeMap::new();
         }
-        let stays = |place: &u32| matches!(met.get(place), Some((false, true)));
-        let (behind, first) =
-            std::mem::take(dropped).into_iter().partition(|(place, _)| stays(place));
+        let is_behind = |place: &u32, found: &Early| {
+            let Some(key) = key(place) else { return false };
+            late.iter().any(|(late, name)| {
+                let own = found.tables.iter().map(|table| table.name.clone());
+                let tables: Vec<Vec<u8>> = own.chain([name.1.clone()]).collect();
+                key.takes_up(late) && is_below(found, name) || key.may_choose(&name.2, &tables)
+            })
+        };
+        let (behind, first) = std::mem::take(dropped)
+            .into_iter()
+            .partition(|(place, found)| !is_before((place, found)) && is_behind(place, found));
         *dropped = behind;
         first
     }
@@ -263,18 +263,23 @@ impl<'a> TooEarly<'a> {
     /// that has such names.
     fn behind(&self, connection: &Connection, late: &[Late<'a>]) -> Result<Vec<(usize, u32)>> {
         let found = ask(connection, late, |_| true, &[ABOVE, KEYS_ABOVE])?;
-        let tables = |number: &usize| {
-            let of = found.iter().filter(|(other, _)| other == number);
-            let own = unquoted(last_part(&late[*number].table));
-            of.map(|(_, (_, table, _))| table.clone()).chain([own]).collect::<Vec<_>>()
-        };
+        let mut tables = HashMap::<usize, Vec<Vec<u8>>>::new();
+        for (number, (_, table, _)) in &found {
+            let own = || vec![unquoted(last_part(&late[*number].table))];
+            tables.entry(*number).or_insert_with(own).push(table.clone());
+        }
         let behind = |(number, name): &(usize, Name)| {
             let place = self.keys().by_name.get(name)?;
             let (key, _) = self.keys().all.get(place)?;
-            let late = &late[*number];
-            // One that would take it up comes before it.
+            let (late, tables) = (&late[*number], tables.get(number)?);
+            // One that would take it up comes before it, and one of its table with a lower number, as they are made.
+            let is_first = late.key.as_ref().is_some_and(|late| {
+                key.table == late.table
+                    && has_lower_number(&key.name, &late.name) == Ordering::Less
+                    && late.may_choose(&key.name, tables)
+            });
             let is_behind =
-                !self.takes_up(*place, late) && key.may_choose(&late.name, &tables(number));
+                !is_first && !self.takes_up(*place, late) && key.may_choose(&late.name, tables);
             is_behind.then_some((*number, *place))
         };
         Ok(found.iter().filter_map(behind).collect())
@@ -317,12 +322,13 @@ const KEYS: &[u8] = b" SELECT b.i, n.nspname, c.relname, k.conname FROM below b 
 
 /// The asked table, and those that it is a partition of.
 const ABOVE: &[u8] =
-    b", above AS (SELECT w.i, w.oid FROM w UNION SELECT a.i, h.inhparent FROM above a JOIN pg_catalog.pg_inherits h ON h.inhrelid OPERATOR(pg_catalog.=) a.oid \
+    b", above AS (SELECT w.i, w.oid, false AS is_above FROM w UNION SELECT a.i, h.inhparent, true FROM above a JOIN pg_catalog.pg_inherits h ON h.inhrelid OPERATOR(pg_catalog.=) a.oid \
       JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) a.oid AND r.relispartition)";
 
-/// Their own foreign keys.
+/// Their own foreign keys of which something comes in the asked table.
 const KEYS_ABOVE: &[u8] = b" SELECT a.i, n.nspname, c.relname, k.conname FROM above a \
-      JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) a.oid AND k.contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\" AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid ";
+      JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) a.oid AND k.contype OPERATOR(pg_catalog.=) 'f'::pg_catalog.\"char\" AND k.conparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid \
+      AND (a.is_above OR EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.oid OPERATOR(pg_catalog.=) k.confrelid AND r.relkind OPERATOR(pg_catalog.=) 'p'::pg_catalog.\"char\")) ";
 
 /// Which tables it is about.
 const OF_TABLE: &[u8] = b", asked AS (SELECT i, name, oid FROM w)";

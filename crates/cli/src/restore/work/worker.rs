@@ -266,7 +266,14 @@ impl Worker<'_, '_> {
 
     /// A name was still taken when what had it had been dropped: all that may get it is to come behind. Once.
     fn has_no_name(&self, step: u32, error: &Error) -> bool {
-        matches!(error.sqlstate.as_deref(), Some("42710" | "23505"))
+        // (Made by two at once it is a row of a catalog, and else rows of the user's.)
+        let of_catalog = || error.constraint.as_ref().is_some_and(|name| name.0 == b"pg_catalog");
+        let is_taken = match error.sqlstate.as_deref() {
+            Some("42710") => true,
+            Some("23505") => of_catalog(),
+            _ => false,
+        };
+        is_taken
             && !self.site.too_early.constraints(step).is_empty()
             && lock(&self.site.taken).insert(step)
     }
