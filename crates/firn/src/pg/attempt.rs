@@ -40,12 +40,10 @@ pub(crate) fn subtransaction<T>(body: impl FnOnce() -> T) -> std::thread::Result
         // Also when the error goes on: at the top it would find a subtransaction that only the client could end.
         match result {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
-            Err(_) => {
-                pg_sys::RollbackAndReleaseCurrentSubTransaction();
-                if let Some(report) = report {
-                    report.take_up();
-                }
-            }
+            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        }
+        if let Some(report) = report {
+            report.take_up();
         }
         pg_sys::CurrentMemoryContext = memory;
         pg_sys::CurrentResourceOwner = owner;

@@ -41,8 +41,8 @@ const PAGE: usize = pg_sys::BLCKSZ as usize;
 /// would be read for nothing each time.
 const REST: u32 = 1_000;
 
-/// Looks at a page of which one counts as its use.
-const USED: u32 = 16;
+/// Looks at a page after which one counts as its use.
+const USED: u32 = 15;
 
 /// What was found out of a range.
 #[derive(Clone, Copy)]

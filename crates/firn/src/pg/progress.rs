@@ -3,7 +3,7 @@
 //!
 //! A slot carries the number of a command, a relation and twenty integers. PostgreSQL's own views pick
 //! the slots of their command, so numbers that PostgreSQL does not know appear in none of them.
-//! PostgreSQL empties the slot when a (sub)transaction is rolled back.
+//! PostgreSQL empties the slot when a (sub)transaction is rolled back; after a subtransaction of firn's own what was reported before is taken up again.
 
 use super::memory::resources_are_released;
 use pgrx::pg_sys;
@@ -164,8 +164,8 @@ impl Drop for Progress {
     }
 }
 
-/// What this backend's slot reports, of whatever command. The end of a subtransaction that fails clears the slot, also
-/// where the command that reports (COPY, say) goes on after it.
+/// What this backend's slot reports, of whatever command. The end of a subtransaction that fails, also of one within a body that succeeds, clears the
+/// slot, though the command that reports (COPY, say) goes on after it.
 pub(super) struct Report {
     command: pg_sys::ProgressCommandType::Type,
     table: pg_sys::Oid,
@@ -194,9 +194,11 @@ impl Report {
         // SAFETY: plain calls; the indexes are those of the slot's integers.
         unsafe {
             pg_sys::pgstat_progress_start_command(self.command, self.table);
-            for (at, value) in self.values.iter().enumerate() {
-                pg_sys::pgstat_progress_update_param(at as i32, *value);
-            }
+            // At once: others may look at any moment.
+            let places: [i32; pg_sys::PGSTAT_NUM_PROGRESS_PARAM as usize] =
+                std::array::from_fn(|at| at as i32);
+            let (count, values) = (places.len() as i32, self.values.as_ptr());
+            pg_sys::pgstat_progress_update_multi_param(count, places.as_ptr(), values);
         }
     }
 }

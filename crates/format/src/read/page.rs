@@ -541,6 +541,29 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// Other writers store booleans as runs; ours store them bit by bit, as Arrow has them.
+    #[test]
+    fn booleans() {
+        // Five times 1, then eight values of their own, then three times 0.
+        let runs = [5 << 1, 1, 1 << 1 | 1, 0b1010_0110, 3 << 1, 0];
+        let body = [&6u32.to_le_bytes()[..], &runs].concat();
+        let expected = [1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0].map(|bit| bit == 1);
+        let values =
+            |encoding, body: &[u8], count| match values_of(ColumnKind::Bool, encoding, body, count)
+            {
+                Ok(Values::Bool(values)) => values.iter().collect::<Vec<bool>>(),
+                other => panic!("{other:?}"),
+            };
+        assert_eq!(values(Encoding::Rle, &body, 16), expected);
+        // What is beyond the end says nothing.
+        assert_eq!(values(Encoding::Plain, &[0b1101_1111, 0b1111_0100], 11), {
+            [1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 1].map(|bit| bit == 1)
+        });
+        assert!(values_of(ColumnKind::Bool, Encoding::Plain, &[0], 9).is_err());
+    }
+
     #[test]
     fn crc_has_its_check_value() {
         // The check value of CRC-32 in the catalogue of parametrised CRC algorithms.
