@@ -48,10 +48,12 @@ class Gateway:
 
 class Proxy:
     """A TCP proxy to `port`. `rate` bounds bytes per second and direction (None: unbounded, 0: everything
-    hangs); `refuse` closes every connection at once."""
+    hangs); `refuse` closes every connection at once. `passed` counts the others' bytes, `busiest` how many were waited for at once: had
+    sent something after which nothing had come back yet."""
 
     def __init__(self, port):
         self.target, self.rate, self.refuse, self.passed = port, None, False, 0
+        self.waiting, self.busiest, self.lock = set(), 0, threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.open = True
@@ -96,13 +98,20 @@ class Proxy:
                         return
                     if self.rate:
                         time.sleep(len(data) / self.rate)
+                    self._count(client, key.fileobj is client)
                     peers[key.fileobj].sendall(data)
                     self.passed += len(data)
         except OSError:
             pass
         finally:
+            self._count(client, False)
             for end in peers:
                 end.close()
+
+    def _count(self, client, is_request):
+        with self.lock:
+            (self.waiting.add if is_request else self.waiting.discard)(client)
+            self.busiest = max(self.busiest, len(self.waiting))
 
     def close(self):
         self.open = False

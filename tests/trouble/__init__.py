@@ -3,7 +3,7 @@ import os
 
 from harness.cluster import Cluster
 from harness.store import KEY, SECRET, Gateway, Proxy
-from trouble import (cancel, damage, extensions, full, ids, keys, privileges, progress, stores, vanish,
+from trouble import (cancel, cold_pages, damage, extensions, full, ids, keys, privileges, progress, stores, vanish,
                      waits)
 
 # Cases with a cluster of their own or the common one, and those that also need a store that can be hampered.
@@ -68,6 +68,7 @@ STORE_CASES = {
     "cancel at a silent store": cancel.silent_store,
     "others at a silent store": cancel.others_wait_not,
     "secrets": privileges.secrets,
+    "cold pages at once": cold_pages.at_once,
 }
 
 

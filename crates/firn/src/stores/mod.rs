@@ -2,9 +2,11 @@
 
 use crate::pg::progress::waiting;
 use crate::pg::{catalog, error, guc, known_stores, thread, xact, Kind};
+use bytes::Bytes;
 use firn_lake::{Cache, ErrorKind, Store, StoreOptions, MARKER, PUBLIC_OPTIONS, SECRET_OPTIONS};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -280,6 +282,21 @@ pub fn read_object(
         cache.read(&open.store, &open.id, key, object_len, range, &cancelled)
     });
     out.extend_from_slice(&bytes);
+}
+
+/// Read several ranges of a cold stripe's bytes through the local cache, in their order: what it lacks is asked for at the same time.
+pub fn read_object_at_once(
+    (server, role): (&str, u32),
+    key: &str,
+    object_len: u64,
+    ranges: &[Range<u64>],
+) -> Vec<Bytes> {
+    xact::check_for_interrupts();
+    let open = open(server, role);
+    let cache = cache();
+    call_to_read(&open, || {
+        cache.read_many(&open.store, &open.id, key, object_len, ranges, &cancelled)
+    })
 }
 
 /// Read a whole object past the cache.

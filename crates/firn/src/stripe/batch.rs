@@ -80,6 +80,9 @@ impl BatchReader {
     fn read(&mut self, toast: &Toast, need: &Need) {
         let (handle, scan, bytes) = (&self.handle, &mut self.scan, &mut self.bytes);
         let mut soon = need.soon.iter();
+        let pages = need.pieces.iter().filter(|piece| matches!(piece.part, Part::Page(_)));
+        let ranges = pages.map(|page| page.offset..page.offset + u64::from(page.len));
+        let mut cold = handle.read_at_once(&ranges.collect::<Vec<_>>()).into_iter();
         for piece in &need.pieces {
             let supplied = match piece.part {
                 // The session keeps them.
@@ -87,6 +90,10 @@ impl BatchReader {
                     Some(dictionary) => scan.supply_dictionary(piece, dictionary),
                     None => Ok(()),
                 },
+                Part::Page(_) if cold.len() > 0 => {
+                    let bytes = cold.next().unwrap_or_default();
+                    with_decoder(|d| scan.supply(piece, &bytes, d))
+                }
                 Part::Page(_) => {
                     handle.read(toast, piece.offset, piece.len as usize, bytes);
                     // Who reads page after page will want the next one of this column.

@@ -8,12 +8,14 @@ use crate::directory::chunks;
 use crate::pg::datum::Conversion;
 use crate::pg::report::raise_format;
 use crate::pg::{error, guc, Kind, Rel, Toast};
+use bytes::Bytes;
 use firn_format::{
     Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PageRef, Place, Slot,
     StripeMeta, Tid, RECORD_BYTES,
 };
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,6 +55,9 @@ pub struct StripeHandle {
     /// How many [`Held`] there are of it.
     holders: Cell<usize>,
 }
+
+/// Bytes of a cold stripe that are read at once, at most.
+const MOST_AT_ONCE: u64 = 64 << 20;
 
 /// Handles in the cache at most, but for those in use.
 const MOST: usize = 65_536;
@@ -220,6 +225,19 @@ impl StripeHandle {
                 let store = (server.as_str(), self.owner);
                 crate::stores::read_object(store, key, self.entry.bytes, offset, len, out)
             }
+        }
+    }
+
+    /// Several ranges of a cold stripe at once: each by itself would be a request after the other. Nothing for a stripe in chunks, and where they
+    /// are too much to have in memory together: for these there is [`StripeHandle::read`].
+    pub fn read_at_once(&self, ranges: &[Range<u64>]) -> Vec<Bytes> {
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        match &self.entry.location {
+            Location::Object { server, key } if (1..=MOST_AT_ONCE).contains(&bytes) => {
+                let store = (server.as_str(), self.owner);
+                crate::stores::read_object_at_once(store, key, self.entry.bytes, ranges)
+            }
+            _ => Vec::new(),
         }
     }
 
