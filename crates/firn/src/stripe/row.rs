@@ -8,11 +8,11 @@ use super::projection::{source, Source};
 use crate::pg::datum::{Conversion, Datum};
 use crate::pg::Toast;
 use firn_format::{Column, ColumnSpec, PageRef, StripeWriter};
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 /// A row as datums; the buffer owns what they point to until its next use.
-#[derive(Default)]
 pub struct RowBuffer {
     pub values: Vec<Datum>,
     pub nulls: Vec<bool>,
@@ -20,12 +20,54 @@ pub struct RowBuffer {
     pub wanted: Vec<bool>,
     /// Columns of them that are read before the others, stage by stage.
     pub first: Vec<Vec<usize>>,
+    scratch: Scratch,
+}
+
+/// What a buffer works with. A statement that looks up one row would take all of it from the allocator and give it back: it is left for the session's next.
+#[derive(Default)]
+struct Scratch {
     bytes: Vec<u8>,
     aligned: Vec<u64>,
     page: Vec<u8>,
     value: Vec<u8>,
     by_reference: Vec<(usize, usize)>,
     at: AtStripe,
+}
+
+/// Bytes of memory that are left for the next, of each kind at most.
+const MOST_LEFT: usize = 64 << 10;
+
+thread_local! {
+    static LEFT: Cell<Option<Scratch>> = const { Cell::new(None) };
+}
+
+impl Default for RowBuffer {
+    fn default() -> RowBuffer {
+        let scratch = LEFT.take().unwrap_or_default();
+        let (values, nulls, wanted, first) = Default::default();
+        RowBuffer { values, nulls, wanted, first, scratch }
+    }
+}
+
+impl Drop for RowBuffer {
+    fn drop(&mut self) {
+        let mut left = std::mem::take(&mut self.scratch);
+        left.bytes.clear();
+        left.by_reference.clear();
+        left.at.leave();
+        let sizes = [
+            left.bytes.capacity(),
+            left.aligned.capacity() * size_of::<u64>(),
+            left.page.capacity(),
+            left.value.capacity(),
+            left.by_reference.capacity() * size_of::<(usize, usize)>(),
+            left.at.columns.capacity() * size_of::<AtColumn>(),
+        ];
+        if sizes.iter().all(|size| *size <= MOST_LEFT) {
+            // (Not where the thread ends.)
+            let _ = LEFT.try_with(|place| place.set(Some(left)));
+        }
+    }
 }
 
 /// The stripe that was read last.
@@ -36,6 +78,15 @@ struct AtStripe {
     columns: Vec<AtColumn>,
     /// How many of these have been read after each stage.
     ends: Vec<usize>,
+}
+
+impl AtStripe {
+    /// It is no longer the one.
+    fn leave(&mut self) {
+        self.handle = 0;
+        self.columns.clear();
+        self.ends.clear();
+    }
 }
 
 /// A column that is read of it.
@@ -53,7 +104,7 @@ struct AtColumn {
 impl RowBuffer {
     /// Read these columns from now on. The others have what is given for them.
     pub fn ask_for(&mut self, wanted: &[bool], (values, nulls): (Vec<Datum>, Vec<bool>)) {
-        self.at = AtStripe::default();
+        self.scratch.at.leave();
         self.wanted = wanted.to_vec();
         self.first.clear();
         (self.values, self.nulls) = (values, nulls);
@@ -62,7 +113,7 @@ impl RowBuffer {
     /// From now on these columns, of those that are asked for, have a stage of their own each: they are read before the others. No
     /// column is of two stages.
     pub fn read_first(&mut self, stages: &[Vec<usize>]) {
-        self.at = AtStripe::default();
+        self.scratch.at.leave();
         self.first = stages.to_vec();
     }
 
@@ -78,13 +129,13 @@ impl RowBuffer {
         // What was in columns that nobody asks for is gone.
         self.wanted.clear();
         self.first.clear();
-        self.at = AtStripe::default();
+        self.scratch.at.leave();
         self.values.clear();
         self.values.resize(columns, 0);
         self.nulls.clear();
         self.nulls.resize(columns, true);
-        self.bytes.clear();
-        self.by_reference.clear();
+        self.scratch.bytes.clear();
+        self.scratch.by_reference.clear();
     }
 
     fn put(&mut self, column: usize, one: One) {
@@ -92,13 +143,14 @@ impl RowBuffer {
         match one {
             One::Null => self.values[column] = 0,
             One::Direct(d) => self.values[column] = d,
-            One::At(offset) => self.by_reference.push((column, offset)),
+            One::At(offset) => self.scratch.by_reference.push((column, offset)),
         }
     }
 
     /// Find out where the columns of a stripe are.
     fn enter(&mut self, layout: &Layout, columns: &[ColumnSpec], handle: u64) {
-        self.at = AtStripe { handle, ..AtStripe::default() };
+        self.scratch.at.leave();
+        self.scratch.at.handle = handle;
         for stage in 0..=self.first.len() {
             for i in 0..layout.columns.len() {
                 let own = self.first.iter().position(|columns| columns.contains(&i));
@@ -111,17 +163,19 @@ impl RowBuffer {
                     Source::Constant { value, null } => {
                         (self.values[i], self.nulls[i]) = (value, null)
                     }
-                    Source::Stored { stored, conversion } => self.at.columns.push(AtColumn {
-                        column: i,
-                        stored: stored as u32,
-                        conversion,
-                        page: 0,
-                        rows: 0..0,
-                        decoded: Weak::new(),
-                    }),
+                    Source::Stored { stored, conversion } => {
+                        self.scratch.at.columns.push(AtColumn {
+                            column: i,
+                            stored: stored as u32,
+                            conversion,
+                            page: 0,
+                            rows: 0..0,
+                            decoded: Weak::new(),
+                        })
+                    }
                 }
             }
-            self.at.ends.push(self.at.columns.len());
+            self.scratch.at.ends.push(self.scratch.at.columns.len());
         }
     }
 
@@ -138,7 +192,8 @@ impl RowBuffer {
         if !pages::fits(page.location.len as usize) || !pays() {
             return None;
         }
-        let decoded = Rc::new(handle.decode_page(toast, key.0 as usize, page, &mut self.page));
+        let decoded =
+            Rc::new(handle.decode_page(toast, key.0 as usize, page, &mut self.scratch.page));
         pages::keep(handle.number, key, &decoded);
         Some(decoded)
     }
@@ -154,8 +209,14 @@ impl RowBuffer {
         conversion: Conversion,
     ) -> One {
         let dictionary = handle.dictionary(toast, column as usize);
-        handle.read(toast, page.location.offset, page.location.len as usize, &mut self.page);
-        let (bytes, value, out) = (&self.page, &mut self.value, &mut self.bytes);
+        handle.read(
+            toast,
+            page.location.offset,
+            page.location.len as usize,
+            &mut self.scratch.page,
+        );
+        let (bytes, value, out) =
+            (&self.scratch.page, &mut self.scratch.value, &mut self.scratch.bytes);
         value.clear();
         with_decoder(|d| {
             d.value_in(page, within, bytes, dictionary.as_ref(), value)
@@ -166,20 +227,20 @@ impl RowBuffer {
 
     /// Addresses are known once nothing moves any more, until the next stage.
     fn finish(&mut self) {
-        self.bytes.reserve(8);
-        let mut base = self.bytes.as_ptr() as usize;
+        self.scratch.bytes.reserve(8);
+        let mut base = self.scratch.bytes.as_ptr() as usize;
         if !base.is_multiple_of(8) {
             // No allocator that is known gives such memory.
-            self.aligned.clear();
-            self.aligned.resize(self.bytes.len().div_ceil(8), 0);
-            for (word, bytes) in self.aligned.iter_mut().zip(self.bytes.chunks(8)) {
+            self.scratch.aligned.clear();
+            self.scratch.aligned.resize(self.scratch.bytes.len().div_ceil(8), 0);
+            for (word, bytes) in self.scratch.aligned.iter_mut().zip(self.scratch.bytes.chunks(8)) {
                 let mut whole = [0; 8];
                 whole[..bytes.len()].copy_from_slice(bytes);
                 *word = u64::from_ne_bytes(whole);
             }
-            base = self.aligned.as_ptr() as usize;
+            base = self.scratch.aligned.as_ptr() as usize;
         }
-        for (column, offset) in &self.by_reference {
+        for (column, offset) in &self.scratch.by_reference {
             self.values[*column] = base + offset;
         }
     }
@@ -196,25 +257,25 @@ pub fn stripe_row(
     out: &mut RowBuffer,
 ) {
     if stages.start == 0 {
-        out.bytes.clear();
-        out.by_reference.clear();
+        out.scratch.bytes.clear();
+        out.scratch.by_reference.clear();
     }
-    if out.at.handle != handle.number {
+    if out.scratch.at.handle != handle.number {
         out.enter(layout, handle.outline(toast).columns(), handle.number);
     }
     let end_of = |stages: usize| {
-        let last = stages.min(out.at.ends.len()).checked_sub(1);
-        last.map_or(0, |stage| out.at.ends[stage])
+        let last = stages.min(out.scratch.at.ends.len()).checked_sub(1);
+        last.map_or(0, |stage| out.scratch.at.ends[stage])
     };
     for i in end_of(stages.start)..end_of(stages.end) {
-        let at = &out.at.columns[i];
+        let at = &out.scratch.at.columns[i];
         let (column, conversion) = (at.column, at.conversion);
         let at_hand = at.decoded.upgrade().filter(|_| at.rows.contains(&row));
         let one = match at_hand {
             Some(decoded) => one_value(
                 &decoded.value((row - at.rows.start) as usize),
                 conversion,
-                &mut out.bytes,
+                &mut out.scratch.bytes,
             ),
             None => out.turn_to(toast, handle, i, row),
         };
@@ -226,10 +287,10 @@ pub fn stripe_row(
 impl RowBuffer {
     /// The value of a column that is not in the page at hand.
     fn turn_to(&mut self, toast: &Toast, handle: &StripeHandle, i: usize, row: u32) -> One {
-        let stored = self.at.columns[i].stored;
+        let stored = self.scratch.at.columns[i].stored;
         let place = handle.place_of(toast, stored as usize, row);
         let (number, rows) = (place.number() as u32, place.rows());
-        let at = &mut self.at.columns[i];
+        let at = &mut self.scratch.at.columns[i];
         let conversion = at.conversion;
         // Who goes from page to page will read all of it.
         let follows = !at.rows.is_empty() && at.page + 1 == number;
@@ -239,7 +300,7 @@ impl RowBuffer {
         let (page, decoded) = match pages::find(handle.number, key) {
             Some(kept) => (None, Some(kept)),
             None => {
-                let page = handle.page_at(toast, stored as usize, place, &mut self.page);
+                let page = handle.page_at(toast, stored as usize, place, &mut self.scratch.page);
                 (Some(page), self.decoded(toast, handle, key, &page, follows))
             }
         };
@@ -248,11 +309,11 @@ impl RowBuffer {
                 handle.raise(firn_format::Error::corrupt("a page has no such row"))
             }
             Some(decoded) => {
-                self.at.columns[i].decoded = Rc::downgrade(&decoded);
-                one_value(&decoded.value(within as usize), conversion, &mut self.bytes)
+                self.scratch.at.columns[i].decoded = Rc::downgrade(&decoded);
+                one_value(&decoded.value(within as usize), conversion, &mut self.scratch.bytes)
             }
             None => {
-                self.at.columns[i].decoded = Weak::new();
+                self.scratch.at.columns[i].decoded = Weak::new();
                 let Some(page) = page else { return One::Null };
                 self.value_of(toast, handle, stored, &page, within, conversion)
             }
@@ -273,7 +334,8 @@ pub fn pending_row(layout: &Layout, writer: &StripeWriter, row: u32, out: &mut R
             continue;
         };
         let conversion = column.conversion_from(writer.columns()[stored].kind);
-        let one = one_value(&writer.value(stored, row as usize), conversion, &mut out.bytes);
+        let one =
+            one_value(&writer.value(stored, row as usize), conversion, &mut out.scratch.bytes);
         out.put(i, one);
     }
     out.finish();

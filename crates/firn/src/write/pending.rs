@@ -119,7 +119,8 @@ impl State {
     fn count_bytes(&mut self, sub: u32, before: usize, after: usize) {
         match self.bytes.iter_mut().find(|(s, _)| *s == sub) {
             Some((_, n)) => *n = (*n + after).saturating_sub(before),
-            None => self.bytes.push((sub, after)),
+            None if after > 0 => self.bytes.push((sub, after)),
+            None => {}
         }
         self.bytes.retain(|(_, n)| *n != 0);
     }
@@ -382,8 +383,12 @@ pub fn any_pending() -> bool {
 /// Take out the pending stripes of the running subtransaction for which `which` holds, to write them. No
 /// others can be taken: a row gets the id of the subtransaction that writes it, and dies with that.
 pub(super) fn take_own(which: impl Fn(u32, Owner) -> bool) -> Vec<Pending> {
-    let sub = xact::subtransaction();
     let mut taken = Vec::new();
+    // Most statements have inserted nothing.
+    if STATE.with_borrow(|state| state.tables.is_empty()) {
+        return taken;
+    }
+    let sub = xact::subtransaction();
     STATE.with_borrow_mut(|state| {
         let mut bytes = 0;
         for (table, list) in &mut state.tables {
