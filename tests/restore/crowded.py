@@ -125,6 +125,48 @@ def place_taken(world):
     until_taken(attempt)
 
 
+def place_of_analyze(world, jobs, last):
+    """Others have all places when what was restored is to be analyzed: it is restored, and that nothing is analyzed is told. `last`: what is
+    sent then."""
+    server = narrow(world)
+    with server.connect(server.fresh("places")) as c:
+        c.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 3000) i")
+    path = world.archive("places-analyzed", lambda p: server.archive("places", p, "c"))
+    server.pg_restore(server.fresh("oracle"), path)
+    server.fresh("target")
+    others, done = [], threading.Event()
+
+    def crowd():
+        while not done.is_set():
+            try:
+                others.append(server.connect())
+            except psycopg.OperationalError:
+                time.sleep(0.001)
+    crowding = threading.Thread(target=crowd)
+
+    def fault(message):
+        if last in message.sql and not crowding.ident:
+            crowding.start()
+            time.sleep(0.5)
+
+    folder = os.path.join(server.root, "places")
+    try:
+        with Proxy(folder, server.root) as proxy:
+            proxy.arm(fault, again=True)
+            run = firn(server, "target", path, *proxy.where("target"), jobs, where=False)
+            assert crowding.ident and not proxy.trouble, f"{proxy.trouble}\n{run.out}"
+    finally:
+        done.set()
+        if crowding.ident:
+            crowding.join()
+        for other in others:
+            other.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    run.ok()
+    assert "nothing is analyzed" in run.out and "too many clients" in run.out and "run ANALYZE" in run.out, run.out
+    same_blocks(server.dump("oracle"), server.dump("target"))
+
+
 def place_of_pieces(world):
     """The same while a step is done entry by entry, as one of them cannot be: others go on where it was broken off."""
     server = narrow(world)
@@ -371,6 +413,9 @@ def cases(world):
         yield f"crowded, {taken} taken", lambda t=taken: few(world, t)
     yield "crowded, owner of a database", lambda: owner(world)
     yield "crowded, place taken", lambda: place_taken(world)
+    # Its worker has ended when it counts, on the connection that it began with.
+    yield "crowded, place of ANALYZE", lambda: place_of_analyze(world, "-j1", b"pg_catalog.count(*)")
+    yield "crowded, place of ANALYZE -1", lambda: place_of_analyze(world, "-1", b"COMMIT")
     yield "crowded, place of pieces", lambda: place_of_pieces(world)
     yield "crowded, place of a second try", lambda: place_of_second_try(world)
     yield "crowded, pass lost", lambda: pass_lost(world)

@@ -19,8 +19,13 @@ use std::time::Duration;
 
 /// Analyze tables of the restore on all connections, the largest first. Partitioned tables come after their
 /// partitions, or with them. `hint`: what to do when it was stopped.
+///
+/// Where others have all places of the server by now nothing is analyzed, and that is told: all that the archive has is there. `keeper`,
+/// which knows whether it is the server that is gone, is not used for it: functions of indexes that ANALYZE runs could give up its locks.
+#[allow(clippy::too_many_arguments)]
 pub fn analyze(
     options: &Options,
+    keeper: &Connection,
     dbname: Option<&str>,
     archive: &Archive,
     selection: &Selection,
@@ -39,7 +44,14 @@ pub fn analyze(
     if loaded.is_empty() || has_statistics {
         return Ok(());
     }
-    let connection = first(options, dbname)?;
+    let connection = match first(options, dbname) {
+        Err(e) if e.kind == ErrorKind::Connection && keeper.query(b"SELECT 1").is_ok() => {
+            let (message, what) = (&e.message, "run ANALYZE for the tables that were restored");
+            watch.event(&Event::Note(&format!("warning: nothing is analyzed: {message}; {what}")));
+            return Ok(());
+        }
+        connection => connection?,
+    };
     session::prepare(&connection, toc, &options.target, None)?;
     let Chosen { tables, parents, alone, left } =
         choose(&connection, archive, &loaded, options.jobs)?;
