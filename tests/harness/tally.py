@@ -41,6 +41,12 @@ def watched(body):
         signal.signal(signal.SIGALRM, was)
 
 
+def in_short(error):
+    """An error in a line, for the end of a long log: how it begins and how it ends."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 600 else f"{text[:200]} ... {text[-400:]}"
+
+
 class Tally:
     def __init__(self):
         self.hung = False
@@ -70,7 +76,7 @@ class Tally:
             if isinstance(e, KeyboardInterrupt):
                 raise
             self.hung |= isinstance(e, Hangs)
-            self.failed.append(name)
+            self.failed.append(f"{name}: {in_short(e)}")
             print(f"FAIL {name}\n{traceback.format_exc()}", flush=True)
         else:
             self.passed += 1

@@ -55,21 +55,23 @@ def killed(world):
     server.fresh("target")
     whole = firn(server, "target", path, "--jobs", "3").ok().seconds
     dice, kills = random.Random(5), 0
-    for _ in range(6):
+    for _ in range(40):
         server.fresh("target")
         child = firn(server, "target", path, "--jobs", "3", wait=False)
         end = time.time() + dice.uniform(0.2, 0.9) * whole
         while time.time() < end and child.poll() is None:
             time.sleep(0.002)
-        if child.poll() is None:
-            child.process.kill()
-            kills += 1
+        child.process.kill()
         run = child.wait()
+        # The machine may have been busier before: whoever ended sooner says how long it takes.
+        kills, whole = (kills + 1, whole) if run.code < 0 else (kills, min(whole, run.seconds))
         assert not PANIC.search(run.out), run.out[-3000:]
         if run.code != 0:
             firn(server, "target", path, "--jobs", "3", "--resume").ok()
         check(server, content)
-    assert kills
+        if kills == 6:
+            return
+    raise AssertionError(f"{kills} of 40 were killed before they had ended")
 
 
 def refused(world):
