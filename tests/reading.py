@@ -641,10 +641,36 @@ def lookups_beside_changes(cluster):
     assert seen["heap"] == seen["firn"]
 
 
+def parallel_keys_of_joins(cluster):
+    """A join's table that several processes have built together tells the scan its keys, in each of them."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; CREATE TABLE wide USING firn AS SELECT i AS id, hashint4(i) & 16383 AS k FROM generate_series(1, 400000) i")
+        c.execute("CREATE TABLE narrow USING firn AS SELECT i AS k, i % 100 AS what FROM generate_series(0, 16383) i; ANALYZE wide; ANALYZE narrow")
+        c.execute("SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET max_parallel_workers_per_gather = 2; "
+                  "SET enable_nestloop = off; SET enable_mergejoin = off")
+        query = "SELECT count(*), sum(id) FROM wide JOIN narrow USING (k) WHERE what = 7"
+        expected = c.execute("SELECT count(*), sum(id) FROM wide WHERE k % 100 = 7").fetchone()
+        assert c.execute(query).fetchone() == expected
+        [[[plan]]] = c.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}").fetchall()
+
+        def nodes(node):
+            yield node
+            for below in node.get("Plans", ()):
+                yield from nodes(below)
+        found = list(nodes(plan["Plan"]))
+        assert any(n["Node Type"] == "Hash" and n["Parallel Aware"] for n in found), plan
+        [scan] = [n for n in found if n.get("Relation Name") == "wide"]
+        removed = scan["Rows Removed by Stripe Filter"]
+        # (Or each process's share.)
+        assert removed > 380000 or removed * scan["Actual Loops"] > 380000, scan
+        assert scan["Actual Rows"] * scan["Actual Loops"] < 5000, scan
+        c.execute("DROP TABLE wide, narrow")
+
+
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
-    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, prices, keys_of_joins, partitions_bounded, whole_stripes,
+    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, prices, keys_of_joins, parallel_keys_of_joins, partitions_bounded, whole_stripes,
     whole_stripes_of_one_session)}
 
 

@@ -25,6 +25,9 @@ AT(HashJoinTableData, skewEnabled, 33);
 AT(HashJoinTableData, nbatch, 64);
 AT(HashJoinTableData, curbatch, 68);
 AT(HashJoinTableData, totalTuples, 88);
+AT(HashJoinTableData, area, 232);
+AT(HashJoinTableData, parallel_state, 240);
+StaticAssertDecl(sizeof(dsa_pointer_atomic) == sizeof(uintptr_t) && sizeof(dsa_pointer) == sizeof(uintptr_t), "links of a shared hash table are of another size");
 AT(HashJoinTupleData, next, 0);
 StaticAssertDecl(HJTUPLE_OVERHEAD == 16, "a row in a hash table is elsewhere");
 

@@ -5,8 +5,11 @@
 //! leaves out stripes, batches and rows that have none. `IN (SELECT …)` is such a join, too.
 //!
 //! It is an optimisation of the executor's, which the plan knows nothing of: what comes in spite of it the join drops. So it is left
-//! where it is not easy: a join that wants rows without a partner (LEFT, FULL, ANTI), a table that several processes have built or
-//! that has parts on disk, keys that are more than columns, many keys for few rows.
+//! where it is not easy: a join that wants rows without a partner (LEFT, FULL, ANTI), a table that has parts on disk, keys that are more
+//! than columns, many keys for few rows.
+//!
+//! A table that several processes build together (Parallel Hash) is in their shared memory: each takes the keys for itself, when it reads its
+//! part of the other side. Nobody changes the table from then on.
 
 use super::{conditions, exec, list_items, path};
 use crate::pg::ext::callback;
@@ -32,6 +35,8 @@ pub(super) struct Join {
     pub column: usize,
     /// It has been looked at since the scan has begun.
     looked_at: bool,
+    /// Several processes build its table, if there are several.
+    is_parallel: bool,
 }
 
 /// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15 to 17). `layouts.c` compares it
@@ -42,7 +47,7 @@ struct Table {
     /// Its logarithm; the same two of how it began, and of what it should be.
     bucket_bits: i32,
     bucket_counts: [i32; 3],
-    buckets: *mut *mut Entry,
+    buckets: *mut Link,
     keep_nulls: bool,
     skew_enabled: bool,
     skew_buckets: *mut core::ffi::c_void,
@@ -53,7 +58,19 @@ struct Table {
     batches_before: [i32; 2],
     grow_enabled: bool,
     rows: f64,
+    rows_of_parts: [f64; 2],
+    files: [*mut core::ffi::c_void; 2],
+    functions: [*mut core::ffi::c_void; 4],
+    room: [usize; 5],
+    contexts: [*mut core::ffi::c_void; 2],
+    chunks: [*mut core::ffi::c_void; 2],
+    /// Where the links lead to, and what the processes share, of a table that several have built.
+    area: *mut pg_sys::dsa_area,
+    shared: *mut core::ffi::c_void,
 }
+
+/// Where an entry is: its address, or where it is in the area that processes share; 0 for none.
+type Link = usize;
 
 impl Table {
     /// All numbers are such as PostgreSQL would have in a table that is built.
@@ -65,13 +82,23 @@ impl Table {
             && (0..self.batches).contains(&self.current_batch)
             && self.rows >= 0.0
             && self.rows.fract() == 0.0
+            && (self.shared.is_null() || !self.area.is_null())
+    }
+
+    /// The entry that a link leads to; null for none.
+    unsafe fn entry(&self, link: Link) -> *const Entry {
+        match self.shared.is_null() {
+            true => link as *const Entry,
+            // SAFETY: a link of this table, which lies in this area.
+            false => unsafe { pg_sys::dsa_get_address(self.area, link as u64) as *const Entry },
+        }
     }
 }
 
 /// HashJoinTupleData: the row follows, as a MinimalTuple.
 #[repr(C, align(8))]
 struct Entry {
-    next: *mut Entry,
+    next: Link,
     hash: u32,
 }
 
@@ -94,9 +121,10 @@ unsafe fn tell_scans(join: *mut pg_sys::HashJoinState) {
         use pg_sys::JoinType as J;
         let plan = (*join).js.ps.plan as *mut pg_sys::HashJoin;
         let drops = matches!((*plan).join.jointype, J::JOIN_INNER | J::JOIN_SEMI | J::JOIN_RIGHT);
-        if !drops || (*plan).join.plan.parallel_aware {
+        if !drops {
             return;
         }
+        let is_parallel = (*plan).join.plan.parallel_aware;
         for clause in list_items::<pg_sys::OpExpr>((*plan).hashclauses) {
             let [left, right] = list_items::<pg_sys::Node>((*clause).args)[..] else { continue };
             let (Some(outer), Some(number)) =
@@ -117,7 +145,7 @@ unsafe fn tell_scans(join: *mut pg_sys::HashJoinState) {
                     let joins = &mut exec::run(scan).joins;
                     if !joins.iter().any(|j| (j.join, j.number, j.column) == (join, number, column))
                     {
-                        joins.push(Join { join, number, operand, column, looked_at });
+                        joins.push(Join { join, number, operand, column, looked_at, is_parallel });
                     }
                 }
             });
@@ -251,7 +279,8 @@ pub(super) fn forget(joins: &mut [Join]) {
 }
 
 /// Give the scan the keys of those joins whose tables are there. Each is built before the scan is asked for its second row: the join
-/// fetches one row perhaps to see whether there is any.
+/// fetches one row perhaps to see whether there is any. One that several processes build is before the first, or is in parts: then the
+/// other side is read into parts while no part of the table is at hand (`curbatch`).
 pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
     // SAFETY: the joins stand above this scan in the same query and live as long; their hash tables are read only when they are built.
     unsafe {
@@ -261,8 +290,12 @@ pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
                 continue;
             }
             join.looked_at = true;
-            let is_whole =
-                (*table).makes_sense() && (*table).batches == 1 && !(*table).skew_enabled;
+            // The area is there, and nothing is shared in it any more.
+            let is_gone = join.is_parallel && (*table).shared.is_null() && !(*table).area.is_null();
+            let is_whole = !is_gone
+                && (*table).makes_sense()
+                && (*table).batches == 1
+                && !(*table).skew_enabled;
             let most = match join.operand {
                 Operand::Float4 | Operand::Float8 | Operand::Numeric | Operand::Bool => {
                     MOST_CONVERTED_KEYS
@@ -298,9 +331,9 @@ unsafe fn keys(
         let mut room = (pg_sys::work_mem as usize).saturating_mul(1024);
         let mut fits = true;
         'table: for bucket in 0..table.bucket_count as usize {
-            let mut entry = *table.buckets.add(bucket);
+            let mut entry = table.entry(*table.buckets.add(bucket));
             while !entry.is_null() {
-                pg_sys::ExecStoreMinimalTuple(entry.add(1).cast(), row, false);
+                pg_sys::ExecStoreMinimalTuple(entry.add(1).cast_mut().cast(), row, false);
                 if let Some((value, false)) = Slot::of(row).attribute(number) {
                     // As long as they are when they are neither compressed nor elsewhere: only their headers are read for this.
                     let own =
@@ -312,7 +345,7 @@ unsafe fn keys(
                     room = rest;
                     keys.push(value);
                 }
-                entry = (*entry).next;
+                entry = table.entry((*entry).next);
             }
         }
         pg_sys::ExecDropSingleTupleTableSlot(row);
