@@ -48,11 +48,11 @@ class Gateway:
 
 class Proxy:
     """A TCP proxy to `port`. `rate` bounds bytes per second and direction (None: unbounded, 0: everything
-    hangs); `refuse` closes every connection at once. `passed` counts the others' bytes, `busiest` how many were waited for at once: had
+    hangs); `refuse` closes every connection at once; `delay` is what a request takes on its way, in seconds. `passed` counts the others' bytes, `busiest` how many were waited for at once: had
     sent something after which nothing had come back yet."""
 
     def __init__(self, port):
-        self.target, self.rate, self.refuse, self.passed = port, None, False, 0
+        self.target, self.rate, self.refuse, self.delay, self.passed = port, None, False, 0, 0
         self.waiting, self.busiest, self.lock = set(), 0, threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -99,6 +99,8 @@ class Proxy:
                     if self.rate:
                         time.sleep(len(data) / self.rate)
                     self._count(client, key.fileobj is client)
+                    if self.delay and key.fileobj is client:
+                        time.sleep(self.delay)
                     peers[key.fileobj].sendall(data)
                     self.passed += len(data)
         except OSError:

@@ -69,6 +69,7 @@ STORE_CASES = {
     "others at a silent store": cancel.others_wait_not,
     "secrets": privileges.secrets,
     "cold pages at once": cold_pages.at_once,
+    "cold pages in memory": cold_pages.in_memory,
 }
 
 

@@ -1,23 +1,75 @@
 """What a batch needs of a cold stripe is asked for at the same time."""
+import re
 
 
 def at_once(cluster, proxy):
-    """The pages of several columns are waited for together, whichever order they come in; and they are the right ones."""
+    """The pages and dictionaries of several columns are waited for together, whichever order they come in; and they are the right ones."""
+    queries = ("SELECT md5(string_agg(a || b || coalesce(n, id) || c || coalesce(w, '-'), ',' ORDER BY id)) FROM {}",
+               "SELECT count(*), min(b), max(c) FROM {} WHERE a > 'x8' AND (w = 'w3' OR n IS NOT NULL OR w IS NULL)",
+               "SELECT count(w), min(v), max(u), count(DISTINCT w) FROM {}")
     with cluster.connect() as c:
-        c.execute("DROP TABLE IF EXISTS f, h; SET firn.bulk_threshold = 0")
-        # Columns of more than a piece of the cache each (1 MB), which nothing compresses, among them one of NULLs and one of few values.
-        c.execute("CREATE TABLE h (id int, a text, b text, n int, c text, w text)")
+        # Columns of more than a piece of the cache each (1 MB), which nothing compresses, among them one of NULLs and some of few values.
+        c.execute("DROP TABLE IF EXISTS h; CREATE TABLE h (id int, a text, b text, n int, c text, w text, v text, u text)")
         c.execute("INSERT INTO h SELECT i, sha512(('a' || i)::bytea)::text, sha512(('b' || i)::bytea)::text, NULL, sha512(('c' || i)::bytea)::text, "
-                  "CASE WHEN i % 7 > 0 THEN 'w' || i % 5 END FROM generate_series(1, 30000) i")
-        c.execute("CREATE TABLE f (LIKE h) USING firn; INSERT INTO f SELECT * FROM h; SELECT firn.offload('f', 's3')")
-    for query in ("SELECT md5(string_agg(a || b || coalesce(n, id) || c || coalesce(w, '-'), ',' ORDER BY id)) FROM {}",
-                  "SELECT count(*), min(b), max(c) FROM {} WHERE a > 'x8' AND (w = 'w3' OR n IS NOT NULL OR w IS NULL)"):
-        # A session that has no connection yet, and a cache that has nothing.
-        with cluster.connect() as c:
-            c.execute("SET max_parallel_workers_per_gather = 0; SET firn.cache_size = 0")
-            expected = c.execute(query.format("h")).fetchall()
-            proxy.busiest = 0
-            assert c.execute(query.format("f")).fetchall() == expected, query
-            assert proxy.busiest > 1, f"{query}: one request after the other"
+                  "CASE WHEN i % 7 > 0 THEN 'w' || i % 5 END, sha512(('v' || i % 300)::bytea)::text, sha512(('u' || hashint4(i) % 200)::bytea)::text "
+                  "FROM generate_series(1, 30000) i")
+    for cache in ("0", "1GB"):
+        for query in queries:
+            # A store that nobody has read from: a session that has no connection yet, and a cache that has nothing.
+            with cluster.connect() as c:
+                c.execute("DROP TABLE IF EXISTS f; SET firn.bulk_threshold = 0; CREATE TABLE f (LIKE h) USING firn; "
+                          "INSERT INTO f SELECT * FROM h; SELECT firn.offload('f', 's3')")
+            with cluster.connect() as c:
+                c.execute(f"SET max_parallel_workers_per_gather = 0; SET firn.cache_size = '{cache}'")
+                expected = c.execute(query.format("h")).fetchall()
+                # (So that none is answered before the next one is sent.)
+                proxy.busiest, proxy.delay = 0, 0.01
+                try:
+                    assert c.execute(query.format("f")).fetchall() == expected, (cache, query)
+                finally:
+                    proxy.delay = 0
+                assert c.execute(query.format("f")).fetchall() == expected, (cache, query)
+                # (The small columns are of one piece of the cache.)
+                assert proxy.busiest > 1 or cache != "0" and query == queries[2], f"{cache}, {query}: {proxy.busiest} requests at a time"
     with cluster.connect() as c:
         c.execute("DROP TABLE f, h")
+
+
+def in_memory(cluster, proxy):
+    """What is asked for at the same time is not held many times over: a batch of documents has thousands of small pages. And what lies between
+    is not fetched again and again."""
+    def peak(c):
+        with open(f"/proc/{c.info.backend_pid}/status") as f:
+            return int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) >> 10
+    with cluster.connect() as c:
+        c.execute("DROP TABLE IF EXISTS f; SET firn.bulk_threshold = 0; CREATE TABLE f (id int, doc jsonb) USING firn")
+        # Some 4 kB each, which nothing compresses: a page of its own.
+        c.execute("INSERT INTO f SELECT i, jsonb_build_object('i', i, 't', (SELECT string_agg(sha512((i || '.' || n)::bytea)::text, '') "
+                  "FROM generate_series(1, 31) n)) FROM generate_series(1, 6000) i")
+        c.execute("SELECT firn.offload('f', 's3')")
+    with cluster.connect() as c:
+        c.execute("SET max_parallel_workers_per_gather = 0; SET firn.cache_size = '1GB'")
+        # What a session has anyway, its connections to the store and the shared memory that it has touched too.
+        assert c.execute("SELECT count(id) FROM f").fetchone() == (6000,)
+        before = peak(c)
+        assert c.execute("SELECT count(*), sum((doc->>'i')::int) FROM f").fetchone() == (6000, 18003000)
+        grown = peak(c) - before
+    # The pages of a batch are 4 MB compressed, 8 MB of hexadecimal digits; with the pieces that they come from, and what decodes them.
+    print(f"     {grown} MB for batches of documents")
+    assert grown < 100, grown
+    with cluster.connect() as c:
+        columns = range(20)
+        c.execute(f"DROP TABLE f; CREATE TABLE f ({', '.join(f'c{n} int' for n in columns)}) USING firn; "
+                  f"INSERT INTO f SELECT {', '.join(f'hashint4(i * 20 + {n}) & 255' for n in columns)} FROM generate_series(1, 200000) i")
+        c.execute("SELECT firn.offload('f', 's3')")
+        size = c.execute("SELECT sum(bytes) FROM firn.stripes('f')").fetchone()[0]
+    with cluster.connect() as c:
+        c.execute("SET max_parallel_workers_per_gather = 0; SET firn.cache_size = 0")
+        before = proxy.passed
+        c.execute(f"SELECT {', '.join(f'sum(c{n})' for n in columns)} FROM f").fetchone()
+        passed = proxy.passed - before
+    print(f"     {passed / size:.1f} times a stripe's bytes without a cache")
+    # Requests and answers have heads, of a size with these pages.
+    assert passed < 4 * size, (passed, size)
+    with cluster.connect() as c:
+        c.execute("DROP TABLE f")

@@ -5,10 +5,20 @@ use std::ops::Range;
 
 /// Ranges closer than this are fetched by one request: below it, the bytes between cost less than
 /// another request's round trip (about 10 ms at 30 MB/s).
-pub(crate) const NEAR: u64 = 256 << 10;
+const NEAR: u64 = 256 << 10;
+/// Ranges closer than this are, however few bytes of them are wanted.
+const NEXT: u64 = 16 << 10;
 /// No request asks for more, so that a large range is fetched by several requests at once and one that fails
 /// is cheap to repeat.
 pub(crate) const LARGEST: u64 = 4 << 20;
+
+/// How close ranges have to be that are fetched by one request, so that no more is between them than in them: who comes again and again
+/// for small parts of an object would fetch nearly all of it each time.
+pub(crate) fn near(wanted: &[Range<u64>]) -> u64 {
+    let bytes: u64 = wanted.iter().map(|r| r.end.saturating_sub(r.start)).sum();
+    let gaps = wanted.len().saturating_sub(1).max(1) as u64;
+    (bytes / gaps).clamp(NEXT, NEAR)
+}
 
 /// The requests that cover `wanted`: ascending, disjoint, none empty, none larger than `largest`.
 pub(crate) fn requests(wanted: &[Range<u64>], near: u64, largest: u64) -> Vec<Range<u64>> {
@@ -92,6 +102,17 @@ mod tests {
             requests(&[u64::MAX - 3..u64::MAX], 10, 2),
             vec![u64::MAX - 3..u64::MAX - 1, u64::MAX - 1..u64::MAX]
         );
+    }
+
+    #[test]
+    fn no_more_is_fetched_between_than_is_wanted() {
+        // A page of a kilobyte of each of twenty columns.
+        let pages: Vec<Range<u64>> = (0..20u64).map(|n| n << 17..(n << 17) + 1024).collect();
+        assert_eq!(requests(&pages, near(&pages), LARGEST), pages);
+        let large: Vec<Range<u64>> = (0..4u64).map(|n| n << 20..(n << 20) + (900 << 10)).collect();
+        assert_eq!(requests(&large, near(&large), u64::MAX).len(), 1);
+        assert_eq!(near(&[0..10]), NEXT);
+        assert_eq!(near(&[]), NEXT);
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl S3Store {
 
     pub async fn get_many(&self, key: &str, wanted: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let path = self.path(key)?;
-        let requests = ranges::requests(wanted, ranges::NEAR, ranges::LARGEST);
+        let requests = ranges::requests(wanted, ranges::near(wanted), ranges::LARGEST);
         let fetched: Vec<(Range<u64>, Bytes)> = stream::iter(requests)
             .map(|r| async {
                 let bytes = self.get(&path, r.clone()).await?;

@@ -273,10 +273,11 @@ impl<'a> TooEarly<'a> {
             let (key, _) = self.keys().all.get(place)?;
             let (late, tables) = (&late[*number], tables.get(number)?);
             // One that would take it up comes before it, and one of its table with a lower number, as they are made.
-            let is_first = late.key.as_ref().is_some_and(|late| {
-                key.table == late.table
-                    && has_lower_number(&key.name, &late.name) == Ordering::Less
-                    && late.may_choose(&key.name, tables)
+            let table = Late::of(self.toc, *place).map(|key| key.table);
+            let is_first = late.key.as_ref().is_some_and(|their| {
+                table.as_ref() == Some(&late.table)
+                    && has_lower_number(&key.name, &their.name) == Ordering::Less
+                    && their.may_choose(&key.name, tables)
             });
             let is_behind =
                 !is_first && !self.takes_up(*place, late) && key.may_choose(&late.name, tables);

@@ -194,7 +194,7 @@ impl Report {
         // SAFETY: plain calls; the indexes are those of the slot's integers.
         unsafe {
             pg_sys::pgstat_progress_start_command(self.command, self.table);
-            // At once: others may look at any moment.
+            // All together: there is nothing for a moment, and nothing half.
             let places: [i32; pg_sys::PGSTAT_NUM_PROGRESS_PARAM as usize] =
                 std::array::from_fn(|at| at as i32);
             let (count, values) = (places.len() as i32, self.values.as_ptr());

@@ -2,10 +2,11 @@
 //! wrong with the bytes is raised here.
 
 use super::handle::{with_decoder, StripeHandle};
-use crate::pg::Toast;
+use crate::pg::{xact, Toast};
+use bytes::Bytes;
 use firn_format::{Column, DeleteVector, Filter};
 use firn_scan::{
-    pages_of, Counters, DecodedBatch, FrozenStripe, Narrowing, Need, Part, Step, StripeScan,
+    pages_of, Counters, DecodedBatch, FrozenStripe, Narrowing, Need, Part, Piece, Step, StripeScan,
 };
 use std::ops::Range;
 use std::rc::Rc;
@@ -80,21 +81,24 @@ impl BatchReader {
     fn read(&mut self, toast: &Toast, need: &Need) {
         let (handle, scan, bytes) = (&self.handle, &mut self.scan, &mut self.bytes);
         let mut soon = need.soon.iter();
-        let pages = need.pieces.iter().filter(|piece| matches!(piece.part, Part::Page(_)));
-        let ranges = pages.map(|page| page.offset..page.offset + u64::from(page.len));
-        let mut cold = handle.read_at_once(&ranges.collect::<Vec<_>>()).into_iter();
+        let mut cold = Cold::of(handle, need);
         for piece in &need.pieces {
-            let supplied = match piece.part {
+            let supplied = match (piece.part, cold.next(handle, piece)) {
+                (Part::Dictionary, Some(bytes)) => {
+                    let dictionary = handle.dictionary_of(toast, piece.column, &bytes);
+                    scan.supply_dictionary(piece, dictionary)
+                }
+                (Part::Page(_), Some(bytes)) => {
+                    // A batch that is there at once may take long to decode.
+                    xact::check_for_interrupts();
+                    with_decoder(|d| scan.supply(piece, &bytes, d))
+                }
                 // The session keeps them.
-                Part::Dictionary => match handle.dictionary(toast, piece.column) {
+                (Part::Dictionary, None) => match handle.dictionary(toast, piece.column) {
                     Some(dictionary) => scan.supply_dictionary(piece, dictionary),
                     None => Ok(()),
                 },
-                Part::Page(_) if cold.len() > 0 => {
-                    let bytes = cold.next().unwrap_or_default();
-                    with_decoder(|d| scan.supply(piece, &bytes, d))
-                }
-                Part::Page(_) => {
+                (Part::Page(_), None) => {
                     handle.read(toast, piece.offset, piece.len as usize, bytes);
                     // Who reads page after page will want the next one of this column.
                     if let Some(next) = soon.as_slice().first().filter(|s| s.column == piece.column)
@@ -107,6 +111,39 @@ impl BatchReader {
             };
             supplied.unwrap_or_else(|e| handle.raise(e));
         }
+    }
+}
+
+/// What is needed of a cold stripe, asked for together.
+struct Cold {
+    /// In the order in which they are supplied.
+    pieces: Vec<Piece>,
+    supplied: usize,
+    read: std::vec::IntoIter<Bytes>,
+}
+
+impl Cold {
+    fn of(handle: &StripeHandle, need: &Need) -> Cold {
+        let is_read = |piece: &&Piece| {
+            handle.is_cold()
+                && (piece.part != Part::Dictionary || !handle.has_dictionary(piece.column))
+        };
+        let pieces = need.pieces.iter().filter(is_read).copied().collect();
+        Cold { pieces, supplied: 0, read: Vec::new().into_iter() }
+    }
+
+    /// The bytes of a piece, if it is the next of these.
+    fn next(&mut self, handle: &StripeHandle, piece: &Piece) -> Option<Bytes> {
+        if self.pieces.get(self.supplied) != Some(piece) {
+            return None;
+        }
+        if self.read.len() == 0 {
+            let range = |piece: &Piece| piece.offset..piece.offset + u64::from(piece.len);
+            let ranges: Vec<_> = self.pieces[self.supplied..].iter().map(range).collect();
+            self.read = handle.read_at_once(&ranges).into_iter();
+        }
+        self.supplied += 1;
+        self.read.next()
     }
 }
 

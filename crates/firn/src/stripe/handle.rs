@@ -56,8 +56,22 @@ pub struct StripeHandle {
     holders: Cell<usize>,
 }
 
-/// Bytes of a cold stripe that are read at once, at most.
+/// Bytes of a cold stripe that are held at once, about, at most.
 const MOST_AT_ONCE: u64 = 64 << 20;
+/// What a range that does not follow the one before takes beside its bytes, at most: the cache reads whole blocks.
+const BESIDE: u64 = 128 << 10;
+
+/// How many of these ranges are read at once.
+fn how_many_at_once(ranges: &[Range<u64>]) -> usize {
+    let (mut held, mut last) = (0, None);
+    let fits = |range: &&Range<u64>| {
+        let beside = if last == Some(range.start) { 0 } else { BESIDE };
+        last = Some(range.end);
+        held += range.end.saturating_sub(range.start) + beside;
+        held <= MOST_AT_ONCE
+    };
+    ranges.iter().take_while(fits).count().max(1).min(ranges.len())
+}
 
 /// Handles in the cache at most, but for those in use.
 const MOST: usize = 65_536;
@@ -228,17 +242,22 @@ impl StripeHandle {
         }
     }
 
-    /// Several ranges of a cold stripe at once: each by itself would be a request after the other. Nothing for a stripe in chunks, and where they
-    /// are too much to have in memory together: for these there is [`StripeHandle::read`].
+    /// The first of these ranges of a cold stripe at once, as many as are to be in memory together, one at least: each by itself would be a request
+    /// after the other. Nothing for a stripe in chunks: for these there is [`StripeHandle::read`].
     pub fn read_at_once(&self, ranges: &[Range<u64>]) -> Vec<Bytes> {
-        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         match &self.entry.location {
-            Location::Object { server, key } if (1..=MOST_AT_ONCE).contains(&bytes) => {
+            Location::Object { server, key } if !ranges.is_empty() => {
                 let store = (server.as_str(), self.owner);
-                crate::stores::read_object_at_once(store, key, self.entry.bytes, ranges)
+                let first = &ranges[..how_many_at_once(ranges)];
+                crate::stores::read_object_at_once(store, key, self.entry.bytes, first)
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Its bytes are in an object store.
+    pub fn is_cold(&self) -> bool {
+        matches!(self.entry.location, Location::Object { .. })
     }
 
     /// These bytes will be read soon.
@@ -352,13 +371,27 @@ impl StripeHandle {
         }
         let mut bytes = Vec::new();
         self.read(toast, offset, len as usize, &mut bytes);
-        let dictionary = with_decoder(|d| outline.decode_dictionary(d, column, &bytes))
+        Some(self.keep_dictionary(outline, column, &bytes))
+    }
+
+    /// The session has the column's dictionary already.
+    pub fn has_dictionary(&self, column: usize) -> bool {
+        matches!(self.dictionaries.borrow().get(column), Some(Some(_)))
+    }
+
+    /// The dictionary of a stripe column, of which these are the bytes.
+    pub fn dictionary_of(&self, toast: &Toast, column: usize, bytes: &[u8]) -> Arc<Dictionary> {
+        self.keep_dictionary(self.outline(toast), column, bytes)
+    }
+
+    fn keep_dictionary(&self, outline: &Outline, column: usize, bytes: &[u8]) -> Arc<Dictionary> {
+        let dictionary = with_decoder(|d| outline.decode_dictionary(d, column, bytes))
             .unwrap_or_else(|e| self.raise(e));
         self.grow(2 * dictionary.memory_bytes());
         if let Some(place) = self.dictionaries.borrow_mut().get_mut(column) {
             *place = Some(dictionary.clone());
         }
-        Some(dictionary)
+        dictionary
     }
 
     /// A page of a stripe column, read (into `bytes`) and decoded.
@@ -393,5 +426,23 @@ impl StripeHandle {
             *place = Some((conversion, datums.clone()));
         }
         datums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_read_at_once() {
+        let pages: Vec<Range<u64>> = (0..2_048u64).map(|n| n * 4_096..(n + 1) * 4_096).collect();
+        assert_eq!(how_many_at_once(&pages), 2_048);
+        // Of many columns: each has blocks of its own.
+        let columns: Vec<Range<u64>> = (0..2_048u64).map(|n| n << 20..(n << 20) + 1_024).collect();
+        assert_eq!(how_many_at_once(&columns), 508);
+        // What is too large is read by itself.
+        let huge = [0..1 << 30, 1 << 30..1 << 31, 1 << 31..(1 << 31) + 1];
+        assert_eq!(how_many_at_once(&huge), 1);
+        assert_eq!(how_many_at_once(&[]), 0);
     }
 }

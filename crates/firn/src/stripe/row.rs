@@ -296,6 +296,8 @@ impl RowBuffer {
         let follows = !at.rows.is_empty() && at.page + 1 == number;
         let within = row.saturating_sub(rows.start);
         (at.page, at.rows) = (number, rows);
+        // Should reading it fail, nobody takes the other page's values for these rows'.
+        at.decoded = Weak::new();
         let key = (stored, number);
         let (page, decoded) = match pages::find(handle.number, key) {
             Some(kept) => (None, Some(kept)),
@@ -313,7 +315,6 @@ impl RowBuffer {
                 one_value(&decoded.value(within as usize), conversion, &mut self.scratch.bytes)
             }
             None => {
-                self.scratch.at.columns[i].decoded = Weak::new();
                 let Some(page) = page else { return One::Null };
                 self.value_of(toast, handle, stored, &page, within, conversion)
             }

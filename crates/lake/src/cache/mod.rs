@@ -7,6 +7,7 @@ mod piece;
 mod space;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::ranges;
 use crate::store::Store;
 use bytes::Bytes;
 use memory::Memory;
@@ -133,10 +134,12 @@ impl Cache {
             identity: format!("{store_id}\n{key}\n{object_len}").into(),
             cancelled,
         };
-        let mut reads = Vec::with_capacity(ranges.len());
+        // Ranges that share blocks are one read: each has buffers of whole blocks.
+        let spans = ranges::requests(ranges, BLOCK, u64::MAX);
+        let mut reads = Vec::with_capacity(spans.len());
         let mut missing = BTreeSet::new();
-        for range in ranges {
-            let read = call.look_up(range)?;
+        for span in &spans {
+            let read = call.look_up(span)?;
             missing.extend(read.holes.iter().copied());
             reads.push(read);
         }
@@ -144,7 +147,9 @@ impl Cache {
         for numbers in missing.chunks(FETCH_AT_ONCE) {
             call.fetch(store, numbers, &mut reads)?;
         }
-        Ok(reads.into_iter().map(Read::finish).collect())
+        let read: Vec<_> = spans.into_iter().zip(reads.into_iter().map(Read::finish)).collect();
+        ranges::cut(ranges, &read)
+            .ok_or_else(|| Error::new(ErrorKind::Other, "a read came back too short"))
     }
 
     /// Drops all that is cached of one object: for a reader that finds its bytes damaged although the cache does not.
