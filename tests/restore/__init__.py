@@ -1,4 +1,9 @@
-"""`firn restore`: what comes back is what was dumped, whatever happens on the way."""
+"""`firn restore`: what comes back is what was dumped, whatever happens on the way.
+
+FIRN_CLAIMS=FOLDER: several processes do it together, each with servers of its own; a part is done by who first makes its file there.
+FIRN_LANE=0: this one comes later, and begins with the last."""
+import os
+
 from restore import again, alone, applications, asowner, behind, beside, catalogs, common, compared, counted, crowded, damage, dumpsuite, early, errors, existing, faults, flags, foreign, hooks, \
     hostile, inorder, inserts, kills, late, likeness, looked, memory, misnamed, money, old, order, parts, planned, probing, redirect, refused, regression, renamed, roundtrip, secrets, shapes, \
     statistics, stopping, tables, trees, unwritten, verified, versions
@@ -6,12 +11,28 @@ from restore import again, alone, applications, asowner, behind, beside, catalog
 PARTS = (roundtrip, catalogs, dumpsuite, applications, shapes, flags, likeness, inorder, compared, asowner, secrets, unwritten, verified, money, versions, old, order, early, looked, refused, behind, foreign, trees, probing,
          planned, statistics, errors, damage, kills, faults, existing, again, hostile, hooks, beside, late, inserts, tables, crowded, stopping, memory, parts, alone, redirect, renamed, misnamed,
          regression)
+# They make what is kept for later runs, or look for it, and do not look out for others who make it.
+KEEPING = (dumpsuite, misnamed, applications, regression, renamed, alone, likeness)
+
+
+def claimed():
+    """The parts that this process is to do, each asked for when its turn comes."""
+    folder, comes_later = os.environ.get("FIRN_CLAIMS"), os.environ.get("FIRN_LANE") == "0"
+    for part in reversed(PARTS) if comes_later else PARTS:
+        if comes_later and part in KEEPING:
+            continue
+        try:
+            if folder:
+                os.close(os.open(os.path.join(folder, part.__name__), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        yield part
 
 
 def run(tally, pattern):
     world = common.World()
     try:
-        for part in PARTS:
+        for part in claimed():
             for name, body in part.cases(world):
                 if pattern in name:
                     tally.case(f"restore {name}", body)
