@@ -50,6 +50,8 @@ CASES = {
     "keys beside replacements": waits.beside_replacements,
     "deferred triggers of moved rows": waits.deferred,
     "samples of stripes": waits.samples,
+    "damaged objects put back": cold_pages.put_back,
+    "reads of cold rows": cold_pages.reads_keep_nothing,
     "scans by keys": extensions.keys,
     "builds of some blocks": extensions.ranges,
     "few ids left": lambda _: ids.few_left(),

@@ -1,5 +1,10 @@
-"""What a batch needs of a cold stripe is asked for at the same time."""
+"""Reading cold stripes: what is asked for at the same time, what is held, what is kept though it was damaged."""
+import os
 import re
+
+import psycopg
+
+from trouble.common import expect
 
 
 def at_once(cluster, proxy):
@@ -35,12 +40,71 @@ def at_once(cluster, proxy):
         c.execute("DROP TABLE f, h")
 
 
+def put_back(cluster):
+    """An object that was damaged, and is put back as it was, is read again: what the cache has of it was right as the object was wrong."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; CREATE TABLE f (id int PRIMARY KEY, v text) USING firn")
+        c.execute("INSERT INTO f SELECT i, md5(i::text) FROM generate_series(1, 50000) i; SELECT firn.offload('f', 'cold')")
+        [[key]] = c.execute("SELECT object_key FROM firn.stripes('f')").fetchall()
+        [[last]] = c.execute("SELECT max(md5(i::text)) FROM generate_series(1, 50000) i").fetchall()
+    store = os.path.join(cluster.root, "store")
+    [path] = [os.path.join(folder, name) for folder, _, names in os.walk(store) for name in names if name == key.split("/")[-1]]
+    with open(path, "rb") as f:
+        right = f.read()
+    with open(path, "r+b") as f:
+        f.seek(len(right) // 2)
+        f.write(bytes([right[len(right) // 2] ^ 1]))
+    query = "SELECT count(*), max(v) FROM f"
+    with cluster.connect() as c, cluster.connect() as other:
+        for session in (c, other):
+            session.execute("SET firn.cache_size = '64MB'; SET log_min_messages = 'fatal'")
+            expect(session, query, "XX001")
+        with open(path, "wb") as f:
+            f.write(right)
+        try:
+            other.execute(query)
+        except psycopg.errors.DataCorrupted:
+            # It may have had in its own memory what it has read first.
+            pass
+        for session in (c, other):
+            assert session.execute(query).fetchone() == (50000, last)
+    with cluster.connect() as c:
+        c.execute("DROP TABLE f")
+
+
+def reads_keep_nothing(cluster):
+    """Rows of a cold stripe by index, page by page: a statement's memory does not grow with what it has read."""
+    columns = range(100)
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0")
+        for name in ("warm", "chilled"):
+            c.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, {', '.join(f'c{n} text' for n in columns)}) USING firn")
+            c.execute(f"INSERT INTO {name} SELECT i, {', '.join(f'md5((i * {n + 1})::text)' for n in columns)} FROM generate_series(1, 1000) i; ANALYZE {name}")
+        c.execute("SELECT firn.offload('chilled', 'cold')")
+    grown = {}
+    for name in ("warm", "chilled"):
+        with cluster.connect() as c:
+            c.execute("SET enable_seqscan = off; SET firn.enable_scan = off; SET firn.page_cache = 0; SET max_parallel_workers_per_gather = 0")
+            query = f"SELECT sum(length(t::text)) FROM {name} t WHERE id BETWEEN %s AND %s"
+            c.execute(query, (1, 20))
+            before = peak(c)
+            c.execute(query, (1, 500))
+            grown[name] = peak(c) - before
+    print(f"     {grown}")
+    assert grown["chilled"] < grown["warm"] + 15, grown
+    with cluster.connect() as c:
+        c.execute("DROP TABLE warm, chilled")
+
+
+def peak(c):
+    """MB of memory that a session has had at most."""
+    with open(f"/proc/{c.info.backend_pid}/status") as f:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) >> 10
+
+
 def in_memory(cluster, proxy):
     """What is asked for at the same time is not held many times over: a batch of documents has thousands of small pages. And what lies between
     is not fetched again and again."""
-    def peak(c):
-        with open(f"/proc/{c.info.backend_pid}/status") as f:
-            return int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) >> 10
     with cluster.connect() as c:
         c.execute("DROP TABLE IF EXISTS f; SET firn.bulk_threshold = 0; CREATE TABLE f (id int, doc jsonb) USING firn")
         # Some 4 kB each, which nothing compresses: a page of its own.

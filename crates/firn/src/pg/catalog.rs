@@ -190,12 +190,16 @@ pub(super) unsafe fn options_of(list: *mut pg_sys::List) -> Vec<(String, String)
     }
 }
 
-/// Look a server up by name; secrets are those of `role` (a table's owner).
+/// Look a server up by name; secrets are those of `role` (a table's owner). Leaves nothing behind: a statement asks for each page.
 pub fn server(name: &str, role: u32) -> Option<Server> {
     let c_name = CString::new(name).ok()?;
+    super::memory::apart(|| server_here(&c_name, role))
+}
+
+fn server_here(name: &CStr, role: u32) -> Option<Server> {
     // SAFETY: catalog look-ups; results live in the current context and are copied.
     unsafe {
-        let server = pg_sys::GetForeignServerByName(c_name.as_ptr(), true);
+        let server = pg_sys::GetForeignServerByName(name.as_ptr(), true);
         if server.is_null() {
             return None;
         }

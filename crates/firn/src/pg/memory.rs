@@ -109,6 +109,24 @@ pub(crate) fn scratch<T>(f: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Run `f` in a memory context made for it, which goes with all that is in it. As [`scratch`], where `f` may be called on the way of another
+/// that runs in that: reading a table, which functions of users may do anywhere.
+pub(crate) fn apart<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: main thread only. After an error the context goes with the one that it was made in.
+    unsafe {
+        let context = pg_sys::AllocSetContextCreateInternal(
+            pg_sys::CurrentMemoryContext,
+            c"firn".as_ptr(),
+            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
+        );
+        let result = within(context, f);
+        pg_sys::MemoryContextDelete(context);
+        result
+    }
+}
+
 static mut RESETTING: bool = false;
 
 /// Destructors must leave PostgreSQL's resources alone: an error is unwinding or a memory context is

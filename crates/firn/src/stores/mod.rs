@@ -299,6 +299,18 @@ pub fn read_object_at_once(
     })
 }
 
+/// An object's bytes were found damaged although the cache has them as they came: it forgets them, as the object may be put back. Nothing is
+/// looked up: an error is on its way.
+pub fn forget_object((server, role): (&str, u32), key: &str, len: u64) {
+    let id = STORES.with_borrow(|(map, _)| {
+        map.get(&(server.to_owned(), role)).map(|kept| kept.open.id.clone())
+    });
+    let cache = CACHE.with_borrow(|c| c.as_ref().map(|c| c.cache.clone()));
+    if let (Some(id), Some(cache)) = (id, cache) {
+        cache.forget(&id, key, len);
+    }
+}
+
 /// Read a whole object past the cache.
 pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);

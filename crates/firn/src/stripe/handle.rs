@@ -357,8 +357,11 @@ impl StripeHandle {
         page.unwrap_or_else(|e| self.raise(e))
     }
 
-    /// Raise what is wrong with this stripe's bytes.
+    /// Raise what is wrong with this stripe's bytes. Those of a cold one are read from the store next time.
     pub fn raise(&self, e: firn_format::Error) -> ! {
+        if let Location::Object { server, key } = &self.entry.location {
+            crate::stores::forget_object((server, self.owner), key, self.entry.bytes);
+        }
         raise_format(&self.table, self.slot.0, e)
     }
 
