@@ -2,8 +2,10 @@
 //! any transaction: what a rolled-back load was given is never given again, because index entries
 //! outlive the load that made them.
 
-use crate::{chunks, cleaned, counted, keys, rows, ChunkKey, ChunkStore, Error, Keep, Result};
-use firn_format::{blocks_for, Slot, Tid};
+use crate::{
+    chunks, cleaned, counted, keys, rows, ChunkKey, ChunkStore, Cid, Error, Keep, Place, Result,
+};
+use firn_format::{blocks_for, Slot};
 
 /// The allocation row's key.
 pub const KEY: ChunkKey = ChunkKey { id: keys::ALLOCATION, seq: 0 };
@@ -85,7 +87,12 @@ pub fn next_block<S: ChunkStore>(store: &S) -> Option<u64> {
 ///
 /// # Errors
 /// The allocation row is damaged or lost, or no block is left.
-pub fn slot_for<S: ChunkStore>(store: &S, rows: u32, cid: u32, room: usize) -> Result<(Slot, Tid)> {
+pub fn slot_for<S: ChunkStore>(
+    store: &S,
+    rows: u32,
+    cid: Cid,
+    room: usize,
+) -> Result<(Slot, Place)> {
     let blocks = u64::from(blocks_for(rows));
     // What takes locks of its own comes before the allocation lock.
     store.assign_xid();

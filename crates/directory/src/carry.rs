@@ -10,7 +10,7 @@
 //! the answers by where they belong, which is the order in which our rows are then copied.
 
 use crate::store::is_settled;
-use crate::{forward, keys, ChunkStore, Result, Row};
+use crate::{forward, keys, ChunkStore, Place, Result, Row, Xid};
 use firn_format::{Tid, Tombstone};
 use std::ops::ControlFlow;
 
@@ -26,11 +26,21 @@ pub trait Sort {
     fn next(&mut self) -> Option<Item>;
 }
 
-fn packed(tid: Tid) -> [u8; 6] {
+fn packed(block: u32, offset: u16) -> [u8; 6] {
     let mut out = [0; 6];
-    out[..4].copy_from_slice(&tid.block.to_be_bytes());
-    out[4..].copy_from_slice(&tid.offset.to_be_bytes());
+    out[..4].copy_from_slice(&block.to_be_bytes());
+    out[4..].copy_from_slice(&offset.to_be_bytes());
     out
+}
+
+/// A row of the row store.
+fn of_row(tid: Tid) -> [u8; 6] {
+    packed(tid.block, tid.offset)
+}
+
+/// A row of ours.
+fn of_ours(place: Place) -> [u8; 6] {
+    packed(place.block, place.offset)
 }
 
 fn unpacked(bytes: &[u8]) -> Tid {
@@ -42,12 +52,18 @@ fn unpacked(bytes: &[u8]) -> Tid {
 }
 
 /// Two places and the number of an entry.
-fn item(first: Tid, second: Tid, at: u16) -> Item {
+fn item(first: &[u8; 6], second: &[u8; 6], at: u16) -> Item {
     let mut item = [0; 16];
-    item[..6].copy_from_slice(&packed(first));
-    item[6..12].copy_from_slice(&packed(second));
+    item[..6].copy_from_slice(first);
+    item[6..12].copy_from_slice(second);
     item[12..14].copy_from_slice(&at.to_be_bytes());
     item
+}
+
+/// The second place of an item.
+fn second(item: &Item) -> [u8; 6] {
+    let [_, _, _, _, _, _, place @ .., _, _, _, _] = *item;
+    place
 }
 
 /// The places in the row store that our rows name and somebody may still ask for.
@@ -60,13 +76,13 @@ impl<T: Sort> Wants<T> {
     /// The key of a row is damaged.
     pub fn collect<S: ChunkStore>(
         store: &S,
-        oldest: u32,
+        oldest: Xid,
         new: impl Fn() -> T,
     ) -> Result<Option<Wants<T>>> {
         let mut wants = None;
-        let mut want = |origin: Tid, row: Tid, at: usize| {
+        let mut want = |origin: Tid, place: Place, at: usize| {
             let sorter = wants.get_or_insert_with(&new);
-            sorter.put(&item(origin, row, at as u16));
+            sorter.put(&item(&of_row(origin), &of_ours(place), at as u16));
         };
         let ids = std::iter::once(keys::FORWARDING).chain(keys::TOMBSTONES..=keys::LAST_TOMBSTONES);
         for id in ids {
@@ -100,7 +116,7 @@ impl<T: Sort> Wants<T> {
             }
             if let Some(moved) = moved.filter(|m| m[..6] == want[..6]) {
                 let at = u16::from_be_bytes([want[12], want[13]]);
-                answers.put(&item(unpacked(&want[6..12]), unpacked(&moved[6..12]), at));
+                answers.put(&item(&second(&want), &second(&moved), at));
             }
         }
         answers.sort();
@@ -115,7 +131,7 @@ pub struct Moves<T>(pub T);
 impl<T: Sort> Moves<T> {
     pub fn note(&mut self, old: Tid, new: Tid) {
         // The order in which the items are sorted ends with the new place.
-        self.0.put(&item(old, new, 0));
+        self.0.put(&item(&of_row(old), &of_row(new), 0));
     }
 }
 
@@ -135,12 +151,12 @@ impl<T: Sort> NewPlaces<T> {
         NewPlaces(None)
     }
 
-    /// The new places in the row at `row`: the number of the entry, and where it leads. To be called for
+    /// The new places in the row at `place`: the number of the entry, and where it leads. To be called for
     /// rows in the order of their places.
-    fn of(&mut self, row: Tid) -> Vec<(usize, Tid)> {
+    fn of(&mut self, place: Place) -> Vec<(usize, Tid)> {
         let mut found = Vec::new();
         let Some((answers, next)) = &mut self.0 else { return found };
-        let wanted = packed(row);
+        let wanted = of_ours(place);
         while let Some(answer) = next.filter(|a| a[..6] <= wanted[..]) {
             if answer[..6] == wanted {
                 let at = u16::from_be_bytes([answer[12], answer[13]]);
@@ -151,15 +167,15 @@ impl<T: Sort> NewPlaces<T> {
         found
     }
 
-    /// What becomes of the row of ours at `row`, stored under `id`; `settled` when every snapshot sees what inserted it.
-    pub fn carry(&mut self, id: u32, row: Tid, settled: bool, data: &[u8]) -> Carried {
+    /// What becomes of the row of ours at `place`, stored under `id`; `settled` when every snapshot sees what inserted it.
+    pub fn carry(&mut self, id: u32, place: Place, settled: bool, data: &[u8]) -> Carried {
         match id {
             keys::FORWARDING if settled => Carried::Not,
-            keys::FORWARDING => Carried::With(forward::translated(data, &self.of(row))),
+            keys::FORWARDING => Carried::With(forward::translated(data, &self.of(place))),
             keys::TOMBSTONES..=keys::LAST_TOMBSTONES => match successor(data) {
                 None => Carried::AsItIs,
                 Some(_) => {
-                    let next = self.of(row).first().map(|(_, tid)| *tid).filter(|_| !settled);
+                    let next = self.of(place).first().map(|(_, tid)| *tid).filter(|_| !settled);
                     Carried::With(led_to(data, next))
                 }
             },

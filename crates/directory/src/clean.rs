@@ -3,7 +3,7 @@
 //! row numbers alone (`firn_format::garbage`); these are found here, as a value that whoever has the indexes carries out.
 
 use crate::cleaned::{self, Cleaned, Damaged};
-use crate::{rows, tombstones, ChunkStore, Found};
+use crate::{rows, tombstones, ChunkStore, Found, Xid};
 use firn_format::garbage::{untaken, DeadRows, Garbage, Taken};
 use firn_format::{EntryState, Slot, ROWS_PER_BLOCK};
 
@@ -25,7 +25,7 @@ pub struct Pass {
     first_open: Option<u32>,
     /// Damaged rows: of their stripes none is taken for garbage, nor what lies between them and the next ones.
     damaged: Damaged,
-    oldest: u32,
+    oldest: Xid,
     /// Rows of all stripes.
     pub rows: u64,
     /// Entries of an index that a pass would remove: of each deleted row one, and as many as may lie in blocks that nobody has.
@@ -37,7 +37,7 @@ pub struct Pass {
 impl Pass {
     /// Find out what there is to do, in a table whose slots before `end` were handed out when the allocation row was read. `oldest` is the oldest
     /// transaction that some snapshot does not see. Who calls it keeps others from replacing directory rows.
-    pub fn plan<S: ChunkStore>(store: &S, oldest: u32, end: u32) -> Pass {
+    pub fn plan<S: ChunkStore>(store: &S, oldest: Xid, end: u32) -> Pass {
         let note = cleaned::read(store);
         let mut pass = known_before(store, end, oldest);
         let before = note.beside(&pass.damaged);
@@ -103,7 +103,7 @@ impl Pass {
 /// rows, and nobody waits for us meanwhile. Nor does the dirty snapshot miss a row that is replaced while we look:
 /// whoever replaces or moves directory rows holds ShareUpdateExclusiveLock to the end of its transaction, as VACUUM
 /// does now.
-fn known_before<S: ChunkStore>(store: &S, end: u32, oldest: u32) -> Pass {
+fn known_before<S: ChunkStore>(store: &S, end: u32, oldest: Xid) -> Pass {
     let mut list: Vec<Known> = Vec::new();
     let (mut first_open, mut damaged, mut strays) = (None, Damaged::default(), Vec::new());
     store.with_dirty(|snap| {
@@ -113,7 +113,7 @@ fn known_before<S: ChunkStore>(store: &S, end: u32, oldest: u32) -> Pass {
             if slot >= end {
                 return;
             }
-            if store.writer(snap) != 0 && first_open.is_none() {
+            if store.writer(snap) != Xid::NONE && first_open.is_none() {
                 first_open = Some(slot);
             }
             if let Err(of) = entry {
@@ -156,7 +156,7 @@ fn each_dead<S: ChunkStore>(
     store: &S,
     slot: u32,
     rows: u32,
-    oldest: u32,
+    oldest: Xid,
     mut visit: impl FnMut(u32, u64),
 ) {
     let mut last = None;
@@ -170,7 +170,7 @@ fn each_dead<S: ChunkStore>(
 
 /// Remove the stripes without a row that some snapshot sees. Their index entries, if they still have any, lead
 /// nowhere from then on, as their slots are never used again.
-pub fn remove_dead_stripes<S: ChunkStore>(store: &S, oldest: u32) {
+pub fn remove_dead_stripes<S: ChunkStore>(store: &S, oldest: Xid) {
     let mut first = None;
     for found in rows::list_readable(store, store.own(), |_, _| ()) {
         store.pause();

@@ -1,18 +1,18 @@
 //! What can be wrong with the rows, as values. Whoever has a user says it to him.
 
-use crate::ChunkKey;
-use firn_format::{Slot, Tid};
+use crate::{ChunkKey, Place};
+use firn_format::Slot;
 use std::fmt;
 
 /// Why the directory does not answer.
 #[derive(Clone, Debug)]
 pub enum Error {
     /// The row at `place`, to which the index leads by `key`, says that it has another one.
-    MisplacedRow { key: ChunkKey, own: ChunkKey, place: Tid },
+    MisplacedRow { key: ChunkKey, own: ChunkKey, place: Place },
     /// The directory row of a slot does not decode, or is that of another.
     DirectoryRow { slot: Slot, why: firn_format::Error },
     /// A tombstone does not decode, so that nobody knows whether its row lives.
-    Tombstone { key: ChunkKey, place: Tid, why: firn_format::Error },
+    Tombstone { key: ChunkKey, place: Place, why: firn_format::Error },
     /// The allocation row, of so many bytes, does not decode.
     AllocationDamaged { bytes: usize },
     /// There is no allocation row, but slots or addresses have been given out.

@@ -3,7 +3,7 @@
 //! where it went. Lists live until no snapshot is older than the move.
 
 use crate::store::is_settled;
-use crate::{keys, rows, ChunkKey, ChunkStore, Keep, Result, Row, CHUNK_BYTES};
+use crate::{keys, rows, ChunkKey, ChunkStore, Cid, Keep, Result, Row, Xid, CHUNK_BYTES};
 use firn_format::{Slot, Tid};
 use std::ops::ControlFlow;
 
@@ -17,7 +17,7 @@ const UNORDERED: u16 = 0x8000;
 
 /// Remember that row `i` of the stripe at `slot` came from `origins[i]`, in ascending order. The parts of a list lie
 /// under the virtual blocks of their first rows, which no other stripe has.
-pub fn write<S: ChunkStore>(store: &S, slot: Slot, origins: &[Tid], cid: u32) {
+pub fn write<S: ChunkStore>(store: &S, slot: Slot, origins: &[Tid], cid: Cid) {
     for (part, chunk) in origins.chunks(PER_ROW).enumerate() {
         let mut bytes = Vec::with_capacity(chunk.len() * ENTRY);
         for tid in chunk {
@@ -29,7 +29,7 @@ pub fn write<S: ChunkStore>(store: &S, slot: Slot, origins: &[Tid], cid: u32) {
 
 /// Delete the lists of moves that every snapshot sees (`oldest` is the oldest transaction that some
 /// snapshot does not): who begins now finds the rows where they are. Returns how many rows went.
-pub fn prune<S: ChunkStore>(store: &S, oldest: u32) -> usize {
+pub fn prune<S: ChunkStore>(store: &S, oldest: Xid) -> usize {
     let mut places = Vec::new();
     each_readable(store, |row| {
         if is_settled(store, row.xmin(), oldest) {
@@ -47,7 +47,7 @@ pub fn prune<S: ChunkStore>(store: &S, oldest: u32) -> usize {
 }
 
 /// Rows in lists of moves that some snapshot does not see (`oldest` as above).
-pub fn rows_not_outlived<S: ChunkStore>(store: &S, oldest: u32) -> u64 {
+pub fn rows_not_outlived<S: ChunkStore>(store: &S, oldest: Xid) -> u64 {
     let mut rows = 0;
     each_readable(store, |row| {
         if !is_settled(store, row.xmin(), oldest) {
@@ -94,7 +94,7 @@ impl Moves {
     ///
     /// # Errors
     /// The key of a part is damaged. So of all that returns a [`Result`] here, or a directory row is.
-    pub fn of<S: ChunkStore>(store: &S, mover: u32) -> Result<Moves> {
+    pub fn of<S: ChunkStore>(store: &S, mover: Xid) -> Result<Moves> {
         let mut parts = Vec::new();
         let (low, high) = (i32::MIN, i32::MAX);
         store.scan_sound::<()>(keys::FORWARDING, low, high, store.any(), false, |key, row| {
@@ -225,7 +225,7 @@ fn first_row(block: u32, slot: Slot) -> u32 {
 
 /// Where did the row-store row `origin`, deleted by transaction `mover`, go? None when that
 /// transaction did not move it.
-pub fn find<S: ChunkStore>(store: &S, origin: Tid, mover: u32) -> Result<Option<Tid>> {
+pub fn find<S: ChunkStore>(store: &S, origin: Tid, mover: Xid) -> Result<Option<Tid>> {
     let (low, high) = (i32::MIN, i32::MAX);
     let hit = store.scan_sound(keys::FORWARDING, low, high, store.own(), true, |key, row| {
         // Frozen lists are nobody's, see [`Moves::of`].

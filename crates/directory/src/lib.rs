@@ -14,6 +14,7 @@ pub mod counted;
 mod error;
 pub mod forward;
 mod frame;
+mod ids;
 pub mod rows;
 pub mod seen;
 mod store;
@@ -22,8 +23,8 @@ pub mod tombstones;
 pub use error::{Error, Result};
 pub use firn_format::keys;
 pub use frame::{decode, directory_row_of, is_misplaced, reserved_bytes};
+pub use ids::{Cid, Place, Xid};
 pub use rows::Found;
 pub use store::{
     is_settled, seq_of, unsigned_of, ChunkKey, ChunkRow, ChunkStore, Keep, Met, Row, CHUNK_BYTES,
-    FROZEN_XID,
 };

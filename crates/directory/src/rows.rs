@@ -5,7 +5,8 @@ use crate::frame::{decode, frame, written_for};
 use crate::seen::Print;
 use crate::tombstones::LOOKS;
 use crate::{
-    chunks, keys, tombstones, ChunkKey, ChunkStore, Error, Keep, Result, Row, CHUNK_BYTES,
+    chunks, keys, tombstones, ChunkKey, ChunkStore, Cid, Error, Keep, Place, Result, Row, Xid,
+    CHUNK_BYTES,
 };
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, VIRTUAL_BASE};
 use std::collections::HashSet;
@@ -18,9 +19,9 @@ pub struct Found {
     pub slot: Slot,
     pub entry: Rc<DirectoryEntry>,
     /// Where the directory row is.
-    pub place: Tid,
-    /// The transaction that wrote the row (2 when frozen).
-    pub xmin: u32,
+    pub place: Place,
+    /// The transaction that wrote the row ([`Xid::FROZEN`] when frozen).
+    pub xmin: Xid,
 }
 
 /// The key of a slot's directory row.
@@ -40,8 +41,8 @@ fn misplaced(key: ChunkKey) -> firn_format::Error {
 fn remember<S: ChunkStore>(
     store: &S,
     slot: Slot,
-    place: Tid,
-    xmin: u32,
+    place: Place,
+    xmin: Xid,
     data: &[u8],
 ) -> firn_format::Result<Found> {
     let print = Print::of(data);
@@ -253,9 +254,9 @@ pub(crate) fn reserve<S: ChunkStore>(
     store: &S,
     slot: Slot,
     rows: u32,
-    cid: u32,
+    cid: Cid,
     room: usize,
-) -> Tid {
+) -> Place {
     let entry = DirectoryEntry::reserved(blocks_for(rows));
     store.insert(key(slot), &frame(slot, &entry, room), cid, Keep::WithTransaction)
 }
@@ -264,7 +265,7 @@ pub(crate) fn reserve<S: ChunkStore>(
 pub fn publish<S: ChunkStore>(
     store: &S,
     slot: Slot,
-    place: Tid,
+    place: Place,
     entry: &DirectoryEntry,
     room: usize,
 ) {
@@ -276,9 +277,9 @@ pub fn replace<S: ChunkStore>(
     store: &S,
     found: &Found,
     entry: &DirectoryEntry,
-    cid: u32,
+    cid: Cid,
     room: usize,
-) -> Tid {
+) -> Place {
     store.update(found.place, key(found.slot), &frame(found.slot, entry, room), cid)
 }
 
@@ -296,7 +297,7 @@ pub fn free_chunks<S: ChunkStore>(store: &S, found: &Found) {
 }
 
 /// Remove a stripe with all that belongs to it: no snapshot sees a row of it.
-pub fn remove<S: ChunkStore>(store: &S, found: &Found, cid: u32) {
+pub fn remove<S: ChunkStore>(store: &S, found: &Found, cid: Cid) {
     store.delete(found.place, cid);
     free_chunks(store, found);
     let mut stones = Vec::new();

@@ -1,17 +1,13 @@
 //! What the directory asks of the place where its rows are.
 
 use crate::seen::Seen;
-use crate::{Error, Result};
-use firn_format::Tid;
+use crate::{Cid, Error, Place, Result, Xid};
 use std::hash::Hash;
 use std::ops::ControlFlow;
 
 /// Most payload bytes of one row: four bytes of varlena header and eight of key on a page of
 /// 8 kB leave room for 8,124; a round 8,100 survives every rewrite.
 pub const CHUNK_BYTES: usize = 8_100;
-
-/// The transaction id that stands for "long ago, seen by all".
-pub const FROZEN_XID: u32 = 2;
 
 /// Key of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,9 +24,9 @@ pub struct ChunkRow {
     /// The row has another one.
     pub key_is_damaged: bool,
     /// Where the row is now; a rewrite of the table moves it.
-    pub place: Tid,
-    /// Inserting transaction as stored (2 when frozen).
-    pub xmin: u32,
+    pub place: Place,
+    /// Inserting transaction as stored ([`Xid::FROZEN`] when frozen).
+    pub xmin: Xid,
     pub data: Vec<u8>,
 }
 
@@ -40,13 +36,13 @@ pub trait Row {
     fn key(&self) -> ChunkKey;
     /// The payload.
     fn data(&self) -> &[u8];
-    fn place(&self) -> Tid;
-    /// Inserting transaction; 2 when frozen.
-    fn xmin(&self) -> u32;
+    fn place(&self) -> Place;
+    /// Inserting transaction; [`Xid::FROZEN`] when frozen.
+    fn xmin(&self) -> Xid;
     /// Inserting transaction as first written, frozen or not.
-    fn raw_xmin(&self) -> u32;
+    fn raw_xmin(&self) -> Xid;
     /// Command that inserted it, meaningful for the session's own transaction only.
-    fn cmin(&self) -> u32;
+    fn cmin(&self) -> Cid;
 
     /// It has the key by which the index has led to it; otherwise it is damaged.
     fn is_under(&self, key: ChunkKey) -> bool {
@@ -107,8 +103,9 @@ pub trait ChunkStore {
     fn own(&self) -> Self::Snap;
     /// As [`ChunkStore::own`], and what running transactions do, which is told of by [`ChunkStore::writer`].
     fn with_dirty<T>(&self, body: impl FnOnce(Self::Snap) -> T) -> T;
-    /// The running transaction that has inserted the row last visited under this dirty snapshot; 0 when that is over.
-    fn writer(&self, dirty: Self::Snap) -> u32;
+    /// The running transaction that has inserted the row last visited under this dirty snapshot;
+    /// [`Xid::NONE`] when that is over.
+    fn writer(&self, dirty: Self::Snap) -> Xid;
     /// Each version is judged when it is come to, so that a row that is replaced meanwhile can be missed.
     fn may_miss(&self, snap: Self::Snap) -> bool;
 
@@ -133,7 +130,7 @@ pub trait ChunkStore {
     /// The row at a remembered place, if it is still the row of `key` and `snap` sees it.
     fn at<T>(
         &self,
-        place: Tid,
+        place: Place,
         key: ChunkKey,
         snap: Self::Snap,
         visit: impl FnOnce(&Self::Row) -> T,
@@ -144,27 +141,27 @@ pub trait ChunkStore {
     fn lacks(&self, id: u32, low: i32, high: i32) -> bool;
 
     /// Insert one row; returns its place.
-    fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid;
+    fn insert(&self, key: ChunkKey, data: &[u8], cid: Cid, keep: Keep) -> Place;
     /// Replace the row at `place`, which nobody else changes now.
-    fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid;
+    fn update(&self, place: Place, key: ChunkKey, data: &[u8], cid: Cid) -> Place;
     /// Delete the row at `place`, which nobody else changes now.
-    fn delete(&self, place: Tid, cid: u32);
+    fn delete(&self, place: Place, cid: Cid);
     /// Delete the rows of `id` from `first` on, `count` of them, but for those whose keys are damaged.
-    fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32);
+    fn delete_run(&self, id: u32, first: u32, count: u32, cid: Cid);
     /// Overwrite a row's bytes where they are, outside of any transaction. The length does not change.
-    fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]);
+    fn overwrite(&self, place: Place, key: ChunkKey, data: &[u8]);
 
     /// The number of the command that is about to write.
-    fn command_id(&self) -> u32;
+    fn command_id(&self) -> Cid;
     /// See to it that the transaction has an id.
     fn assign_xid(&self);
     /// A transaction number comes before another.
-    fn precedes(&self, xid: u32, other: u32) -> bool;
-    fn did_commit(&self, xid: u32) -> bool;
+    fn precedes(&self, xid: Xid, other: Xid) -> bool;
+    fn did_commit(&self, xid: Xid) -> bool;
     /// A transaction's number as one that does not wrap around.
-    fn full(&self, xid: u32) -> u64;
+    fn full(&self, xid: Xid) -> u64;
     /// Somebody holds a lock on the row at `place`, so that to delete it would be to wait.
-    fn is_held(&self, place: Tid) -> bool;
+    fn is_held(&self, place: Place) -> bool;
 
     /// The lock under which slots and addresses are handed out. Nothing is waited for by who has it.
     fn lock_allocation(&self) -> Self::Lock;
@@ -231,8 +228,8 @@ pub trait ChunkStore {
 }
 
 /// Every snapshot sees what `xmin` did, `oldest` being the oldest transaction that some snapshot does not see.
-pub fn is_settled<S: ChunkStore>(store: &S, xmin: u32, oldest: u32) -> bool {
-    xmin == FROZEN_XID || store.precedes(xmin, oldest)
+pub fn is_settled<S: ChunkStore>(store: &S, xmin: Xid, oldest: Xid) -> bool {
+    xmin == Xid::FROZEN || store.precedes(xmin, oldest)
 }
 
 /// Sequence numbers are unsigned on our side; the index orders signed ones, so the sign is flipped.

@@ -2,7 +2,7 @@
 //! computed from its TID, so that those of a stripe are neighbours.
 
 use crate::store::{is_settled, Met};
-use crate::{keys, seq_of, unsigned_of, ChunkKey, ChunkStore, Error, Result, Row};
+use crate::{keys, seq_of, unsigned_of, ChunkKey, ChunkStore, Cid, Error, Place, Result, Row, Xid};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone, TombstoneState};
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -10,12 +10,12 @@ use std::ops::{ControlFlow, Range};
 /// A tombstone or anchor row.
 #[derive(Clone, Copy, Debug)]
 pub struct Stone {
-    pub place: Tid,
-    /// The transaction that wrote it; 2 when frozen.
-    pub xmin: u32,
+    pub place: Place,
+    /// The transaction that wrote it; [`Xid::FROZEN`] when frozen.
+    pub xmin: Xid,
     /// The transaction that wrote it, frozen or not.
-    pub raw_xmin: u32,
-    pub cmin: u32,
+    pub raw_xmin: Xid,
+    pub cmin: Cid,
     pub tombstone: Tombstone,
 }
 
@@ -27,7 +27,7 @@ impl Stone {
     }
 
     /// The row is deleted for every snapshot, `oldest` being the oldest transaction that some snapshot does not see.
-    pub fn is_settled<S: ChunkStore>(&self, store: &S, oldest: u32) -> bool {
+    pub fn is_settled<S: ChunkStore>(&self, store: &S, oldest: Xid) -> bool {
         self.is_of_deleted() && is_settled(store, self.xmin, oldest)
     }
 }
@@ -90,10 +90,10 @@ fn again<S: ChunkStore, T>(
 /// Looks for a row that may be replaced meanwhile.
 pub(crate) const LOOKS: usize = 4;
 
-/// The stone of `tid` that a locker has to do with, and the running transaction that made it (0 when
-/// that is over). While a transaction turns an anchor into a tombstone, both can be found: the anchor
+/// The stone of `tid` that a locker has to do with, and the running transaction that made it
+/// ([`Xid::NONE`] when that is over). While a transaction turns an anchor into a tombstone, both can be found: the anchor
 /// then, as it carries the locks.
-pub fn to_lock<S: ChunkStore>(store: &S, tid: Tid) -> Result<Option<(Stone, u32)>> {
+pub fn to_lock<S: ChunkStore>(store: &S, tid: Tid) -> Result<Option<(Stone, Xid)>> {
     let key = key_of(tid);
     again(store, key, || store.with_dirty(|snap| look_to_lock(store, key, snap)))
 }
@@ -102,7 +102,7 @@ fn look_to_lock<S: ChunkStore>(
     store: &S,
     key: ChunkKey,
     snap: S::Snap,
-) -> Result<(Option<(Stone, u32)>, Met)> {
+) -> Result<(Option<(Stone, Xid)>, Met)> {
     let mut tombstone = None;
     let (anchor, met) = store.look(key, snap, |row| {
         let writer = store.writer(snap);
@@ -121,8 +121,8 @@ fn look_to_lock<S: ChunkStore>(
 pub fn made_by<S: ChunkStore>(
     store: &S,
     tid: Tid,
-    place: Tid,
-    updater: u32,
+    place: Place,
+    updater: Xid,
 ) -> Result<Option<Tombstone>> {
     let key = key_of(tid);
     let stone = store.at(place, key, store.any(), |row| stone(key, row)).transpose()?;
@@ -290,7 +290,7 @@ pub fn deleted<S: ChunkStore>(
 }
 
 /// Rows that are surely deleted, and of those that others are deleting, who does.
-pub type Unsettled = (Option<DeleteVector>, HashMap<u32, u32>);
+pub type Unsettled = (Option<DeleteVector>, HashMap<u32, Xid>);
 
 /// What a dirty snapshot is told of a stripe's rows.
 pub fn dirty<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> Result<Unsettled> {
@@ -301,7 +301,7 @@ pub fn dirty<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> Result<Unsettle
                 return;
             }
             match store.writer(snap) {
-                0 => deleted.get_or_insert_with(|| DeleteVector::new(rows)).set(row),
+                Xid::NONE => deleted.get_or_insert_with(|| DeleteVector::new(rows)).set(row),
                 writer => drop(deleters.insert(row, writer)),
             }
         })

@@ -1,6 +1,7 @@
 //! Cases that random steps do not come to. Rows that are not what they should be are told of as values, and passed over by those who can do
 //! without them; lists of several parts; the last addresses.
 
+use crate::heap::{Cid, Xid};
 use crate::session::{Session, Shared};
 use crate::world::{Snap, World};
 use crate::writer::ROOM;
@@ -25,9 +26,9 @@ fn table() -> Session {
 fn a_damaged_tombstone_is_told_of() {
     let session = table();
     let (store, slot) = (&session, Slot(0));
-    store.insert(tombstones::key_of(Tid::of(slot, 1)), b"D", 0, Keep::WithTransaction);
+    store.insert(tombstones::key_of(Tid::of(slot, 1)), b"D", Cid(0), Keep::WithTransaction);
     let whole = Tombstone::deleted().encode();
-    store.insert(tombstones::key_of(Tid::of(slot, 3)), &whole, 0, Keep::WithTransaction);
+    store.insert(tombstones::key_of(Tid::of(slot, 3)), &whole, Cid(0), Keep::WithTransaction);
     let find = |row| tombstones::find(&store, Tid::of(slot, row), Snap::Own);
     assert!(matches!(find(0), Ok(None)));
     assert!(matches!(find(1), Err(Error::Tombstone { .. })));
@@ -65,13 +66,13 @@ fn a_damaged_or_lost_allocation_row_gives_nothing_out() {
     let row = store.find_sound(allocation::KEY, Snap::Own).unwrap().unwrap();
     store.overwrite(row.place, allocation::KEY, &[9; 24]);
     let told = |e: Error| matches!(e, Error::AllocationDamaged { bytes: 24 });
-    assert!(allocation::slot_for(&store, 1, 0, ROOM).is_err_and(told));
+    assert!(allocation::slot_for(&store, 1, Cid(0), ROOM).is_err_and(told));
     assert!(allocation::addresses(&store, 1).is_err_and(told));
     assert!(allocation::handed_out(&store).is_err_and(told));
     assert_eq!(allocation::next_block(&store), None);
-    store.delete(row.place, 0);
+    store.delete(row.place, Cid(0));
     let told = |e: Error| matches!(e, Error::AllocationLost);
-    assert!(allocation::slot_for(&store, 1, 0, ROOM).is_err_and(told));
+    assert!(allocation::slot_for(&store, 1, Cid(0), ROOM).is_err_and(told));
     assert!(allocation::handed_out(&store).is_err_and(told));
 }
 
@@ -79,7 +80,7 @@ fn a_damaged_or_lost_allocation_row_gives_nothing_out() {
 fn blocks_that_no_stripe_has_are_not_found() {
     let session = table();
     let store = &session;
-    allocation::slot_for(&store, 600, 0, ROOM).unwrap();
+    allocation::slot_for(&store, 600, Cid(0), ROOM).unwrap();
     for (block, slot) in [(0, Some(0)), (1, Some(1)), (2, Some(2)), (4, Some(2)), (5, None)] {
         for snap in [Snap::Own, Snap::Dirty, Snap::Any] {
             // By the index, and then by what the session remembers.
@@ -118,7 +119,7 @@ fn every_row_of_a_list_of_several_parts_is_found() {
     }
     let nobody = Tid { block: ROWS, offset: 1 };
     assert_eq!(forward::find(&store, nobody, mover).unwrap(), None);
-    assert_eq!(forward::find(&store, origins[7], mover + 1).unwrap(), None);
+    assert_eq!(forward::find(&store, origins[7], Xid(mover.0 + 1)).unwrap(), None);
 }
 
 #[test]
@@ -132,11 +133,11 @@ fn the_last_addresses_are_given_out_and_no_more() {
     store.overwrite(row.place, allocation::KEY, &bytes);
     assert!(matches!(allocation::addresses(&store, 4), Err(Error::NoAddressesLeft)));
     assert_eq!(allocation::addresses(&store, 3).unwrap(), firn_directory::chunks::END - 3);
-    let too_many = allocation::slot_for(&store, 292, 0, ROOM);
+    let too_many = allocation::slot_for(&store, 292, Cid(0), ROOM);
     assert!(matches!(too_many, Err(Error::NoBlocksLeft)));
-    let (slot, _) = allocation::slot_for(&store, 291, 0, ROOM).unwrap();
+    let (slot, _) = allocation::slot_for(&store, 291, Cid(0), ROOM).unwrap();
     assert_eq!(slot.0, VIRTUAL_BASE - 1);
-    assert!(matches!(allocation::slot_for(&store, 1, 0, ROOM), Err(Error::NoBlocksLeft)));
+    assert!(matches!(allocation::slot_for(&store, 1, Cid(0), ROOM), Err(Error::NoBlocksLeft)));
     assert_eq!(allocation::handed_out(&store).unwrap(), Some(VIRTUAL_BASE));
 }
 
@@ -149,10 +150,10 @@ fn a_row_under_another_key_is_told_of() {
     let row = store.find_damaged(counted, Snap::Own).unwrap();
     session.now(|world| {
         let key = ChunkKey { id: keys::FORWARDING, seq: 7 };
-        world.add_entry(key, crate::heap::place_of(row.place));
+        world.add_entry(key, crate::heap::number_of(row.place));
     });
     let told = |e: &Error| matches!(e, Error::MisplacedRow { own, .. } if *own == counted);
-    let moved = forward::find(&store, Tid { block: 1, offset: 1 }, 11);
+    let moved = forward::find(&store, Tid { block: 1, offset: 1 }, Xid(11));
     assert!(moved.err().is_some_and(|e| told(&e)));
     let mut seen = 0;
     store.scan::<()>(keys::FORWARDING, 0, 9, Snap::Own, false, |key, row| {
@@ -161,5 +162,5 @@ fn a_row_under_another_key_is_told_of() {
     });
     assert_eq!(seen, 1);
     // VACUUM leaves it where it is.
-    assert_eq!(forward::prune(&store, u32::MAX), 0);
+    assert_eq!(forward::prune(&store, Xid(u32::MAX)), 0);
 }

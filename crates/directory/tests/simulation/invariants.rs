@@ -1,9 +1,9 @@
 //! What must be so at every moment, whatever runs: functions of the server's state alone.
 
-use crate::heap::{tid_of, Xid};
+use crate::heap::{ours_of, Xid};
 use crate::world::{Status, World};
-use firn_directory::{allocation, chunks, decode, keys, tombstones, unsigned_of, ChunkKey};
-use firn_format::{DirectoryEntry, Location, Slot, Tid, VIRTUAL_BASE};
+use firn_directory::{allocation, chunks, decode, keys, tombstones, unsigned_of, ChunkKey, Place};
+use firn_format::{DirectoryEntry, Location, Slot, VIRTUAL_BASE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ impl World {
     }
 
     /// Virtual blocks that anything names, but the row at `except`.
-    pub fn blocks_referred_to(&self, except: Tid) -> Vec<(String, u32)> {
+    pub fn blocks_referred_to(&self, except: Place) -> Vec<(String, u32)> {
         let mut named = Vec::new();
         for (id, tids) in &self.index {
             for tid in tids.iter().filter(|tid| tid.is_virtual()) {
@@ -37,7 +37,7 @@ impl World {
                 named.push((what, tid.block - VIRTUAL_BASE));
             }
         }
-        for (place, tuple) in self.ours.iter().filter(|(at, _)| tid_of(*at) != except) {
+        for (place, tuple) in self.ours.iter().filter(|(at, _)| ours_of(*at) != except) {
             let key = tuple.payload.key;
             let block = match key.id {
                 keys::DIRECTORY | keys::FORWARDING => Some(key.seq as u32),
@@ -68,16 +68,16 @@ impl World {
         }
     }
 
-    pub fn is_anchor_of(&self, place: Tid, key: ChunkKey) -> bool {
-        self.ours.at(place).is_some_and(|tuple| {
+    pub fn is_anchor_of(&self, place: Place, key: ChunkKey) -> bool {
+        self.ours.of_ours(place).is_some_and(|tuple| {
             let is_anchor = keys::is_anchor(key.id, &tuple.payload.data);
             tuple.frozen && is_anchor && tuple.payload.key == key
         })
     }
 
     /// The key of the anchor at `place` that no running transaction holds and no committed one has changed.
-    pub fn unheld_anchor(&self, place: Tid) -> Option<ChunkKey> {
-        let tuple = self.ours.at(place)?;
+    pub fn unheld_anchor(&self, place: Place) -> Option<ChunkKey> {
+        let tuple = self.ours.of_ours(place)?;
         let key = tuple.payload.key;
         let held = self.is_running(tuple.xmax) || self.is_committed(tuple.deleter());
         (self.is_anchor_of(place, key) && !held).then_some(key)
@@ -115,12 +115,12 @@ impl World {
     /// All of it.
     pub fn check_invariants(&self) {
         let Some(next) = self.allocated() else {
-            let ours = self.blocks_referred_to(Tid { block: 0, offset: 0 });
+            let ours = self.blocks_referred_to(Place { block: 0, offset: 0 });
             assert!(ours.is_empty(), "there is no allocation row, but {ours:?}");
             return;
         };
         // Nothing names what is still to be given out.
-        for (what, block) in self.blocks_referred_to(Tid { block: 0, offset: 0 }) {
+        for (what, block) in self.blocks_referred_to(Place { block: 0, offset: 0 }) {
             assert!(u64::from(block) < next.block, "{what} names block {block}, still to be given");
         }
         for (_, tuple) in self.ours.iter() {

@@ -15,7 +15,7 @@ mod session;
 mod world;
 mod writer;
 
-use firn_directory::{allocation, ChunkStore, Keep};
+use firn_directory::{allocation, ChunkStore, Cid, Keep};
 use session::{Session, Shared};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ fn begin_far(session: &Session) {
     row[8..16].copy_from_slice(&block.to_le_bytes());
     row[16..].copy_from_slice(&address.to_le_bytes());
     session.now(|world| world.backends[session.me].levels.push(Default::default()));
-    (&session).insert(allocation::KEY, &row, 0, Keep::ForGood);
+    (&session).insert(allocation::KEY, &row, Cid(0), Keep::ForGood);
     firn_directory::cleaned::make_room(&session);
     session.now(|world| world.commit(session.me));
 }
@@ -147,7 +147,7 @@ impl Session {
             30..=31 => self.check_dirty(),
             _ => self.check(),
         }
-        self.now(|world| world.backends[self.me].cid += 1);
+        self.now(|world| world.backends[self.me].cid.0 += 1);
     }
 
     /// A step outside of a transaction.

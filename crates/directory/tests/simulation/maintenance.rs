@@ -1,13 +1,13 @@
 //! What keeps others from maintaining the table meanwhile, and nobody from using it: moves, offloads and loads back, VACUUM.
 
-use crate::heap::{place_of, tid_of, Tuple};
+use crate::heap::{number_of, ours_of, place_of, tid_of, Tuple, Xid};
 use crate::reader::encode;
 use crate::session::Session;
 use crate::world::{Row, Snap, Status};
 use crate::writer::ROOM;
 use firn_directory::clean::{self, Pass};
 use firn_directory::counted::{self, Counted};
-use firn_directory::{allocation, cleaned, forward, rows, tombstones, ChunkStore, Keep};
+use firn_directory::{allocation, cleaned, forward, rows, tombstones, ChunkStore, Keep, Place};
 use firn_format::{DirectoryEntry, Location, Tid};
 use std::collections::BTreeSet;
 
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    fn vacuum_row_store(&self, oldest: u32) {
+    fn vacuum_row_store(&self, oldest: Xid) {
         let dead: BTreeSet<Tid> = self.call(|world| {
             let dead = world.rows.iter().filter(|(_, t)| world.is_dead(t, oldest));
             dead.map(|(place, _)| tid_of(place)).collect()
@@ -186,7 +186,7 @@ impl Session {
     /// As `am/anchors.rs` does: anchors that nobody holds become rows whose inserter has aborted.
     fn remove_anchors(&self) {
         for place in self.call(|world| world.stones()) {
-            let place = tid_of(place);
+            let place = ours_of(place);
             let Some(key) = self.now(|world| world.unheld_anchor(place)) else { continue };
             let Some(tid) = tombstones::tid_of(key) else { continue };
             let Some(_short) = self.try_lock_row(tid) else { continue };
@@ -194,10 +194,13 @@ impl Session {
                 if world.unheld_anchor(place) != Some(key) {
                     return;
                 }
-                let Some(tuple) = world.ours.at(place).cloned() else { return };
+                let Some(tuple) = world.ours.of_ours(place).cloned() else { return };
                 world.saw("anchors removed");
                 world.new_record();
-                world.put_ours(place_of(place), Some(Tuple { xmin: 0, frozen: false, ..tuple }));
+                world.put_ours(
+                    number_of(place),
+                    Some(Tuple { xmin: Xid::NONE, frozen: false, ..tuple }),
+                );
             });
         }
     }
@@ -207,11 +210,11 @@ impl Session {
         self.point();
         self.wait_for_scans();
         self.now(|world| {
-            let pinned: BTreeSet<Tid> =
+            let pinned: BTreeSet<Place> =
                 world.backends.iter().flat_map(|b| b.pins.iter().copied()).collect();
             let mut dead = BTreeSet::new();
             for (place, tuple) in world.ours.iter() {
-                if world.is_dead(tuple, oldest) && !pinned.contains(&tid_of(place)) {
+                if world.is_dead(tuple, oldest) && !pinned.contains(&ours_of(place)) {
                     dead.insert(place);
                 }
             }

@@ -1,11 +1,10 @@
 //! The session's chunk store: rows in the server's memory.
 
-use crate::heap::{place_of, tid_of, Tuple};
+use crate::heap::{number_of, ours_of, tid_of, Cid, Tuple, Xid};
 use crate::session::{Guard, Session};
 use crate::world::{Entry, Ours, Snap, World};
 use firn_directory::seen::Seen;
-use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Met, Row, FROZEN_XID};
-use firn_format::Tid;
+use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Met, Place, Row};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ const BETWEEN: u32 = 10;
 
 pub struct View {
     tuple: Tuple<Ours>,
-    place: Tid,
+    place: Place,
 }
 
 impl Row for View {
@@ -27,27 +26,27 @@ impl Row for View {
     fn data(&self) -> &[u8] {
         &self.tuple.payload.data
     }
-    fn place(&self) -> Tid {
+    fn place(&self) -> Place {
         self.place
     }
-    fn xmin(&self) -> u32 {
+    fn xmin(&self) -> Xid {
         if self.tuple.frozen {
-            FROZEN_XID
+            Xid::FROZEN
         } else {
             self.tuple.xmin
         }
     }
-    fn raw_xmin(&self) -> u32 {
+    fn raw_xmin(&self) -> Xid {
         self.tuple.xmin
     }
-    fn cmin(&self) -> u32 {
+    fn cmin(&self) -> Cid {
         self.tuple.cmin
     }
 }
 
 impl Session {
     /// Insert a row without an entry.
-    fn insert_unindexed(&self, key: ChunkKey, data: &[u8], cid: u32) -> u32 {
+    fn insert_unindexed(&self, key: ChunkKey, data: &[u8], cid: Cid) -> u32 {
         self.call(|world| {
             let xmin = world.xid(self.me);
             let choice = world.random.below(1 << 20);
@@ -96,8 +95,8 @@ impl Session {
 }
 
 /// A row that nobody else may be changing is about to be changed: it must be as its changer believes.
-fn expect_free(world: &World, place: Tid, me: usize) -> Tuple<Ours> {
-    let tuple = world.ours.at(place).cloned();
+fn expect_free(world: &World, place: Place, me: usize) -> Tuple<Ours> {
+    let tuple = world.ours.of_ours(place).cloned();
     let Some(tuple) = tuple else { panic!("there is no row at {place:?}") };
     let theirs = world.is_running_elsewhere(tuple.xmax, me);
     let gone = world.is_committed(tuple.deleter()) || world.is_ours(tuple.deleter(), me);
@@ -138,7 +137,7 @@ impl Session {
                 if is_other && !self.now(|world| world.entries.contains(entry)) {
                     continue;
                 }
-                let view = View { tuple, place: tid_of(place) };
+                let view = View { tuple, place: ours_of(place) };
                 if let ControlFlow::Break(found) = visit(key, &view) {
                     return Some(found);
                 }
@@ -173,7 +172,7 @@ impl<'a> ChunkStore for &'a Session {
     fn with_dirty<T>(&self, body: impl FnOnce(Snap) -> T) -> T {
         body(Snap::Dirty)
     }
-    fn writer(&self, _: Snap) -> u32 {
+    fn writer(&self, _: Snap) -> Xid {
         self.now(|world| world.backends[self.me].met)
     }
     fn may_miss(&self, snap: Snap) -> bool {
@@ -206,12 +205,12 @@ impl<'a> ChunkStore for &'a Session {
 
     fn at<T>(
         &self,
-        place: Tid,
+        place: Place,
         key: ChunkKey,
         snap: Snap,
         visit: impl FnOnce(&View) -> T,
     ) -> Option<T> {
-        let tuple = self.call(|world| world.fetch(place_of(place), snap, self.me))?;
+        let tuple = self.call(|world| world.fetch(number_of(place), snap, self.me))?;
         (tuple.payload.key == key).then(|| visit(&View { tuple, place }))
     }
 
@@ -224,7 +223,7 @@ impl<'a> ChunkStore for &'a Session {
         !self.has_entry(id, low, high)
     }
 
-    fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid {
+    fn insert(&self, key: ChunkKey, data: &[u8], cid: Cid, keep: Keep) -> Place {
         let place = self.insert_unindexed(key, data, cid);
         self.index(key, place);
         if keep == Keep::ForGood {
@@ -234,10 +233,10 @@ impl<'a> ChunkStore for &'a Session {
                 world.put_ours(place, tuple.map(|t| Tuple { frozen: true, ..t }));
             });
         }
-        tid_of(place)
+        ours_of(place)
     }
 
-    fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid {
+    fn update(&self, place: Place, key: ChunkKey, data: &[u8], cid: Cid) -> Place {
         let made = self.call(|world| {
             let old = expect_free(world, place, self.me);
             assert_eq!(old.payload.key, key, "another row at {place:?}");
@@ -248,26 +247,26 @@ impl<'a> ChunkStore for &'a Session {
             world.new_record();
             let next = Some(tid_of(made));
             let old = Tuple { xmax: xid, cmax: cid, lock_only: false, next, ..old };
-            world.put_ours(place_of(place), Some(old));
+            world.put_ours(number_of(place), Some(old));
             let payload = Ours { key, data: Arc::from(data) };
             world.put_ours(made, Some(Tuple::new(xid, cid, payload)));
             made
         });
         self.index(key, made);
-        tid_of(made)
+        ours_of(made)
     }
 
-    fn delete(&self, place: Tid, cid: u32) {
+    fn delete(&self, place: Place, cid: Cid) {
         self.call(|world| {
             let old = expect_free(world, place, self.me);
             let xid = world.xid(self.me);
             world.new_record();
             let old = Tuple { xmax: xid, cmax: cid, lock_only: false, next: None, ..old };
-            world.put_ours(place_of(place), Some(old));
+            world.put_ours(number_of(place), Some(old));
         });
     }
 
-    fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32) {
+    fn delete_run(&self, id: u32, first: u32, count: u32, cid: Cid) {
         let mut places = Vec::new();
         let (low, high) = (seq_of(first), seq_of(first + count - 1));
         self.scan::<()>(id, low, high, Snap::Own, false, |_, row| {
@@ -279,36 +278,36 @@ impl<'a> ChunkStore for &'a Session {
         }
     }
 
-    fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
+    fn overwrite(&self, place: Place, key: ChunkKey, data: &[u8]) {
         self.call(|world| {
-            let old = world.ours.at(place).cloned();
+            let old = world.ours.of_ours(place).cloned();
             let Some(old) = old else { panic!("there is no row at {place:?}") };
             assert_eq!(old.payload.key, key, "another row at {place:?}");
             assert_eq!(old.payload.data.len(), data.len(), "another length at {place:?}");
             world.new_record();
             let payload = Ours { key, data: Arc::from(data) };
-            world.put_ours(place_of(place), Some(Tuple { payload, ..old }));
+            world.put_ours(number_of(place), Some(Tuple { payload, ..old }));
         });
     }
 
-    fn command_id(&self) -> u32 {
+    fn command_id(&self) -> Cid {
         self.now(|world| world.backends[self.me].cid)
     }
     fn assign_xid(&self) {
         self.now(|world| world.xid(self.me));
     }
-    fn precedes(&self, xid: u32, other: u32) -> bool {
-        xid < other
+    fn precedes(&self, xid: Xid, other: Xid) -> bool {
+        xid.0 < other.0
     }
-    fn did_commit(&self, xid: u32) -> bool {
-        xid == FROZEN_XID || self.now(|world| world.is_committed(xid))
+    fn did_commit(&self, xid: Xid) -> bool {
+        xid == Xid::FROZEN || self.now(|world| world.is_committed(xid))
     }
-    fn full(&self, xid: u32) -> u64 {
-        u64::from(xid)
+    fn full(&self, xid: Xid) -> u64 {
+        u64::from(xid.0)
     }
-    fn is_held(&self, place: Tid) -> bool {
+    fn is_held(&self, place: Place) -> bool {
         self.call(|world| {
-            let holder = world.ours.at(place).map_or(0, |t| t.xmax);
+            let holder = world.ours.of_ours(place).map_or(Xid::NONE, |t| t.xmax);
             world.is_running_elsewhere(holder, self.me)
         })
     }

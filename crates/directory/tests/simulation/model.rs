@@ -1,6 +1,6 @@
 //! What the table has to hold, said plainly: each row's versions with who made and who removed them, wherever they are stored.
 
-use crate::heap::Xid;
+use crate::heap::{Cid, Xid};
 use crate::world::{Row, Snapshot, Status, World};
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 pub struct Version {
     pub value: u64,
     pub xmin: Xid,
-    cmin: u32,
+    cmin: Cid,
     xmax: Xid,
-    cmax: u32,
+    cmax: Cid,
 }
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl World {
     /// The session inserts a row, or a new version of one.
     pub fn model_insert(&mut self, me: usize, row: Row) {
         let (xmin, cmin) = (self.xid(me), self.backends[me].cid);
-        let version = Version { value: row.value, xmin, cmin, xmax: 0, cmax: 0 };
+        let version = Version { value: row.value, xmin, cmin, xmax: Xid::NONE, cmax: Cid(0) };
         self.model.versions.entry(row.id).or_default().push(version);
     }
 
@@ -35,8 +35,8 @@ impl World {
         let version = self.model.versions[&row.id][at].clone();
         let lives = self.is_committed(version.xmin) || self.is_ours(version.xmin, me);
         assert!(lives, "{row:?} is changed, which is not there: {version:?}");
-        let free = version.xmax == 0 || self.status(version.xmax) == Status::Aborted;
-        assert!(free, "{row:?} is changed twice: {version:?}, now by {xmax}");
+        let free = version.xmax == Xid::NONE || self.status(version.xmax) == Status::Aborted;
+        assert!(free, "{row:?} is changed twice: {version:?}, now by {xmax:?}");
         if let Some(list) = self.model.versions.get_mut(&row.id) {
             list[at] = Version { xmax, cmax, ..version };
         }
@@ -79,7 +79,7 @@ impl World {
         for list in versions.values_mut() {
             list.retain(|v| {
                 let undone = self.status(v.xmin) == Status::Aborted;
-                let outlived = self.is_committed(v.xmax) && v.xmax < oldest;
+                let outlived = self.is_committed(v.xmax) && v.xmax.0 < oldest.0;
                 !undone && !outlived
             });
         }

@@ -3,9 +3,11 @@
 use crate::session::Session;
 use crate::world::{Row, Snap};
 use firn_directory::forward::{self, Moves};
-use firn_directory::{chunks, rows, seq_of, tombstones, ChunkStore, Found, Row as _, CHUNK_BYTES};
+use firn_directory::{
+    chunks, rows, seq_of, tombstones, ChunkStore, Found, Row as _, Xid, CHUNK_BYTES,
+};
 use firn_format::{EntryState, Location, Slot, Tid};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
 /// Bytes of a row in a stripe.
@@ -58,7 +60,7 @@ impl Session {
     /// All rows that the snapshot sees, in order.
     pub fn all_rows(&self, snap: Snap) -> Vec<Row> {
         let mut list = Vec::new();
-        let mut moves = BTreeMap::new();
+        let mut moves = HashMap::new();
         for place in 0..self.now(|world| world.rows.len()) {
             let tuple = self.now(|world| {
                 let tuple = world.rows.get(place)?.clone();
@@ -84,12 +86,12 @@ impl Session {
     fn hides(
         &self,
         origin: Tid,
-        deleter: u32,
+        deleter: Xid,
         snap: Snap,
-        moves: &mut BTreeMap<u32, Moves>,
+        moves: &mut HashMap<Xid, Moves>,
     ) -> bool {
         let may = self.now(|world| {
-            deleter != 0 && world.backends[self.me].changed && world.is_committed(deleter)
+            deleter != Xid::NONE && world.backends[self.me].changed && world.is_committed(deleter)
         });
         if !may {
             return false;
@@ -149,12 +151,12 @@ impl Session {
             let tuple = world.rows.at(tid)?.clone();
             world.sees(&tuple, snap, self.me).then_some(tuple)
         })?;
-        let hidden = self.hides(tid, tuple.deleter(), snap, &mut BTreeMap::new());
+        let hidden = self.hides(tid, tuple.deleter(), snap, &mut HashMap::new());
         (!hidden).then_some(tuple.payload)
     }
 
     /// Where the row was moved that `mover` took from `origin`.
-    pub fn moved_to(&self, origin: Tid, mover: u32) -> Option<Tid> {
+    pub fn moved_to(&self, origin: Tid, mover: Xid) -> Option<Tid> {
         let home = forward::find(&self, origin, mover).unwrap();
         if home.is_some() {
             self.now(|world| world.saw("moves followed"));

@@ -1,10 +1,10 @@
 //! VACUUM FULL: both relations are written anew, and the index. Rows of the row store get other places.
 
-use crate::heap::{place_of, tid_of, Heap, Tuple};
+use crate::heap::{ours_of, tid_of, Heap, Tuple};
 use crate::session::Session;
 use crate::world::{Ours, Row, Snap, World};
 use firn_directory::carry::{Carried, Item, Moves, NewPlaces, Sort, Wants};
-use firn_directory::{cleaned, rows, tombstones, FROZEN_XID};
+use firn_directory::{cleaned, rows, tombstones, Xid};
 use firn_format::Tid;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,13 +32,13 @@ impl Sort for Sorted {
 fn copied<P: Clone>(
     world: &mut World,
     old: &Heap<P>,
-    oldest: u32,
-    mut becomes: impl FnMut(Tid, &Tuple<P>) -> Option<P>,
+    oldest: Xid,
+    mut becomes: impl FnMut(u32, &Tuple<P>) -> Option<P>,
     shuffle: bool,
 ) -> (Heap<P>, BTreeMap<Tid, Tid>) {
     let mut order = Vec::new();
     for (place, tuple) in old.iter().filter(|(_, t)| !world.is_dead(t, oldest)) {
-        if let Some(payload) = becomes(tid_of(place), tuple) {
+        if let Some(payload) = becomes(place, tuple) {
             order.push((place, Tuple { payload, ..tuple.clone() }));
         }
     }
@@ -102,13 +102,13 @@ impl Session {
             let old = world.ours.clone();
             let settled: BTreeSet<u32> = old
                 .iter()
-                .filter(|(_, t)| t.frozen || t.xmin < oldest)
+                .filter(|(_, t)| t.frozen || t.xmin.0 < oldest.0)
                 .map(|(place, _)| place)
                 .collect();
-            let becomes = |place: Tid, tuple: &Tuple<Ours>| {
+            let becomes = |number: u32, tuple: &Tuple<Ours>| {
                 let Ours { key, data } = tuple.payload.clone();
-                let is_settled = settled.contains(&place_of(place));
-                match places.carry(key.id, place, is_settled, &data) {
+                let is_settled = settled.contains(&number);
+                match places.carry(key.id, ours_of(number), is_settled, &data) {
                     Carried::Not => None,
                     Carried::AsItIs => Some(Ours { key, data }),
                     Carried::With(data) => Some(Ours { key, data: data.into() }),
@@ -145,8 +145,8 @@ impl Session {
             let mut gone = BTreeSet::new();
             let all = found.entry.rows;
             tombstones::each(&self, found.slot, all, Snap::Own, |row, stone| {
-                let long_ago = stone.xmin == FROZEN_XID || u64::from(stone.raw_xmin) < clean;
-                if stone.is_of_deleted() && long_ago && u64::from(stone.raw_xmin) < clean {
+                let long_ago = stone.xmin == Xid::FROZEN || u64::from(stone.raw_xmin.0) < clean;
+                if stone.is_of_deleted() && long_ago && u64::from(stone.raw_xmin.0) < clean {
                     gone.insert(row);
                 }
             })

@@ -4,6 +4,7 @@
 use crate::heap::Xid;
 use crate::world::{Doom, Snap, Snapshot, Wait, World};
 use firn_directory::seen::Seen;
+use firn_directory::Place;
 use firn_format::Tid;
 use std::cell::{Cell, RefCell};
 use std::panic::resume_unwind;
@@ -345,7 +346,7 @@ impl Session {
     }
 
     /// VACUUM leaves the row at `place` where it is.
-    pub fn pin(&self, place: Tid) -> Guard<'_> {
+    pub fn pin(&self, place: Place) -> Guard<'_> {
         self.now(|world| world.backends[self.me].pins.push(place));
         Guard { session: self, held: Held::Pin }
     }

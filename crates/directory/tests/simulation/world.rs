@@ -1,14 +1,14 @@
 //! The server: transactions, snapshots, the two relations of a table with their indexes, the log that a crash leaves.
 
-use crate::heap::{tid_of, Heap, Tuple, Xid};
+use crate::heap::{first, tid_of, Cid, Heap, Tuple, Xid};
 use crate::model::Model;
-use firn_directory::{keys, ChunkKey};
+use firn_directory::{keys, ChunkKey, Place};
 use firn_format::Tid;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// The first transaction's number.
-const FIRST: Xid = 10;
+const FIRST: u32 = 10;
 
 /// Numbers that look random, from a seed.
 pub struct Random(pub u64);
@@ -48,7 +48,7 @@ pub struct Snapshot {
     /// Those before it that were running.
     pub running: Arc<[Xid]>,
     /// Commands of the own transaction from this number on are not seen.
-    pub curcid: u32,
+    pub curcid: Cid,
 }
 
 impl Snapshot {
@@ -131,7 +131,7 @@ pub struct Level {
 pub struct Backend {
     /// Empty outside of a transaction.
     pub levels: Vec<Level>,
-    pub cid: u32,
+    pub cid: Cid,
     /// The transaction's only snapshot, under REPEATABLE READ.
     pub fixed: Option<Snapshot>,
     pub repeatable: bool,
@@ -143,7 +143,7 @@ pub struct Backend {
     /// The running transaction that the dirty snapshot has last met.
     pub met: Xid,
     pub scans: u32,
-    pub pins: Vec<Tid>,
+    pub pins: Vec<Place>,
     pub waiting: Option<Wait>,
     pub doomed: Option<Doom>,
     pub is_over: bool,
@@ -233,11 +233,11 @@ impl World {
     // Transactions.
 
     pub fn next_xid(&self) -> Xid {
-        FIRST + self.xacts.len() as Xid
+        Xid(FIRST + self.xacts.len() as u32)
     }
 
     pub fn status(&self, xid: Xid) -> Status {
-        match xid.checked_sub(FIRST).and_then(|i| self.xacts.get(i as usize)) {
+        match xid.0.checked_sub(FIRST).and_then(|i| self.xacts.get(i as usize)) {
             Some(xact) => xact.status,
             None => Status::Aborted,
         }
@@ -249,7 +249,7 @@ impl World {
 
     /// It runs, and is the session's.
     pub fn is_ours(&self, xid: Xid, me: usize) -> bool {
-        self.is_running(xid) && self.xacts[(xid - FIRST) as usize].owner == me
+        self.is_running(xid) && self.xacts[(xid.0 - FIRST) as usize].owner == me
     }
 
     pub fn is_running(&self, xid: Xid) -> bool {
@@ -262,7 +262,7 @@ impl World {
 
     /// The id of the session's subtransaction; its parents get theirs before it.
     pub fn xid(&mut self, me: usize) -> Xid {
-        let mut last = 0;
+        let mut last = Xid::NONE;
         for at in 0..self.backends[me].levels.len() {
             last = match self.backends[me].levels[at].xid {
                 Some(xid) => xid,
@@ -274,7 +274,7 @@ impl World {
                 }
             };
         }
-        assert!(last != 0, "session {me} writes outside of a transaction");
+        assert!(last != Xid::NONE, "session {me} writes outside of a transaction");
         last
     }
 
@@ -286,7 +286,7 @@ impl World {
 
     fn set(&mut self, xids: &[Xid], status: Status) {
         for xid in xids {
-            self.xacts[(*xid - FIRST) as usize].status = status;
+            self.xacts[(xid.0 - FIRST) as usize].status = status;
         }
     }
 
@@ -347,7 +347,7 @@ impl World {
         let running = numbered.filter(|(_, x)| x.status == Status::Running);
         Snapshot {
             xmax: self.next_xid(),
-            running: running.map(|(i, _)| FIRST + i as Xid).collect(),
+            running: running.map(|(i, _)| Xid(FIRST + i as u32)).collect(),
             curcid: self.backends[me].cid,
         }
     }
@@ -357,28 +357,28 @@ impl World {
         let mut oldest = self.next_xid();
         for backend in &self.backends {
             let ids = backend.levels.iter().flat_map(|l| l.xid.iter().chain(&l.merged));
-            oldest = ids.fold(oldest, |a, b| a.min(*b));
+            oldest = ids.fold(oldest, |a, b| first(a, *b));
             let held = backend.snapshots.iter().chain(&backend.fixed);
-            oldest = held.fold(oldest, |a, s| a.min(s.xmin()));
+            oldest = held.fold(oldest, |a, s| first(a, s.xmin()));
         }
         oldest
     }
 
     pub fn is_settled(&self, xmin: Xid, frozen: bool, oldest: Xid) -> bool {
-        frozen || (self.is_committed(xmin) && xmin < oldest)
+        frozen || (self.is_committed(xmin) && xmin.0 < oldest.0)
     }
 
     // What is seen.
 
     fn is_committed_for(&self, xid: Xid, snapshot: &Snapshot) -> bool {
-        xid < snapshot.xmax && self.is_committed(xid) && !snapshot.running.contains(&xid)
+        xid.0 < snapshot.xmax.0 && self.is_committed(xid) && !snapshot.running.contains(&xid)
     }
 
     /// An MVCC snapshot of the session sees what `xmin` inserted by command `cmin`, and `xmax` (0 for nobody) deleted.
     pub fn is_seen(
         &self,
-        (xmin, frozen, cmin): (Xid, bool, u32),
-        (xmax, cmax): (Xid, u32),
+        (xmin, frozen, cmin): (Xid, bool, Cid),
+        (xmax, cmax): (Xid, Cid),
         snapshot: &Snapshot,
         me: usize,
     ) -> bool {
@@ -407,7 +407,7 @@ impl World {
                 if snap == Snap::Own {
                     return inserted && !deleted;
                 }
-                self.backends[me].met = if is_new { xmin } else { 0 };
+                self.backends[me].met = if is_new { xmin } else { Xid::NONE };
                 (inserted || is_new) && !deleted
             }
         }
@@ -417,7 +417,7 @@ impl World {
     pub fn is_dead<P>(&self, tuple: &Tuple<P>, oldest: Xid) -> bool {
         let gone = !tuple.frozen && self.status(tuple.xmin) == Status::Aborted;
         let deleter = tuple.deleter();
-        gone || (self.is_committed(deleter) && deleter < oldest)
+        gone || (self.is_committed(deleter) && deleter.0 < oldest.0)
     }
 
     // What is logged. One record for each call.

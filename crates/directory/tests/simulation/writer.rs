@@ -1,11 +1,11 @@
 //! Statements that change rows: into the row store, straight into stripes; deletions, updates and locks of rows
 //! wherever they are, which wait for others and follow where the row has gone.
 
-use crate::heap::{place_of, tid_of, Tuple};
+use crate::heap::{number_of, place_of, tid_of, Cid, Tuple, Xid};
 use crate::session::{unwind, Guard, Session};
 use crate::world::{Doom, Row, Snap};
 use firn_directory::{
-    allocation, chunks, rows, seq_of, tombstones, ChunkKey, ChunkStore, Keep, CHUNK_BYTES,
+    allocation, chunks, rows, seq_of, tombstones, ChunkKey, ChunkStore, Keep, Place, CHUNK_BYTES,
 };
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, Tombstone};
 
@@ -26,17 +26,17 @@ enum Locked<'a> {
     /// It has no anchor: the short lock is held.
     Bare { _short: Guard<'a> },
     /// Its anchor was made just now: the short lock is held.
-    Fresh { _short: Guard<'a>, place: Tid },
+    Fresh { _short: Guard<'a>, place: Place },
     /// Its anchor is locked.
-    Anchor(Tid),
+    Anchor(Place),
     /// There is a newer version.
     Updated(Tid),
     /// It is deleted, by this transaction.
-    Deleted(u32),
+    Deleted(Xid),
 }
 
 impl Session {
-    fn cid(&self) -> u32 {
+    fn cid(&self) -> Cid {
         self.now(|world| world.backends[self.me].cid)
     }
 
@@ -68,7 +68,7 @@ impl Session {
     }
 
     /// A slot for up to so many rows. Nothing may refer to any of its addresses but its directory row.
-    pub fn slot_for(&self, capacity: u32) -> (Slot, Tid) {
+    pub fn slot_for(&self, capacity: u32) -> (Slot, Place) {
         let (slot, place) = allocation::slot_for(&self, capacity, self.cid(), ROOM).unwrap();
         self.now(|world| {
             let range = slot.0..slot.0 + blocks_for(capacity);
@@ -152,7 +152,7 @@ impl Session {
                     Some(home) => tid = home,
                     None => {
                         let gone = self.now(|w| w.model_is_gone(self.me, row));
-                        assert!(gone, "{row:?} at {tid:?} is not found, deleted by {by}");
+                        assert!(gone, "{row:?} at {tid:?} is not found, deleted by {by:?}");
                         if repeatable {
                             self.could_not_serialize();
                         }
@@ -259,7 +259,7 @@ impl Session {
                 Some((stone, _)) if !stone.is_of_deleted() => stone.place,
                 Some((stone, writer)) => {
                     drop(short);
-                    if writer != 0 {
+                    if writer != Xid::NONE {
                         self.wait_for(writer);
                         continue;
                     }
@@ -297,9 +297,9 @@ impl Session {
     }
 
     /// As `heap_lock_tuple`: false when it was changed.
-    fn lock_anchor(&self, place: Tid) -> bool {
+    fn lock_anchor(&self, place: Place) -> bool {
         loop {
-            let tuple = self.call(|world| world.ours.at(place).cloned());
+            let tuple = self.call(|world| world.ours.of_ours(place).cloned());
             let Some(tuple) = tuple else { panic!("the anchor at {place:?} is pinned, and gone") };
             if self.now(|world| world.is_running_elsewhere(tuple.xmax, self.me)) {
                 self.wait_for(tuple.xmax);
@@ -313,14 +313,14 @@ impl Session {
                 return false;
             }
             let taken = self.call(|world| {
-                let now = world.ours.at(place)?.clone();
+                let now = world.ours.of_ours(place)?.clone();
                 if now.xmax != tuple.xmax || now.lock_only != tuple.lock_only {
                     return None;
                 }
                 let xid = world.xid(self.me);
                 world.new_record();
                 let held = Tuple { xmax: xid, lock_only: true, next: None, ..now };
-                world.put_ours(place_of(place), Some(held));
+                world.put_ours(number_of(place), Some(held));
                 Some(())
             });
             if taken.is_some() {

@@ -6,6 +6,7 @@ use crate::pg::{Rel, Toast, TupleSlot};
 use crate::stripe::{
     handle_for, layout, of_column, source, Datums, Layout, PageReader, Rows, Source,
 };
+use firn_directory::Xid;
 use firn_format::{Slot, Tid};
 use std::rc::Rc;
 
@@ -23,7 +24,7 @@ pub struct UnitRows {
     layout: Rc<Layout>,
     reader: Option<PageReader>,
     stripe: Slot,
-    xmin: u32,
+    xmin: Xid,
     rows: Vec<u32>,
     next: usize,
     columns: Vec<Values>,
@@ -38,7 +39,7 @@ impl UnitRows {
             layout: layout(table),
             reader: None,
             stripe: Slot(0),
-            xmin: 0,
+            xmin: Xid::NONE,
             rows: Vec::new(),
             next: 0,
             columns: Vec::new(),

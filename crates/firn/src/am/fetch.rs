@@ -9,6 +9,7 @@ use crate::stripe::{
     handle_for, layout, pending_row, stripe_row, Held, Layout, RowBuffer, StripeHandle,
 };
 use crate::write::{pending_at, PendingRef};
+use firn_directory::Xid;
 use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -27,7 +28,7 @@ pub struct RowAt {
     pub place: Place,
     pub row: u32,
     /// The transaction that inserted it.
-    pub xmin: u32,
+    pub xmin: Xid,
 }
 
 /// Find the row at a virtual TID, if `snap` sees it.
@@ -40,7 +41,7 @@ pub fn locate(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
             }
             let row = tid.row_in(p.slot)?;
             if kind == SnapKind::Dirty {
-                snap.set_dirty(0, 0);
+                snap.set_dirty(Xid::NONE, Xid::NONE);
             }
             let xmin = p.xid;
             RowAt { place: Place::Pending(p), row, xmin }
@@ -83,7 +84,7 @@ pub(super) fn written(directory: &Directory, tid: Tid, snap: Snap) -> Option<Row
 fn written_or_in_progress(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
     match written(directory, tid, Snap::self_snap()) {
         Some(found) => {
-            snap.set_dirty(0, 0);
+            snap.set_dirty(Xid::NONE, Xid::NONE);
             Some(found)
         }
         None => written(directory, tid, snap),
@@ -97,11 +98,11 @@ fn dirty_deleted(directory: &Directory, tid: Tid, snap: Snap) -> bool {
     let mut own = crate::pg::snapshot::DirtySnap::new();
     let stone = tombstones::find(&directory.toast, tid, own.snap());
     let (stone_xmin, stone_xmax) = own.snap().dirty_found();
-    let mut xmax = 0;
+    let mut xmax = Xid::NONE;
     let mut deleted = false;
     if let Some(stone) = stone {
         if stone.tombstone.state == TombstoneState::Deleted {
-            if stone_xmin != 0 {
+            if stone_xmin != Xid::NONE {
                 xmax = stone_xmin;
             } else {
                 deleted = true;

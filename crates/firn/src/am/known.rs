@@ -6,6 +6,7 @@ use crate::directory::{tombstones, Directory, Found};
 use crate::pg::snapshot::SnapshotId;
 use crate::pg::{Snap, Toast};
 use crate::write::pending_at;
+use firn_directory::Xid;
 use firn_format::{DirectoryEntry, Slot, Tid, VIRTUAL_BASE};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -47,8 +48,9 @@ pub struct KnownStripes {
 struct Known {
     slot: Slot,
     entry: Weak<DirectoryEntry>,
-    place: Tid,
-    xmin: u32,
+    /// Where its directory row is.
+    place: firn_directory::Place,
+    xmin: Xid,
     rows: u32,
     rows_asked_for: u32,
     /// It has no tombstones.

@@ -9,6 +9,7 @@ use crate::directory::forward::{self, Moves};
 use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
 use crate::pg::{heap, lock, xact, LockMode, Rel, Snap};
+use firn_directory::Xid;
 use firn_format::{Tid, TombstoneState};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -20,7 +21,7 @@ const REMEMBERED: usize = 16;
 const REMEMBERED_BYTES: usize = 4 << 20;
 
 /// Moves of a table by a transaction.
-type Named = ((StorageId, u32), Rc<RefCell<Moves>>);
+type Named = ((StorageId, Xid), Rc<RefCell<Moves>>);
 
 /// What the running transaction knows; forgotten at its end.
 #[derive(Default)]
@@ -63,7 +64,7 @@ fn may_have_changed(table: Rel) -> bool {
 }
 
 /// Old and new TIDs of the rows that transaction `mover` has moved.
-fn moves_of(directory: &Directory, mover: u32) -> Rc<RefCell<Moves>> {
+fn moves_of(directory: &Directory, mover: Xid) -> Rc<RefCell<Moves>> {
     let name = (directory.toast.storage(), mover);
     let known = OWN.with_borrow(|own| {
         own.moves.iter().find(|(n, _)| *n == name).map(|(_, moves)| moves.clone())
@@ -98,7 +99,7 @@ pub(super) fn forget_storage(storage: StorageId) {
 /// `snap` sees the row-store row at `origin`, which `deleter` has deleted meanwhile. Was that a move,
 /// and has this transaction itself deleted or updated the row at its new place? Then it is gone. What
 /// others do to it there is made known to serializable isolation.
-pub fn hides(table: Rel, origin: Tid, deleter: u32, snap: Snap) -> bool {
+pub fn hides(table: Rel, origin: Tid, deleter: Xid, snap: Snap) -> bool {
     // Who has changed no stripe row has nothing to hide, and only serializable isolation wants to know
     // what others change.
     if !xact::reports_reads() && !may_have_changed(table) {

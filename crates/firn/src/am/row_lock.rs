@@ -9,6 +9,7 @@ use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::{self, Wait};
 use crate::pg::rowlock::{self, Step};
 use crate::pg::{error, xact, Kind, Rel};
+use firn_directory::{Cid, Place, Xid};
 use firn_format::{Tid, Tombstone, TombstoneState};
 
 /// What a lock attempt gave.
@@ -17,10 +18,10 @@ pub enum Locked {
     Bare,
     /// The anchor at this place was made just now: the short row lock is held instead of a lock on
     /// it, the caller turns it into a tombstone and releases the short lock.
-    Fresh(Tid),
+    Fresh(Place),
     /// The anchor at this place is locked by this transaction, which had locked it before as these
     /// (sub)transactions.
-    Anchor(Tid, Vec<u32>),
+    Anchor(Place, Vec<Xid>),
     /// The row's key is held through its newer versions.
     Through,
     /// Not locked, and why.
@@ -62,7 +63,7 @@ fn quietly(wait: Wait) -> Wait {
 pub fn lock_row(
     directory: &Directory,
     tid: Tid,
-    cid: u32,
+    cid: Cid,
     mode: RowLock,
     wait: Wait,
     unanchored: Unanchored,
@@ -79,7 +80,7 @@ pub fn lock_row(
             Some((stone, _)) if stone.tombstone.state == TombstoneState::Anchor => stone.place,
             Some((stone, writer)) => {
                 lock::unlock_row(table, tid);
-                if writer != 0 {
+                if writer != Xid::NONE {
                     if !lock::wait_for(writer, table, tid, wait == Wait::Block) {
                         return would_block(table, wait);
                     }
@@ -146,34 +147,34 @@ pub fn lock_row(
     }
 }
 
-/// Hold the key of the row's versions from the one at `place` in the row store on, which `inserter`
+/// Hold the key of the row's versions from the one at `version` in the row store on, which `inserter`
 /// made. None when done.
 fn hold_key(
     directory: &Directory,
-    mut place: Tid,
-    mut inserter: u32,
-    cid: u32,
+    mut version: Tid,
+    mut inserter: Xid,
+    cid: Cid,
     wait: Wait,
 ) -> Option<Locked> {
     let table = directory.table;
     let me = xact::xid();
     loop {
-        match rowlock::share_key(table, place, inserter, &[me]) {
+        match rowlock::share_key(table, version, inserter, &[me]) {
             Step::End | Step::Locked(None) => return None,
-            Step::Locked(Some(next)) => (place, inserter) = next,
+            Step::Locked(Some(next)) => (version, inserter) = next,
             Step::Wait(other) => {
-                if !lock::wait_for(other, table, place, wait == Wait::Block) {
+                if !lock::wait_for(other, table, version, wait == Wait::Block) {
                     return Some(would_block(table, wait));
                 }
             }
             Step::Settled => {
                 let (outcome, failure) =
-                    heap::lock_tuple(table, place, cid, RowLock::KeyShare, wait, true);
+                    heap::lock_tuple(table, version, cid, RowLock::KeyShare, wait, true);
                 return match outcome {
                     // Changed by this transaction itself: it holds more than the key.
                     Outcome::Ok | Outcome::SelfModified | Outcome::Invisible => None,
                     Outcome::Updated | Outcome::Deleted => {
-                        match moved_to(table, place, failure.xmax) {
+                        match moved_to(table, version, failure.xmax) {
                             // A moved row is the same row.
                             Some(home) => match lock_row(
                                 directory,
@@ -189,7 +190,7 @@ fn hold_key(
                                 _ => None,
                             },
                             None => {
-                                let failure = Failure { successor: Some(place), ..failure };
+                                let failure = Failure { successor: Some(version), ..failure };
                                 Some(Locked::Not(outcome, failure))
                             }
                         }
@@ -202,13 +203,13 @@ fn hold_key(
 }
 
 /// The row is deleted by a committed transaction or by this one.
-fn gone(stone: &tombstones::Stone, tid: Tid, cid: u32) -> Locked {
+fn gone(stone: &tombstones::Stone, tid: Tid, cid: Cid) -> Locked {
     let elsewhere = stone.tombstone.moved_away.then_some(rowlock::OTHER_PARTITION);
     let successor = stone.tombstone.successor.or(elsewhere);
     let mut failure = Failure {
         successor: Some(successor.unwrap_or(tid)),
         xmax: stone.xmin,
-        cmax: u32::MAX,
+        cmax: Cid::NONE,
         traversed: false,
     };
     if xact::is_ours(stone.xmin) {
@@ -237,7 +238,7 @@ pub fn bury(
     tid: Tid,
     locked: &Locked,
     tombstone: Tombstone,
-    cid: u32,
+    cid: Cid,
 ) -> bool {
     let toast = &directory.toast;
     let mut is_held = false;

@@ -9,6 +9,7 @@ use crate::stripe::{
     Rows, StripeHandle,
 };
 use crate::write::{pending_of, PendingRef};
+use firn_directory::Xid;
 use firn_format::{DeleteVector, Filter, Tid};
 use firn_scan::{Batch, BATCH_ROWS};
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ enum Source {
 struct Current {
     source: Source,
     slot: firn_format::Slot,
-    xmin: u32,
+    xmin: Xid,
     deleted: Option<DeleteVector>,
     /// For a dirty snapshot: who inserts the stripe still, and who is deleting rows of it.
     unsettled: Option<Unsettled>,
@@ -39,8 +40,8 @@ struct Current {
 
 #[derive(Default)]
 struct Unsettled {
-    inserter: u32,
-    deleters: HashMap<u32, u32>,
+    inserter: Xid,
+    deleters: HashMap<u32, Xid>,
 }
 
 /// An iteration over stripe rows.
@@ -110,7 +111,7 @@ impl StripeRows {
     }
 
     /// Go to the next (or previous) row; None at the end. Its values are then in [`Self::row`].
-    pub fn step(&mut self, forward: bool) -> Option<(Tid, u32)> {
+    pub fn step(&mut self, forward: bool) -> Option<(Tid, Xid)> {
         self.stepped = true;
         loop {
             if let Some(current) = &mut self.current {
@@ -123,7 +124,7 @@ impl StripeRows {
                     }
                     let (tid, xmin) = (Tid::of(current.slot, row), current.xmin);
                     if let Some(who) = &current.unsettled {
-                        let deleter = who.deleters.get(&row).copied().unwrap_or(0);
+                        let deleter = who.deleters.get(&row).copied().unwrap_or(Xid::NONE);
                         self.snap.set_dirty(who.inserter, deleter);
                     }
                     self.load(row);
@@ -177,9 +178,9 @@ impl StripeRows {
             _ if self.deleted_too => None,
             SnapKind::Dirty => {
                 let inserter = match xmin {
-                    _ if xact::is_ours(xmin) => 0,
+                    _ if xact::is_ours(xmin) => Xid::NONE,
                     _ if xact::is_in_progress(xmin) => xmin,
-                    _ if xact::did_commit(xmin) => 0,
+                    _ if xact::did_commit(xmin) => Xid::NONE,
                     // Whoever was loading it when it was listed has taken that back since, see also `is_taken_back`.
                     _ => return,
                 };
@@ -304,8 +305,8 @@ impl Current {
     /// Whoever was loading the stripe when it was opened has taken that back since, and VACUUM may have removed what is
     /// to be read next.
     fn is_taken_back(&self, row: u32) -> bool {
-        let inserter = self.unsettled.as_ref().map_or(0, |who| who.inserter);
-        inserter != 0
+        let inserter = self.unsettled.as_ref().map_or(Xid::NONE, |who| who.inserter);
+        inserter != Xid::NONE
             && !has(&self.batch, row)
             && !xact::is_in_progress(inserter)
             && !xact::did_commit(inserter)

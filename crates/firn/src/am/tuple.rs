@@ -9,6 +9,7 @@ use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::Wait;
 use crate::pg::rowlock::{self, Newest, OTHER_PARTITION};
 use crate::pg::{error, Kind, LockMode, Rel, Snap, TupleSlot};
+use firn_directory::{Cid, Xid};
 use firn_format::{Tid, Tombstone};
 
 fn open(table: Rel) -> Directory {
@@ -44,7 +45,7 @@ fn not_waited(outcome: Outcome, wait: bool) -> Outcome {
 pub fn delete(
     table: Rel,
     tid: Tid,
-    cid: u32,
+    cid: Cid,
     crosscheck: Option<Snap>,
     wait: bool,
     changing_partition: bool,
@@ -87,7 +88,7 @@ pub fn update(
     table: Rel,
     tid: Tid,
     slot: TupleSlot,
-    cid: u32,
+    cid: Cid,
     crosscheck: Option<Snap>,
     wait: bool,
 ) -> (Outcome, Failure, RowLock) {
@@ -143,7 +144,7 @@ pub fn lock(
     table: Rel,
     tid: Tid,
     slot: TupleSlot,
-    cid: u32,
+    cid: Cid,
     mode: RowLock,
     wait: Wait,
     find_last_version: bool,
@@ -174,7 +175,7 @@ pub enum FollowedTo {
 
 /// This transaction may have changed the followed row itself: as heapam does, find its newest
 /// version, and tell the executor when that is this very command's work.
-pub fn follow_own(table: Rel, place: Tid, cid: u32) -> FollowedTo {
+pub fn follow_own(table: Rel, place: Tid, cid: Cid) -> FollowedTo {
     let failure = Failure { successor: Some(place), ..Failure::default() };
     match rowlock::newest_of_own(table, place, cid) {
         Newest::At(newest) => FollowedTo::Lock(newest),
@@ -188,8 +189,8 @@ pub fn follow_own(table: Rel, place: Tid, cid: u32) -> FollowedTo {
 }
 
 /// Where a move has taken a row of the row store that `mover` deleted; None when it was no move.
-pub fn moved_to(table: Rel, origin: Tid, mover: u32) -> Option<Tid> {
-    if mover == 0 {
+pub fn moved_to(table: Rel, origin: Tid, mover: Xid) -> Option<Tid> {
+    if mover == Xid::NONE {
         return None;
     }
     let directory = Directory::open(table, LockMode::AccessShare)?;

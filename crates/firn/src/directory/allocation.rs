@@ -3,10 +3,11 @@
 use super::raise::{report, OrRaise};
 use super::Directory;
 use crate::pg::rel::index_oids;
+use crate::pg::xact::Sub;
 use crate::pg::{error, Kind, LockMode, OpenRel, Rel, Toast};
 pub use firn_directory::allocation::next_block;
-use firn_directory::{allocation, reserved_bytes};
-use firn_format::{Slot, Tid};
+use firn_directory::{allocation, reserved_bytes, Cid, Place};
+use firn_format::Slot;
 
 /// A slot is given out where a rollback would forget that, and the table's indexes would not.
 fn refuse_to_be_forgotten(directory: &Directory) {
@@ -29,7 +30,7 @@ pub fn would_be_forgotten(directory: &Directory) -> bool {
     // The note goes with a file that is younger than an index: ALTER TABLE SET TABLESPACE gives the TOAST relation one, but not
     // the table's indexes.
     let (_, given) = toast.rel().storage_is_of();
-    if given != 0 && any_index(&|index| index.storage_is_of().0 < given) {
+    if given != Sub::NONE && any_index(&|index| index.storage_is_of().0 < given) {
         return true;
     }
     // After a REINDEX of the TOAST relation, the first note goes with a rollback though the file does not.
@@ -42,7 +43,7 @@ pub fn would_be_forgotten(directory: &Directory) -> bool {
 
 /// Hand out a range of virtual blocks for up to `rows` rows and reserve its directory row, both in one. Returns the slot
 /// and where the directory row is.
-pub fn slot_for(directory: &Directory, rows: u32, cid: u32) -> (Slot, Tid) {
+pub fn slot_for(directory: &Directory, rows: u32, cid: Cid) -> (Slot, Place) {
     refuse_to_be_forgotten(directory);
     directory.expect_stripe();
     let room = reserved_bytes(directory.table.column_count());

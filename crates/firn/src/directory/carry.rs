@@ -3,10 +3,10 @@
 
 use super::raise::OrRaise;
 use crate::pg::sorter::Sorter;
-use crate::pg::toast::FROZEN_XID;
 use crate::pg::{xact, Toast};
 pub use firn_directory::carry::Carried;
 use firn_directory::carry::{self, Item, Sort};
+use firn_directory::Xid;
 
 /// Three sorts live at a time, and CLUSTER's own beside them.
 const SHARE: i32 = 4;
@@ -40,7 +40,7 @@ pub fn moves() -> Moves {
 }
 
 /// Collect what is wanted; None when nothing is.
-pub fn wants(toast: &Toast, oldest: u32) -> Option<Wants> {
+pub fn wants(toast: &Toast, oldest: Xid) -> Option<Wants> {
     Wants::collect(toast, oldest, sorter).or_raise(toast)
 }
 
@@ -50,6 +50,6 @@ pub fn resolve(wants: Wants, moves: Moves) -> NewPlaces {
 }
 
 /// Every snapshot sees what `xmin` did, `oldest` being the oldest transaction that some snapshot does not see.
-pub fn is_settled(xmin: u32, oldest: u32) -> bool {
-    xmin == FROZEN_XID || xact::precedes(xmin, oldest)
+pub fn is_settled(xmin: Xid, oldest: Xid) -> bool {
+    xmin == Xid::FROZEN || xact::precedes(xmin, oldest)
 }

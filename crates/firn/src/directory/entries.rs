@@ -4,7 +4,7 @@ use super::counts;
 use super::raise::OrRaise;
 use crate::pg::{LockMode, Rel, Snap, Toast};
 pub use firn_directory::Found;
-use firn_directory::{reserved_bytes, rows};
+use firn_directory::{reserved_bytes, rows, Cid, Place};
 use firn_format::{DirectoryEntry, Error, Slot, Tid};
 use std::ops::{ControlFlow, Range};
 
@@ -60,7 +60,7 @@ impl Directory {
     }
 
     /// Complete the row reserved at `place` by this very transaction: it becomes the stripe's.
-    pub fn publish(&self, slot: Slot, place: Tid, entry: &DirectoryEntry) {
+    pub fn publish(&self, slot: Slot, place: Place, entry: &DirectoryEntry) {
         rows::publish(&self.toast, slot, place, entry, self.room())
     }
 
@@ -75,13 +75,13 @@ impl Directory {
     }
 
     /// Move a stripe's row to the page `block`, as it is.
-    pub fn relocate(&self, found: &Found, cid: u32, block: u32) {
+    pub fn relocate(&self, found: &Found, cid: Cid, block: u32) {
         let (key, bytes) = rows::as_it_is(found, self.room());
         self.toast.relocate(found.place, key, &bytes, cid, block);
     }
 
     /// Replace a live stripe's row (it moved).
-    pub fn replace(&self, found: &Found, entry: &DirectoryEntry, cid: u32) -> Tid {
+    pub fn replace(&self, found: &Found, entry: &DirectoryEntry, cid: Cid) -> Place {
         rows::replace(&self.toast, found, entry, cid, self.room())
     }
 }

@@ -3,8 +3,8 @@
 use super::raise::OrRaise;
 use super::Directory;
 use crate::pg::Toast;
-use firn_directory::forward;
 pub use firn_directory::forward::{prune, rows_not_outlived, write};
+use firn_directory::{forward, Xid};
 use firn_format::{Slot, Tid};
 
 /// What transaction `mover` moved.
@@ -12,7 +12,7 @@ pub struct Moves(forward::Moves);
 
 impl Moves {
     /// Look through the lists for those of `mover`.
-    pub fn of(toast: &Toast, mover: u32) -> Moves {
+    pub fn of(toast: &Toast, mover: Xid) -> Moves {
         Moves(forward::Moves::of(toast, mover).or_raise(toast))
     }
 
@@ -34,6 +34,6 @@ pub fn origin(toast: &Toast, slot: Slot, row: u32) -> Option<Tid> {
 
 /// Where did the row-store row `origin`, deleted by transaction `mover`, go? None when that
 /// transaction did not move it.
-pub fn find(directory: &Directory, origin: Tid, mover: u32) -> Option<Tid> {
+pub fn find(directory: &Directory, origin: Tid, mover: Xid) -> Option<Tid> {
     forward::find(&directory.toast, origin, mover).or_raise(directory)
 }

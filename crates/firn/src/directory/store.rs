@@ -6,8 +6,7 @@ use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::RowView;
 use crate::pg::{guc, rowlock, xact, Snap, SnapKind, Toast};
 use firn_directory::seen::Seen;
-use firn_directory::{ChunkKey, ChunkStore, Keep, Met, Row};
-use firn_format::Tid;
+use firn_directory::{ChunkKey, ChunkStore, Cid, Keep, Met, Place, Row, Xid};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
@@ -25,19 +24,19 @@ impl Row for RowView {
         RowView::data(self)
     }
     #[inline]
-    fn place(&self) -> Tid {
+    fn place(&self) -> Place {
         RowView::place(self)
     }
     #[inline]
-    fn xmin(&self) -> u32 {
+    fn xmin(&self) -> Xid {
         RowView::xmin(self)
     }
     #[inline]
-    fn raw_xmin(&self) -> u32 {
+    fn raw_xmin(&self) -> Xid {
         RowView::raw_xmin(self)
     }
     #[inline]
-    fn cmin(&self) -> u32 {
+    fn cmin(&self) -> Cid {
         RowView::cmin(self)
     }
 }
@@ -66,7 +65,7 @@ impl ChunkStore for Toast {
     fn with_dirty<T>(&self, body: impl FnOnce(Snap) -> T) -> T {
         body(DirtySnap::new().snap())
     }
-    fn writer(&self, dirty: Snap) -> u32 {
+    fn writer(&self, dirty: Snap) -> Xid {
         dirty.dirty_found().0
     }
     #[inline]
@@ -101,7 +100,7 @@ impl ChunkStore for Toast {
     #[inline]
     fn at<T>(
         &self,
-        place: Tid,
+        place: Place,
         key: ChunkKey,
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
@@ -116,38 +115,38 @@ impl ChunkStore for Toast {
         Toast::lacks(self, id, low, high)
     }
 
-    fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, keep: Keep) -> Tid {
+    fn insert(&self, key: ChunkKey, data: &[u8], cid: Cid, keep: Keep) -> Place {
         Toast::insert(self, key, data, cid, keep == Keep::ForGood)
     }
-    fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid {
+    fn update(&self, place: Place, key: ChunkKey, data: &[u8], cid: Cid) -> Place {
         Toast::update(self, place, key, data, cid)
     }
-    fn delete(&self, place: Tid, cid: u32) {
+    fn delete(&self, place: Place, cid: Cid) {
         Toast::delete(self, place, cid)
     }
-    fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32) {
+    fn delete_run(&self, id: u32, first: u32, count: u32, cid: Cid) {
         Toast::delete_run(self, id, first, count, cid)
     }
-    fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
+    fn overwrite(&self, place: Place, key: ChunkKey, data: &[u8]) {
         Toast::overwrite(self, place, key, data)
     }
 
-    fn command_id(&self) -> u32 {
+    fn command_id(&self) -> Cid {
         xact::command_id(true)
     }
     fn assign_xid(&self) {
         xact::xid();
     }
-    fn precedes(&self, xid: u32, other: u32) -> bool {
+    fn precedes(&self, xid: Xid, other: Xid) -> bool {
         xact::precedes(xid, other)
     }
-    fn did_commit(&self, xid: u32) -> bool {
+    fn did_commit(&self, xid: Xid) -> bool {
         xact::did_commit(xid)
     }
-    fn full(&self, xid: u32) -> u64 {
+    fn full(&self, xid: Xid) -> u64 {
         xact::full(xid)
     }
-    fn is_held(&self, place: Tid) -> bool {
+    fn is_held(&self, place: Place) -> bool {
         rowlock::is_held(self.rel(), place)
     }
 

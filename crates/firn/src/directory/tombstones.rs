@@ -2,10 +2,10 @@
 
 use super::raise::OrRaise;
 use crate::pg::{Snap, Toast};
-use firn_directory::tombstones;
 pub use firn_directory::tombstones::{
     deleted_readable, is_known_to_be_whole, key_of, may_be_any, tid_of, Stone, Unsettled,
 };
+use firn_directory::{tombstones, Place, Xid};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone};
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ pub fn find(toast: &Toast, tid: Tid, snap: Snap) -> Option<Stone> {
     tombstones::find(toast, tid, snap).or_raise(toast)
 }
 
-/// The stone of `tid` that a locker has to do with, and the running transaction that made it (0 when
-/// that is over).
-pub fn to_lock(toast: &Toast, tid: Tid) -> Option<(Stone, u32)> {
+/// The stone of `tid` that a locker has to do with, and the running transaction that made it
+/// ([`Xid::NONE`] when that is over).
+pub fn to_lock(toast: &Toast, tid: Tid) -> Option<(Stone, Xid)> {
     tombstones::to_lock(toast, tid).or_raise(toast)
 }
 
 /// The tombstone that the update of an anchor made: at `place`, by transaction `updater`.
-pub fn made_by(toast: &Toast, tid: Tid, place: Tid, updater: u32) -> Option<Tombstone> {
+pub fn made_by(toast: &Toast, tid: Tid, place: Place, updater: Xid) -> Option<Tombstone> {
     tombstones::made_by(toast, tid, place, updater).or_raise(toast)
 }
 

@@ -3,6 +3,7 @@
 use super::copying;
 use super::hooks::like;
 use crate::pg::ext::callback;
+use crate::pg::xact::Sub;
 use crate::{am, write};
 use pgrx::pg_sys;
 
@@ -48,7 +49,7 @@ unsafe extern "C-unwind" fn on_subxact(
             E::SUBXACT_EVENT_PRE_COMMIT_SUB => write::flush_subtransaction(),
             E::SUBXACT_EVENT_ABORT_SUB => {
                 copying::forget();
-                write::discard_subtransaction(sub)
+                write::discard_subtransaction(Sub(sub))
             }
             _ => (),
         })

@@ -16,13 +16,13 @@ use crate::pg::mark_moved::Marker;
 use crate::pg::rel::BLOCK_BYTES;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
-use crate::pg::toast::FROZEN_XID;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
     guc, lock, snapshot, xact, Count, LockMode, OpenRel, Phase, Progress, Rel, TupleSlot,
 };
 use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use crate::write::{most_bytes, push_row, store};
+use firn_directory::{Cid, Xid};
 use firn_format::{ColumnSpec, StripeWriter, Tid, WriteOptions, ROWS_PER_BLOCK};
 use std::rc::Rc;
 
@@ -81,7 +81,7 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
         }
         // Only what every snapshot sees: whoever holds an older snapshot finds the row where it was,
         // and nobody gets an error that heap would not give. Nor what could not be read as a whole.
-        let is_settled = row.xmin().is_some_and(|x| x == FROZEN_XID || xact::precedes(x, oldest));
+        let is_settled = row.xmin().is_some_and(|x| x == Xid::FROZEN || xact::precedes(x, oldest));
         if is_settled && size.suits_stored(row) {
             offsets.push(tid.offset);
         }
@@ -98,7 +98,7 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
 struct Moving<'a> {
     directory: &'a Directory,
     progress: &'a Progress,
-    cid: u32,
+    cid: Cid,
     marker: Marker,
     slot: OwnedSlot,
     batch: Batch,
@@ -172,7 +172,7 @@ impl Batch {
     }
 
     /// Write the stripe, its forwarding list and its index entries.
-    fn write(self, directory: &Directory, cid: u32, progress: &Progress) -> i64 {
+    fn write(self, directory: &Directory, cid: Cid, progress: &Progress) -> i64 {
         let rows = self.writer.rows();
         if rows == 0 {
             return 0;

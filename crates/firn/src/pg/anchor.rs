@@ -4,8 +4,8 @@ use super::page::{self, AllVisible, Page};
 use super::rowlock::{self, Held};
 use super::toast::RowView;
 use super::{ChunkKey, Rel};
+use firn_directory::{Place, Xid};
 use firn_format::keys::is_anchor;
-use firn_format::Tid;
 use pgrx::pg_sys;
 
 /// Line pointer state of a stored tuple.
@@ -47,8 +47,7 @@ unsafe fn unheld_anchor(tuple: &mut pg_sys::HeapTupleData) -> Option<ChunkKey> {
         let key = view.key();
         let is_anchor = is_anchor(key.id, view.data());
         // One that is not frozen belongs to a transaction (see `frozen.rs`), or is removed already.
-        let free =
-            view.xmin() == super::toast::FROZEN_XID && rowlock::members(tuple.t_data).is_empty();
+        let free = view.xmin() == Xid::FROZEN && rowlock::members(tuple.t_data).is_empty();
         (is_anchor && free).then_some(key)
     }
 }
@@ -85,7 +84,7 @@ pub fn remove(rel: Rel, block: u32, offsets: &[u16]) {
 pub struct Pin(pg_sys::Buffer);
 
 impl Pin {
-    pub fn take(rel: Rel, place: Tid) -> Pin {
+    pub fn take(rel: Rel, place: Place) -> Pin {
         // SAFETY: a row was found at this place, so the block exists.
         Pin(unsafe { pg_sys::ReadBuffer(rel.raw(), place.block) })
     }
@@ -101,6 +100,6 @@ impl Drop for Pin {
 }
 
 /// Is the anchor of `key` still at `place`?
-pub fn is_there(rel: Rel, place: Tid, key: ChunkKey) -> bool {
+pub fn is_there(rel: Rel, place: Place, key: ChunkKey) -> bool {
     Held::take_shared(rel, place).is_some_and(|held| held.is_anchor_of(key))
 }

@@ -1,9 +1,9 @@
 //! What becomes of a row of a TOAST relation, whoever asks: not whether a snapshot sees it, but whether it
 //! is there for good, dead, or waiting for a transaction to end.
 
-use super::toast::raw_tid;
+use super::toast::raw_place;
 use super::Toast;
-use firn_format::Tid;
+use firn_directory::Place;
 use pgrx::pg_sys;
 
 /// A row's state, as VACUUM sees it.
@@ -23,7 +23,7 @@ pub enum Fate {
 
 impl Toast {
     /// The state of the row at `place`; None when there is none.
-    pub fn fate(&self, place: Tid) -> Option<Fate> {
+    pub fn fate(&self, place: Place) -> Option<Fate> {
         if !self.rel().has_block(place.block) {
             return None;
         }
@@ -39,7 +39,7 @@ impl Toast {
             let mut fate = None;
             if there && (*item).lp_flags() == pg_sys::LP_NORMAL {
                 let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-                tuple.t_self = raw_tid(place);
+                tuple.t_self = raw_place(place);
                 tuple.t_tableOid = (*self.raw()).rd_id;
                 tuple.t_data = pg_sys::PageGetItem(page, item) as pg_sys::HeapTupleHeader;
                 tuple.t_len = (*item).lp_len();

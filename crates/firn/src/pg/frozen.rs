@@ -8,11 +8,11 @@
 //! the same transaction, which keeps all others out of the TOAST relation until it ends.
 
 use super::Rel;
-use firn_format::Tid;
+use firn_directory::Place;
 use pgrx::pg_sys;
 
 /// Free the row at `place`, inserted and indexed by this transaction, from the transaction's fate.
-pub(crate) fn freeze(rel: Rel, place: Tid) {
+pub(crate) fn freeze(rel: Rel, place: Place) {
     // SAFETY: the tuple exists, as we have just inserted it: under the page's exclusive lock its header is
     // found through its line pointer. Nothing between the change and its log record can fail but by a PANIC.
     unsafe {

@@ -2,8 +2,10 @@
 
 use super::slot::Slot;
 use super::snapshot::Snap;
-use super::toast::{raw_tid, tid_of};
+use super::toast::{raw_tid, tid_of, Address};
+use super::xact::{raw_xid, xid_of};
 use super::Rel;
+use firn_directory::{Cid, Xid};
 use firn_format::Tid;
 use pgrx::pg_sys;
 
@@ -63,14 +65,14 @@ fn refuse_to_outgrow(table: Rel) {
 }
 
 /// Insert the slot's row into the row store; the slot gets its TID.
-pub fn insert(table: Rel, slot: Slot, cid: u32) {
+pub fn insert(table: Rel, slot: Slot, cid: Cid) {
     // SAFETY: heapam always has this callback; errors unwind through the guard.
     unsafe {
         let Some(f) = am().tuple_insert else { return };
         if is_near_end(table.raw()) {
             refuse_to_outgrow(table);
         }
-        super::ext::guarded(|| f(table.raw(), slot.0, cid, 0, std::ptr::null_mut()))
+        super::ext::guarded(|| f(table.raw(), slot.0, cid.0, 0, std::ptr::null_mut()))
     }
 }
 
@@ -117,8 +119,8 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failure {
     pub successor: Option<Tid>,
-    pub xmax: u32,
-    pub cmax: u32,
+    pub xmax: Xid,
+    pub cmax: Cid,
     pub traversed: bool,
 }
 
@@ -126,8 +128,8 @@ impl Failure {
     pub(crate) fn of(raw: &pg_sys::TM_FailureData) -> Failure {
         Failure {
             successor: Some(tid_of(&raw.ctid)),
-            xmax: raw.xmax.into_inner(),
-            cmax: raw.cmax,
+            xmax: xid_of(raw.xmax),
+            cmax: Cid(raw.cmax),
             traversed: raw.traversed,
         }
     }
@@ -135,8 +137,8 @@ impl Failure {
         if let Some(tid) = self.successor {
             raw.ctid = raw_tid(tid);
         }
-        raw.xmax = pg_sys::TransactionId::from_inner(self.xmax);
-        raw.cmax = self.cmax;
+        raw.xmax = raw_xid(self.xmax);
+        raw.cmax = self.cmax.0;
         raw.traversed = self.traversed;
     }
 }
@@ -171,12 +173,12 @@ impl RowLock {
     }
 }
 
-/// Lock the tuple at `place` of `rel` (a heap) natively; with `follow`, the later versions of an
-/// updated row, too.
+/// Lock the tuple at `at` of `rel` (a heap: a row store or a TOAST relation) natively; with `follow`, the later
+/// versions of an updated row, too.
 pub fn lock_tuple(
     rel: Rel,
-    place: Tid,
-    cid: u32,
+    at: impl Into<Address>,
+    cid: Cid,
     mode: RowLock,
     wait: super::lock::Wait,
     follow: bool,
@@ -190,14 +192,14 @@ pub fn lock_tuple(
     // SAFETY: outputs are plain structs; the buffer pin is released.
     unsafe {
         let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-        tuple.t_self = raw_tid(place);
+        tuple.t_self = at.into().raw();
         tuple.t_tableOid = (*rel.raw()).rd_id;
         let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
         let mut buffer: pg_sys::Buffer = 0;
         let result = pg_sys::heap_lock_tuple(
             rel.raw(),
             &mut tuple,
-            cid,
+            cid.0,
             mode.raw(),
             policy,
             follow,
@@ -280,7 +282,7 @@ pub fn sees(rel: Rel, place: Tid, snap: Snap) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct Fate {
     /// Who did it.
-    pub deleter: u32,
+    pub deleter: Xid,
     /// Where the version is that an update made.
     pub next: Option<Tid>,
 }
@@ -302,10 +304,10 @@ pub fn fate(rel: Rel, place: Tid) -> Option<Fate> {
         let header = tuple.t_data;
         let untouched = pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY;
         let touched = u32::from((*header).t_infomask) & untouched == 0;
-        let deleter = if touched { super::ext::update_xid(header).into_inner() } else { 0 };
+        let deleter = if touched { xid_of(super::ext::update_xid(header)) } else { Xid::NONE };
         let next = tid_of(&(*header).t_ctid);
         pg_sys::UnlockReleaseBuffer(buffer);
         let next = (next != place && !next.is_virtual()).then_some(next);
-        (deleter != 0).then_some(Fate { deleter, next })
+        (deleter != Xid::NONE).then_some(Fate { deleter, next })
     }
 }

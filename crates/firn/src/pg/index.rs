@@ -4,8 +4,9 @@
 use super::datum::Datum;
 use super::parallel::Shared;
 use super::snapshot::{Registered, Snap};
-use super::toast::{raw_tid, tid_of};
+use super::toast::{raw_tid, tid_of, Address};
 use super::Rel;
+use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ops::Range;
@@ -120,7 +121,7 @@ impl Builder {
     pub fn offer(
         &mut self,
         tid: Tid,
-        xmin: u32,
+        xmin: Xid,
         values: &[Datum],
         nulls: &[bool],
         alive: bool,
@@ -208,7 +209,7 @@ impl Builder {
                 }
                 let mut tid = (*tuple).t_self;
                 if (*(*tuple).t_data).t_infomask2 as u32 & pg_sys::HEAP_ONLY_TUPLE != 0 {
-                    tid.ip_posid = roots.of(buffer, tid_of(&tid));
+                    tid.ip_posid = roots.of(buffer, Address::of(&tid));
                 }
                 self.offer_slot(tid, alive);
             }
@@ -349,26 +350,26 @@ impl Roots {
     fn new() -> Roots {
         Roots { block: None, offsets: [0; firn_format::ROWS_PER_BLOCK as usize] }
     }
-    /// Offset under which the index knows the heap-only tuple at `tid`.
-    unsafe fn of(&mut self, buffer: pg_sys::Buffer, tid: Tid) -> u16 {
+    /// Offset under which the index knows the heap-only tuple at `place`.
+    unsafe fn of(&mut self, buffer: pg_sys::Buffer, place: Address) -> u16 {
         // SAFETY: a pinned page, looked at under its lock; the array has a place for each line pointer that a page can have.
         unsafe {
-            let at = usize::from(tid.offset) - 1;
-            if self.block != Some(tid.block) || self.offsets[at] == 0 {
+            let at = usize::from(place.offset) - 1;
+            if self.block != Some(place.block) || self.offsets[at] == 0 {
                 pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
                 pg_sys::heap_get_root_tuples(
                     pg_sys::BufferGetPage(buffer),
                     self.offsets.as_mut_ptr(),
                 );
                 pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-                self.block = Some(tid.block);
+                self.block = Some(place.block);
             }
             if self.offsets[at] == 0 {
                 super::error(
                     super::Kind::Corrupt,
                     "failed to find parent tuple for heap-only tuple",
                 )
-                .detail(format!("At ({},{}).", tid.block, tid.offset))
+                .detail(format!("At ({},{}).", place.block, place.offset))
                 .raise()
             }
             self.offsets[at]
@@ -400,7 +401,7 @@ impl Indexes {
 
     /// Insert entries for a row at `tid` that is known not to violate uniqueness (it exists
     /// already, elsewhere).
-    pub fn insert(&mut self, tid: Tid, values: &[Datum], nulls: &[bool], xmin: u32) {
+    pub fn insert(&mut self, tid: Tid, values: &[Datum], nulls: &[bool], xmin: Xid) {
         let table = Rel::of(self.table);
         super::slot::Slot::of(self.slot).store_row(table, values, nulls, tid, xmin);
         // SAFETY: as ExecInsertIndexTuples, without uniqueness checks.

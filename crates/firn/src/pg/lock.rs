@@ -2,7 +2,9 @@
 //! transactions.
 
 use super::toast::raw_tid;
+use super::xact::Sub;
 use super::{attempt, guc, xact, Rel};
+use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -40,9 +42,9 @@ pub fn unlock_row(table: Rel, tid: Tid) {
 }
 
 /// Wait until `xid` has ended; false when it runs and we may not wait.
-pub fn wait_for(xid: u32, table: Rel, tid: Tid, wait: bool) -> bool {
+pub fn wait_for(xid: Xid, table: Rel, tid: Tid, wait: bool) -> bool {
     let mut raw = raw_tid(tid);
-    let xid = pg_sys::TransactionId::from_inner(xid);
+    let xid = xact::raw_xid(xid);
     // SAFETY: plain calls.
     unsafe {
         if wait {
@@ -96,14 +98,14 @@ impl Drop for AllocationLock {
 /// Tables whose look-ups have been made ready in a transaction and subtransaction.
 #[derive(Default)]
 struct Ready {
-    within: (u32, u32),
+    within: (u32, Sub),
     tables: HashSet<u32>,
 }
 
 thread_local! {
     static READY: RefCell<Ready> = RefCell::default();
     /// The one that was asked for last.
-    static LAST: Cell<(u32, (u32, u32))> = const { Cell::new((0, (0, 0))) };
+    static LAST: Cell<(u32, (u32, Sub))> = const { Cell::new((0, (0, Sub::NONE))) };
 }
 
 /// PostgreSQL looks at the row of an equal key while it has a page of the index in its hands: interrupts wait then, and no
@@ -116,8 +118,8 @@ pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
         if !(*(*rel).rd_rel).relhasindex {
             return;
         }
-        let within =
-            (super::ext::local_transaction(), super::ext::direct::GetCurrentSubTransactionId());
+        let sub = Sub(super::ext::direct::GetCurrentSubTransactionId());
+        let within = (super::ext::local_transaction(), sub);
         let asked = ((*rel).rd_id.to_u32(), within);
         if LAST.get() != asked {
             super::ext::callback(|| {
@@ -180,7 +182,7 @@ pub fn check_serializable_insert(table: Rel) {
 /// Serializable isolation: this transaction is about to read the row at `tid` under `snap`.
 pub fn predicate_lock_row(table: Rel, tid: Tid, snap: super::Snap) {
     let mut raw = raw_tid(tid);
-    let nobody = pg_sys::TransactionId::from_inner(0);
+    let nobody = xact::raw_xid(Xid::NONE);
     // SAFETY: plain call.
     unsafe { super::ext::PredicateLockTID(table.raw(), &mut raw, snap.0, nobody) }
 }

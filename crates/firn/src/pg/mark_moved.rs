@@ -5,6 +5,7 @@
 use super::page::{self, edit_page, AllVisible, Page};
 use super::slot::Slot;
 use super::{xact, Rel};
+use firn_directory::Cid;
 use pgrx::pg_sys;
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ const PAGES_PER_CLEARING: u32 = 1_024;
 /// Takes the rows of one table, in a transaction that keeps VACUUM out of it.
 pub struct Marker {
     table: Rel,
-    cid: u32,
+    cid: Cid,
     /// Pages of which the visibility map knows that not all rows are visible.
     cleared: Range<u32>,
 }
@@ -27,7 +28,7 @@ pub struct Taken {
 }
 
 impl Marker {
-    pub fn new(table: Rel, cid: u32) -> Marker {
+    pub fn new(table: Rel, cid: Cid) -> Marker {
         Marker { table, cid, cleared: 0..0 }
     }
 
@@ -44,7 +45,7 @@ impl Marker {
             self.cleared = block..end.max(block + 1);
             page::clear_map(self.table, self.cleared.clone());
         }
-        let xid = pg_sys::TransactionId::from_inner(xact::xid());
+        let xid = xact::raw_xid(xact::xid());
         // SAFETY: plain call; whoever makes a multixact of our id from now on is waited for by VACUUM.
         unsafe { pg_sys::MultiXactIdSetOldestMember() }
         let (table, cid, rows) = (self.table, self.cid, &mut taken.rows);
@@ -70,18 +71,18 @@ impl Marker {
 }
 
 /// Nobody has deleted, updated or locked the row but transactions that are over and undone.
-fn is_free(mut row: pg_sys::HeapTupleData, cid: u32, buffer: pg_sys::Buffer) -> bool {
+fn is_free(mut row: pg_sys::HeapTupleData, cid: Cid, buffer: pg_sys::Buffer) -> bool {
     // SAFETY: a tuple on a page that is pinned and locked.
     unsafe {
         let ok =
-            pg_sys::HeapTupleSatisfiesUpdate(&mut row, cid, buffer) == pg_sys::TM_Result::TM_Ok;
+            pg_sys::HeapTupleSatisfiesUpdate(&mut row, cid.0, buffer) == pg_sys::TM_Result::TM_Ok;
         // A committed locker would have to be kept beside us; heapam leaves no such mark today.
         ok && u32::from((*row.t_data).t_infomask) & pg_sys::HEAP_XMAX_COMMITTED == 0
     }
 }
 
 /// Make the row one that transaction `xid` has deleted by its command `cid`.
-unsafe fn mark(row: &pg_sys::HeapTupleData, xid: pg_sys::TransactionId, cid: u32) {
+unsafe fn mark(row: &pg_sys::HeapTupleData, xid: pg_sys::TransactionId, cid: Cid) {
     // SAFETY: a tuple on a page that is pinned and locked exclusively, in a critical section.
     unsafe {
         let header = &mut *row.t_data;
@@ -90,7 +91,7 @@ unsafe fn mark(row: &pg_sys::HeapTupleData, xid: pg_sys::TransactionId, cid: u32
         header.t_infomask2 &= !(pg_sys::HEAP_HOT_UPDATED as u16);
         header.t_infomask2 |= pg_sys::HEAP_KEYS_UPDATED as u16;
         header.t_choice.t_heap.t_xmax = xid;
-        header.t_choice.t_heap.t_field3.t_cid = cid;
+        header.t_choice.t_heap.t_field3.t_cid = cid.0;
         header.t_ctid = row.t_self;
     }
 }

@@ -1,5 +1,6 @@
 //! Relations: handles to open ones, and opening them by OID.
 
+use super::xact::Sub;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -274,13 +275,17 @@ impl Rel {
         self.data().rd_createSubid != 0 || self.data().rd_firstRelfilenodeSubid != 0
     }
     /// Which subtransaction has given the relation its storage: the outermost and the innermost that it may have been, as
-    /// PostgreSQL forgets it when one has given it another and was undone. 0 stands for another transaction. An inner one
-    /// has a greater number.
-    pub fn storage_is_of(self) -> (u32, u32) {
+    /// PostgreSQL forgets it when one has given it another and was undone. [`Sub::NONE`] stands for another transaction.
+    pub fn storage_is_of(self) -> (Sub, Sub) {
         let data = self.data();
-        match (data.rd_createSubid, data.rd_newRelfilenodeSubid, data.rd_firstRelfilenodeSubid) {
-            (created, 0, 0) => (created, created),
-            (created, 0, first) => (created.max(first), super::xact::subtransaction()),
+        let (created, new, first) = (
+            Sub(data.rd_createSubid),
+            Sub(data.rd_newRelfilenodeSubid),
+            Sub(data.rd_firstRelfilenodeSubid),
+        );
+        match (created, new, first) {
+            (created, Sub::NONE, Sub::NONE) => (created, created),
+            (created, Sub::NONE, first) => (created.max(first), super::xact::subtransaction()),
             (_, new, _) => (new, new),
         }
     }

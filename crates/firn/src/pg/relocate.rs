@@ -1,8 +1,8 @@
 //! Putting a row of a TOAST relation on a page of our choice, so that the file can shrink.
 
-use super::toast::tid_of;
+use super::toast::place_of;
 use super::{ChunkKey, Toast};
-use firn_format::Tid;
+use firn_directory::{Cid, Place};
 use pgrx::pg_sys;
 
 /// The beginning of PostgreSQL's BulkInsertStateData, the same in 15 to 18.
@@ -31,7 +31,14 @@ impl Toast {
 
     /// Move the row of `key` at `place` (which nobody else changes now) to the page `block` if it has
     /// room, else to where PostgreSQL finds some. Returns the row's new place.
-    pub fn relocate(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32, block: u32) -> Tid {
+    pub fn relocate(
+        &self,
+        place: Place,
+        key: ChunkKey,
+        data: &[u8],
+        cid: Cid,
+        block: u32,
+    ) -> Place {
         self.delete(place, cid);
         // SAFETY: the tuple was formed for this relation and is freed after use; the bulk insert
         // state, whose current buffer is where heap_insert looks first, owns the pin.
@@ -40,12 +47,12 @@ impl Toast {
             let bulk = pg_sys::GetBulkInsertState();
             (*(bulk as *mut BulkInsertHead)).current_buf = pg_sys::ReadBuffer(self.raw(), block);
             let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
-            pg_sys::heap_insert(self.raw(), tuple, cid, options, bulk);
+            pg_sys::heap_insert(self.raw(), tuple, cid.0, options, bulk);
             pg_sys::FreeBulkInsertState(bulk);
             let mut new_place = (*tuple).t_self;
             self.index(key, &mut new_place);
             pg_sys::heap_freetuple(tuple);
-            tid_of(&new_place)
+            place_of(&new_place)
         }
     }
 }

@@ -7,8 +7,9 @@
 //! whoever locks the old version later, as heapam does along its own chains. What is written is what
 //! heapam writes, so that it, VACUUM and standbys read it as theirs.
 
-use super::toast::tid_of;
+use super::toast::{place_of, tid_of, Address};
 use super::{xact, Rel};
+use firn_directory::{Cid, Place, Xid};
 use firn_format::keys::is_anchor;
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -28,7 +29,7 @@ const XMAX_MASK: u32 = pg_sys::HEAP_XMAX_COMMITTED
 /// A transaction named by a tuple's xmax.
 #[derive(Clone, Copy)]
 pub(super) struct Member {
-    xid: u32,
+    xid: Xid,
     status: Status::Type,
 }
 
@@ -52,24 +53,25 @@ pub(super) struct Held {
 
 impl Held {
     /// None when there is no such tuple.
-    fn take(rel: Rel, place: Tid, mode: i32) -> Option<Held> {
-        if place.offset == 0 || !rel.has_block(place.block) {
+    fn take(rel: Rel, at: impl Into<Address>, mode: i32) -> Option<Held> {
+        let Address { block, offset } = at.into();
+        if offset == 0 || !rel.has_block(block) {
             return None;
         }
         // SAFETY: the block exists; the line pointer is looked at under the page's lock and its
         // tuple used only while that is held.
         unsafe {
-            let buffer = pg_sys::ReadBuffer(rel.raw(), place.block);
+            let buffer = pg_sys::ReadBuffer(rel.raw(), block);
             pg_sys::LockBuffer(buffer, mode);
-            let mut held = Held { buffer, header: std::ptr::null_mut(), offset: place.offset };
+            let mut held = Held { buffer, header: std::ptr::null_mut(), offset };
             let page = pg_sys::BufferGetPage(buffer);
             let head = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
             let lower = usize::from((*(page as pg_sys::PageHeader)).pd_lower);
             let items = lower.saturating_sub(head) / std::mem::size_of::<pg_sys::ItemIdData>();
-            if usize::from(place.offset) > items {
+            if usize::from(offset) > items {
                 return None;
             }
-            let item = pg_sys::PageGetItemId(page, place.offset);
+            let item = pg_sys::PageGetItemId(page, offset);
             if (*item).lp_flags() != NORMAL {
                 return None;
             }
@@ -78,14 +80,15 @@ impl Held {
         }
     }
 
-    fn xmin(&self) -> u32 {
+    fn xmin(&self) -> Xid {
         // SAFETY: as above.
-        unsafe { (*self.header).t_choice.t_heap.t_xmin.into_inner() }
+        unsafe { xact::xid_of((*self.header).t_choice.t_heap.t_xmin) }
     }
 
-    fn next(&self) -> Tid {
+    /// Where the next version is: in the same relation, be that the row store or ours, which the caller knows.
+    fn next(&self) -> pg_sys::ItemPointerData {
         // SAFETY: as above.
-        unsafe { tid_of(&(*self.header).t_ctid) }
+        unsafe { (*self.header).t_ctid }
     }
 
     /// Who locks, updates or deletes the tuple and matters still.
@@ -95,7 +98,7 @@ impl Held {
     }
 
     /// As [`Held::take`] for a look.
-    pub(super) fn take_shared(rel: Rel, place: Tid) -> Option<Held> {
+    pub(super) fn take_shared(rel: Rel, place: Place) -> Option<Held> {
         Held::take(rel, place, SHARED)
     }
 
@@ -115,7 +118,7 @@ impl Held {
     }
 
     /// Make `members` the tuple's xmax, WAL-logged as heapam logs it.
-    fn write(&self, rel: Rel, place: Tid, members: &[Member]) {
+    fn write(&self, rel: Rel, members: &[Member]) {
         // SAFETY: the page is locked exclusively. Nothing between the first change and its log record
         // can fail but by a PANIC.
         unsafe {
@@ -130,7 +133,7 @@ impl Held {
                 header.t_infomask2 & !(pg_sys::HEAP_KEYS_UPDATED as u16) | mask2 as u16;
             pg_sys::MarkBufferDirty(self.buffer);
             if needs_wal {
-                let mut record = super::wal::HeapLockUpdated::new(xmax, place.offset, mask, mask2);
+                let mut record = super::wal::HeapLockUpdated::new(xmax, self.offset, mask, mask2);
                 super::wal::log_page_change(self.buffer, &mut record);
             }
             pg_sys::CritSectionCount -= 1;
@@ -164,7 +167,7 @@ pub(super) unsafe fn members(header: pg_sys::HeapTupleHeader) -> Vec<Member> {
             let n = pg_sys::GetMultiXactIdMembers(multi, &mut raw, false, lock_only);
             for i in 0..n.max(0) as usize {
                 let m = &*raw.add(i);
-                list.push(Member { xid: m.xid.into_inner(), status: m.status });
+                list.push(Member { xid: xact::xid_of(m.xid), status: m.status });
             }
             if !raw.is_null() {
                 pg_sys::pfree(raw.cast());
@@ -179,7 +182,7 @@ pub(super) unsafe fn members(header: pg_sys::HeapTupleHeader) -> Vec<Member> {
                 (false, _) if key => Status::MultiXactStatusUpdate,
                 (false, _) => Status::MultiXactStatusNoKeyUpdate,
             };
-            list.push(Member { xid: xmax.into_inner(), status });
+            list.push(Member { xid: xact::xid_of(xmax), status });
         }
         list.retain(|m| xact::is_in_progress(m.xid) || m.is_update() && xact::did_commit(m.xid));
         list
@@ -191,12 +194,10 @@ unsafe fn xmax_of(members: &[Member]) -> pg_sys::TransactionId {
     // SAFETY: as many members as there are; PostgreSQL copies them.
     unsafe {
         if let [one] = members {
-            return pg_sys::TransactionId::from_inner(one.xid);
+            return xact::raw_xid(one.xid);
         }
-        let member = |m: &Member| pg_sys::MultiXactMember {
-            xid: pg_sys::TransactionId::from_inner(m.xid),
-            status: m.status,
-        };
+        let member =
+            |m: &Member| pg_sys::MultiXactMember { xid: xact::raw_xid(m.xid), status: m.status };
         let mut raw: Vec<pg_sys::MultiXactMember> = members.iter().map(member).collect();
         let multi = pg_sys::MultiXactIdCreateFromMembers(raw.len() as i32, raw.as_mut_ptr());
         pg_sys::TransactionId::from_inner(multi.into_inner())
@@ -236,17 +237,17 @@ pub enum Step {
     /// The inserter has committed: `heap_lock_tuple` does the rest.
     Settled,
     /// This transaction changes the row's key or deletes it.
-    Wait(u32),
+    Wait(Xid),
     /// Locked; the next version and the transaction that made it, if there is one.
-    Locked(Option<(Tid, u32)>),
+    Locked(Option<(Tid, Xid)>),
 }
 
-/// Add `lockers` (running transactions) to those who hold the key of the version at `place`, which the
+/// Add `lockers` (running transactions) to those who hold the key of the version at `tid` of the row store, which the
 /// running transaction `inserter` made.
-pub fn share_key(rel: Rel, place: Tid, inserter: u32, lockers: &[u32]) -> Step {
+pub fn share_key(rel: Rel, tid: Tid, inserter: Xid, lockers: &[Xid]) -> Step {
     // SAFETY: plain call; to be made before a multixact is formed.
     unsafe { pg_sys::MultiXactIdSetOldestMember() }
-    let Some(held) = Held::take(rel, place, EXCLUSIVE) else { return Step::End };
+    let Some(held) = Held::take(rel, tid, EXCLUSIVE) else { return Step::End };
     if held.xmin() != inserter {
         return Step::End;
     }
@@ -266,10 +267,10 @@ pub fn share_key(rel: Rel, place: Tid, inserter: u32, lockers: &[u32]) -> Step {
     }
     let update = members.iter().find(|m| m.is_update()).copied();
     if members.len() > before {
-        held.write(rel, place, &members);
+        held.write(rel, &members);
     }
-    let next = held.next();
-    let goes_on = next != place && next != OTHER_PARTITION;
+    let next = tid_of(&held.next());
+    let goes_on = next != tid && next != OTHER_PARTITION;
     Step::Locked(update.filter(|_| goes_on).map(|u| (next, u.xid)))
 }
 
@@ -278,14 +279,14 @@ pub const OTHER_PARTITION: Tid =
     Tid { block: u32::MAX, offset: pg_sys::MovedPartitionsOffsetNumber as u16 };
 
 /// Other running transactions that hold the key of the tuple at `place`.
-pub fn key_sharers(rel: Rel, place: Tid) -> Vec<u32> {
+pub fn key_sharers(rel: Rel, place: Place) -> Vec<Xid> {
     let Some(held) = Held::take(rel, place, SHARED) else { return Vec::new() };
     let members = held.members();
     members.iter().map(|m| m.xid).filter(|x| !xact::is_ours(*x)).collect()
 }
 
 /// As which (sub)transactions this one holds the tuple at `place`.
-pub fn own_lockers(rel: Rel, place: Tid) -> Vec<u32> {
+pub fn own_lockers(rel: Rel, place: Place) -> Vec<Xid> {
     let Some(held) = Held::take(rel, place, SHARED) else { return Vec::new() };
     let own = held.members().into_iter().filter(|m| !m.is_update() && xact::is_ours(m.xid));
     own.map(|m| m.xid).collect()
@@ -306,21 +307,21 @@ pub fn copy_xmax(rel: Rel, slot: super::slot::Slot) {
 
 /// The transaction, running or committed, that has updated the tuple at `place`, and where the new
 /// version is.
-pub fn update_of(rel: Rel, place: Tid) -> Option<(Tid, u32)> {
+pub fn update_of(rel: Rel, place: Place) -> Option<(Place, Xid)> {
     let held = Held::take(rel, place, SHARED)?;
-    let next = held.next();
+    let next = place_of(&held.next());
     let update = held.members().into_iter().find(|m| m.is_update())?;
     (next != place).then_some((next, update.xid))
 }
 
 /// A running transaction holds the tuple at `place`, in whatever strength.
-pub fn is_held(rel: Rel, place: Tid) -> bool {
+pub fn is_held(rel: Rel, place: Place) -> bool {
     Held::take(rel, place, SHARED)
         .is_some_and(|held| held.members().iter().any(|m| xact::is_in_progress(m.xid)))
 }
 
 /// A running transaction holds the tuple at `place` FOR UPDATE.
-pub fn is_locked_for_update(rel: Rel, place: Tid) -> bool {
+pub fn is_locked_for_update(rel: Rel, place: Place) -> bool {
     Held::take(rel, place, SHARED).is_some_and(|held| {
         held.members().iter().any(|m| m.status == Status::MultiXactStatusForUpdate)
     })
@@ -331,33 +332,33 @@ pub enum Newest {
     /// The version here is the one to look at.
     At(Tid),
     /// The newest version was made by this command or a later one; its command.
-    Own(u32),
+    Own(Cid),
     /// This transaction has deleted the row.
     Deleted,
     /// This transaction has moved the row to another partition.
     Elsewhere,
 }
 
-/// Follow the versions that this transaction has made of the row whose version is at `place`.
-pub fn newest_of_own(rel: Rel, mut place: Tid, cid: u32) -> Newest {
+/// Follow the versions that this transaction has made of the row whose version is at `tid` of the row store.
+pub fn newest_of_own(rel: Rel, mut tid: Tid, cid: Cid) -> Newest {
     loop {
-        let Some(held) = Held::take(rel, place, SHARED) else { return Newest::Deleted };
+        let Some(held) = Held::take(rel, tid, SHARED) else { return Newest::Deleted };
         let own = held.members().into_iter().any(|m| m.is_update() && xact::is_ours(m.xid));
         if own {
-            match held.next() {
+            match tid_of(&held.next()) {
                 OTHER_PARTITION => return Newest::Elsewhere,
-                next if next == place => return Newest::Deleted,
-                next => place = next,
+                next if next == tid => return Newest::Deleted,
+                next => tid = next,
             }
             continue;
         }
         if xact::is_ours(held.xmin()) {
             // SAFETY: a tuple under the page's lock that this transaction inserted.
-            let cmin = unsafe { pg_sys::HeapTupleHeaderGetCmin(held.header) };
+            let cmin = Cid(unsafe { pg_sys::HeapTupleHeaderGetCmin(held.header) });
             if cmin >= cid {
                 return Newest::Own(cmin);
             }
         }
-        return Newest::At(place);
+        return Newest::At(tid);
     }
 }

@@ -4,7 +4,9 @@ use super::datum::Datum;
 use super::rel::Attribute;
 use super::toast::{raw_tid, tid_of};
 use super::toast_scan::clear;
+use super::xact::{raw_xid, xid_of};
 use super::Rel;
+use firn_directory::{Cid, Xid};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -110,17 +112,17 @@ impl Slot {
         })
     }
 
-    /// The transaction that inserted the stored heap tuple (2 when frozen); None for other slots.
-    pub fn xmin(self) -> Option<u32> {
+    /// The transaction that inserted the stored heap tuple ([`Xid::FROZEN`] when frozen); None for other slots.
+    pub fn xmin(self) -> Option<Xid> {
         let header = self.heap_tuple()?;
         // SAFETY: as there.
         unsafe {
             if u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN
                 == pg_sys::HEAP_XMIN_FROZEN
             {
-                return Some(super::toast::FROZEN_XID);
+                return Some(Xid::FROZEN);
             }
-            Some((*header).t_choice.t_heap.t_xmin.into_inner())
+            Some(xid_of((*header).t_choice.t_heap.t_xmin))
         }
     }
 
@@ -167,7 +169,7 @@ impl Slot {
 
     /// The slot's row is now at `tid` of a table, inserted by this command. The slot's own copy of it says so, too, as
     /// after an insertion by heapam: RETURNING shows its system columns.
-    pub fn set_inserted(self, table: u32, tid: Tid, xid: u32, cid: u32) {
+    pub fn set_inserted(self, table: u32, tid: Tid, xid: Xid, cid: Cid) {
         self.set_tid(table, tid);
         // SAFETY: live slot. A tuple that is not the slot's own may be on a page.
         unsafe {
@@ -177,9 +179,9 @@ impl Slot {
             let Some(header) = self.heap_tuple() else { return };
             (*header).t_ctid = raw_tid(tid);
             (*header).t_choice.t_heap = pg_sys::HeapTupleFields {
-                t_xmin: pg_sys::TransactionId::from_inner(xid),
+                t_xmin: raw_xid(xid),
                 t_xmax: pg_sys::InvalidTransactionId,
-                t_field3: pg_sys::HeapTupleFields__bindgen_ty_1 { t_cid: cid },
+                t_field3: pg_sys::HeapTupleFields__bindgen_ty_1 { t_cid: cid.0 },
             };
             (*header).t_infomask &= !(pg_sys::HEAP_XACT_MASK as u16);
             (*header).t_infomask |= pg_sys::HEAP_XMAX_INVALID as u16;
@@ -194,7 +196,7 @@ impl Slot {
 
     /// Store a row of a stripe as a heap tuple of its own, so that system columns, triggers and
     /// re-checks find what they expect.
-    pub fn store_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid, xmin: u32) {
+    pub fn store_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid, xmin: Xid) {
         // SAFETY: values match the slot's descriptor, which is the table's except while ALTER TABLE
         // reads the rows of a table whose definition it has changed already. ExecForceStoreHeapTuple copies the tuple into
         // the slot's own memory.
@@ -209,10 +211,8 @@ impl Slot {
             (*tuple).t_tableOid = (*table.raw()).rd_id;
             (*header).t_ctid = raw_tid(tid);
             // heap_form_tuple has put a composite type's header where these are.
-            (*header).t_choice.t_heap = pg_sys::HeapTupleFields {
-                t_xmin: pg_sys::TransactionId::from_inner(xmin),
-                ..Default::default()
-            };
+            (*header).t_choice.t_heap =
+                pg_sys::HeapTupleFields { t_xmin: raw_xid(xmin), ..Default::default() };
             (*header).t_infomask |=
                 (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMAX_INVALID) as u16;
             pg_sys::ExecForceStoreHeapTuple(tuple, self.0, true);
@@ -228,7 +228,7 @@ impl Slot {
         (values, nulls): (&mut [Datum], &mut [bool]),
         wanted: &[bool],
         tid: Tid,
-        xmin: u32,
+        xmin: Xid,
     ) {
         // SAFETY: the slot's descriptor lives as long as it.
         unsafe { stand_in((*self.0).tts_tupleDescriptor, values, nulls, wanted) }

@@ -1,5 +1,7 @@
 //! Snapshots: what a row's reader may see.
 
+use super::xact::{raw_xid, xid_of};
+use firn_directory::{Cid, Xid};
 use pgrx::pg_sys;
 
 /// A snapshot handle; the caller keeps it registered or active.
@@ -21,9 +23,9 @@ pub enum SnapKind {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotId {
     at: usize,
-    xmin: u32,
-    xmax: u32,
-    curcid: u32,
+    xmin: Xid,
+    xmax: Xid,
+    curcid: Cid,
     /// How many transactions and subtransactions were.
     running: (u32, u32),
 }
@@ -70,9 +72,9 @@ impl Snap {
     }
 
     /// Commands of this transaction from this number on are invisible to an MVCC snapshot.
-    pub fn curcid(self) -> u32 {
+    pub fn curcid(self) -> Cid {
         // SAFETY: as above.
-        unsafe { (*self.0).curcid }
+        Cid(unsafe { (*self.0).curcid })
     }
 
     /// What it sees, in short; None unless it is an MVCC snapshot of a transaction that is not serializable. For those who live no
@@ -86,26 +88,26 @@ impl Snap {
         let snap = unsafe { &*self.0 };
         Some(SnapshotId {
             at: self.0 as usize,
-            xmin: snap.xmin.into_inner(),
-            xmax: snap.xmax.into_inner(),
-            curcid: snap.curcid,
+            xmin: xid_of(snap.xmin),
+            xmax: xid_of(snap.xmax),
+            curcid: Cid(snap.curcid),
             running: (snap.xcnt, snap.subxcnt as u32),
         })
     }
 
     /// What a dirty snapshot found: transactions in progress that inserted (xmin) or deleted or
-    /// locked (xmax) the tuple just looked at; 0 when none.
-    pub fn dirty_found(self) -> (u32, u32) {
+    /// locked (xmax) the tuple just looked at; [`Xid::NONE`] when none.
+    pub fn dirty_found(self) -> (Xid, Xid) {
         // SAFETY: as above.
-        unsafe { ((*self.0).xmin.into_inner(), (*self.0).xmax.into_inner()) }
+        unsafe { (xid_of((*self.0).xmin), xid_of((*self.0).xmax)) }
     }
 
     /// Report back through a dirty snapshot, as heapam does.
-    pub fn set_dirty(self, xmin: u32, xmax: u32) {
+    pub fn set_dirty(self, xmin: Xid, xmax: Xid) {
         // SAFETY: as above; a dirty snapshot's xmin and xmax are output fields.
         unsafe {
-            (*self.0).xmin = pg_sys::TransactionId::from_inner(xmin);
-            (*self.0).xmax = pg_sys::TransactionId::from_inner(xmax);
+            (*self.0).xmin = raw_xid(xmin);
+            (*self.0).xmax = raw_xid(xmax);
             (*self.0).speculativeToken = 0;
         }
     }

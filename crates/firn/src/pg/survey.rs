@@ -1,9 +1,9 @@
 //! All rows of a TOAST relation for those who look for damage: by page, without an index, and by key, through
 //! one. Rows are judged by a snapshot one by one, as serializable isolation has no business here.
 
-use super::toast::{tid_of, RowView};
+use super::toast::{place_of, raw_place, RowView};
 use super::{ChunkKey, Rel, Snap};
-use firn_format::Tid;
+use firn_directory::{Place, Xid};
 use pgrx::pg_sys;
 
 /// A row as a survey meets it.
@@ -18,7 +18,7 @@ pub struct Met<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub key: ChunkKey,
-    pub place: Tid,
+    pub place: Place,
 }
 
 /// What an index entry leads to.
@@ -29,7 +29,7 @@ pub enum Led {
     /// A visible row of another key: this one.
     Astray(ChunkKey),
     /// A visible row: is it frozen, its bytes, the row's own place, the first of its bytes.
-    Row { frozen: bool, bytes: usize, place: Tid, first: u8 },
+    Row { frozen: bool, bytes: usize, place: Place, first: u8 },
 }
 
 /// A page in a survey: pinned and share-locked.
@@ -96,7 +96,7 @@ impl Rows<'_> {
                 return None;
             }
             let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-            tuple.t_self = super::toast::raw_tid(Tid { block, offset });
+            tuple.t_self = raw_place(Place { block, offset });
             tuple.t_tableOid = (*self.0.raw()).rd_id;
             tuple.t_data = pg_sys::PageGetItem(raw, item) as pg_sys::HeapTupleHeader;
             tuple.t_len = (*item).lp_len();
@@ -189,7 +189,7 @@ impl Rows<'_> {
                 if tid.is_null() {
                     break;
                 }
-                let entry = Entry { key: key_of_entry((*scan).xs_itup), place: tid_of(&*tid) };
+                let entry = Entry { key: key_of_entry((*scan).xs_itup), place: place_of(&*tid) };
                 let behind = after.is_none_or(|a| {
                     (entry.key.seq, place_order(entry.place)) > (a.key.seq, place_order(a.place))
                 });
@@ -237,7 +237,7 @@ impl Rows<'_> {
                     led = match row.key() == entry.key {
                         false => Led::Astray(row.key()),
                         true => Led::Row {
-                            frozen: xmin == super::toast::FROZEN_XID,
+                            frozen: xmin == Xid::FROZEN,
                             bytes: row.data().len(),
                             place: row.place(),
                             first: row.data().first().copied().unwrap_or(0),
@@ -245,14 +245,14 @@ impl Rows<'_> {
                     };
                     break;
                 }
-                let next = tid_of(&(*header).t_ctid);
+                let next = place_of(&(*header).t_ctid);
                 if !super::ext::is_hot_updated(header)
                     || next.block != block
                     || next.offset == offset
                 {
                     break;
                 }
-                updater = Some(super::ext::update_xid(header).into_inner());
+                updater = Some(super::xact::xid_of(super::ext::update_xid(header)));
                 offset = next.offset;
             }
             Rows::release(page);
@@ -276,7 +276,7 @@ pub(super) unsafe fn key_of_entry(entry: pg_sys::IndexTuple) -> ChunkKey {
     }
 }
 
-fn place_order(place: Tid) -> (u32, u16) {
+fn place_order(place: Place) -> (u32, u16) {
     (place.block, place.offset)
 }
 
@@ -306,8 +306,8 @@ pub fn indexes_of(toast: Rel) -> Vec<ToastIndex> {
 }
 
 /// Delete a row that nobody else changes, found in a survey.
-pub fn delete_row(toast: Rel, place: Tid) {
-    let mut raw = super::toast::raw_tid(place);
+pub fn delete_row(toast: Rel, place: Place) {
+    let mut raw = raw_place(place);
     // SAFETY: plain call on an open relation; raises when somebody else was faster.
     unsafe { pg_sys::simple_heap_delete(toast.raw(), &mut raw) }
 }

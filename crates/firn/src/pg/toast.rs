@@ -8,7 +8,8 @@ use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 pub use super::toast_row::RowView;
 use super::{ext, LockMode, Rel};
-pub use firn_directory::{seq_of, unsigned_of, ChunkKey, ChunkRow, CHUNK_BYTES, FROZEN_XID};
+pub use firn_directory::{seq_of, unsigned_of, ChunkKey, ChunkRow, CHUNK_BYTES};
+use firn_directory::{Cid, Place};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
@@ -30,23 +31,72 @@ pub struct Toast {
     pub(super) ahead: std::cell::Cell<u32>,
 }
 
-/// A physical position from a heap TID.
-pub(crate) fn tid_of(raw: &pg_sys::ItemPointerData) -> Tid {
-    Tid {
-        block: (u32::from(raw.ip_blkid.bi_hi) << 16) | u32::from(raw.ip_blkid.bi_lo),
-        offset: raw.ip_posid,
+/// Where a tuple of a heap is, be that the row store or a TOAST relation: for those few who treat both alike.
+#[derive(Clone, Copy)]
+pub struct Address {
+    pub(super) block: u32,
+    pub(super) offset: u16,
+}
+
+impl Address {
+    /// From PostgreSQL's form of it.
+    #[inline]
+    pub(super) fn of(raw: &pg_sys::ItemPointerData) -> Address {
+        Address {
+            block: (u32::from(raw.ip_blkid.bi_hi) << 16) | u32::from(raw.ip_blkid.bi_lo),
+            offset: raw.ip_posid,
+        }
+    }
+
+    /// PostgreSQL's form of it.
+    #[inline]
+    pub(super) fn raw(self) -> pg_sys::ItemPointerData {
+        pg_sys::ItemPointerData {
+            ip_blkid: pg_sys::BlockIdData {
+                bi_hi: (self.block >> 16) as u16,
+                bi_lo: (self.block & 0xffff) as u16,
+            },
+            ip_posid: self.offset,
+        }
     }
 }
 
-/// PostgreSQL's form of a TID.
-pub(crate) fn raw_tid(tid: Tid) -> pg_sys::ItemPointerData {
-    pg_sys::ItemPointerData {
-        ip_blkid: pg_sys::BlockIdData {
-            bi_hi: (tid.block >> 16) as u16,
-            bi_lo: (tid.block & 0xffff) as u16,
-        },
-        ip_posid: tid.offset,
+impl From<Tid> for Address {
+    fn from(Tid { block, offset }: Tid) -> Address {
+        Address { block, offset }
     }
+}
+
+impl From<Place> for Address {
+    fn from(Place { block, offset }: Place) -> Address {
+        Address { block, offset }
+    }
+}
+
+/// The TID of a table's row from PostgreSQL's form of it.
+#[inline]
+pub(crate) fn tid_of(raw: &pg_sys::ItemPointerData) -> Tid {
+    let Address { block, offset } = Address::of(raw);
+    Tid { block, offset }
+}
+
+/// PostgreSQL's form of a TID.
+#[inline]
+pub(crate) fn raw_tid(tid: Tid) -> pg_sys::ItemPointerData {
+    Address::from(tid).raw()
+}
+
+/// Where a row of a TOAST relation is, from PostgreSQL's form of it.
+#[inline]
+pub(crate) fn place_of(raw: &pg_sys::ItemPointerData) -> Place {
+    let Address { block, offset } = Address::of(raw);
+    Place { block, offset }
+}
+
+/// PostgreSQL's form of a place.
+#[inline]
+pub(crate) fn raw_place(place: Place) -> pg_sys::ItemPointerData {
+    Address::from(place).raw()
 }
 
 impl Toast {
@@ -185,25 +235,25 @@ impl Toast {
 
     /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back,
     /// unless it would stay without its index entry.
-    pub fn insert(&self, key: ChunkKey, data: &[u8], cid: u32, frozen: bool) -> Tid {
+    pub fn insert(&self, key: ChunkKey, data: &[u8], cid: Cid, frozen: bool) -> Place {
         let (cid, frozen) = match frozen && self.index_alone_is_undone() {
             // As if an earlier command had inserted it: it may be locked and changed at once, as a
             // frozen one. The REINDEX was one.
-            true => (0, false),
+            true => (Cid(0), false),
             false => (cid, frozen),
         };
         let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
         // SAFETY: the tuple was formed for this relation and is freed after use.
         let place = unsafe {
             let tuple = self.form(key, data);
-            pg_sys::heap_insert(self.raw(), tuple, cid, options, std::ptr::null_mut());
+            pg_sys::heap_insert(self.raw(), tuple, cid.0, options, std::ptr::null_mut());
             let mut place = (*tuple).t_self;
             if frozen {
                 super::guc::crash_point("row-unindexed");
             }
             self.index(key, &mut place);
             pg_sys::heap_freetuple(tuple);
-            tid_of(&place)
+            place_of(&place)
         };
         if frozen {
             super::guc::crash_point("row-indexed");
@@ -214,7 +264,7 @@ impl Toast {
 
     /// Free the row at `place`, which this transaction has inserted, from the transaction's fate: of a relation that comes
     /// and goes with it.
-    pub fn freeze(&self, place: Tid) {
+    pub fn freeze(&self, place: Place) {
         freeze(self.rel.rel(), place)
     }
 
@@ -222,7 +272,7 @@ impl Toast {
     /// the place of the first. One by one, though a page has room for a single one anyway:
     /// heap_multi_insert would hand them to logical decoding, which takes rows of a TOAST relation
     /// for parts of a value.
-    pub fn insert_chunks(&self, id: u32, first: u32, data: &[u8], cid: u32) -> Option<Tid> {
+    pub fn insert_chunks(&self, id: u32, first: u32, data: &[u8], cid: Cid) -> Option<Place> {
         let mut first_place = None;
         let bulk = BulkInsert::new();
         for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
@@ -232,10 +282,10 @@ impl Toast {
             unsafe {
                 let tuple = self.form(key, chunk);
                 let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
-                pg_sys::heap_insert(self.raw(), tuple, cid, options, bulk.0);
+                pg_sys::heap_insert(self.raw(), tuple, cid.0, options, bulk.0);
                 let mut place = (*tuple).t_self;
                 self.index(key, &mut place);
-                first_place.get_or_insert(tid_of(&place));
+                first_place.get_or_insert(place_of(&place));
                 pg_sys::heap_freetuple(tuple);
             }
         }
@@ -245,18 +295,18 @@ impl Toast {
 
     /// Replace the row at `place`; raises when someone else changed it (callers hold a lock that
     /// excludes that).
-    pub fn update(&self, place: Tid, key: ChunkKey, data: &[u8], cid: u32) -> Tid {
+    pub fn update(&self, place: Place, key: ChunkKey, data: &[u8], cid: Cid) -> Place {
         // SAFETY: the tuple is formed for this relation; outputs are plain structs.
         unsafe {
             let tuple = self.form(key, data);
-            let mut old = raw_tid(place);
+            let mut old = raw_place(place);
             let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
             let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
             let result = pg_sys::heap_update(
                 self.raw(),
                 &mut old,
                 tuple,
-                cid,
+                cid.0,
                 std::ptr::null_mut(),
                 true,
                 &mut failure,
@@ -278,20 +328,20 @@ impl Toast {
                 self.index(key, &mut new_place);
             }
             pg_sys::heap_freetuple(tuple);
-            tid_of(&new_place)
+            place_of(&new_place)
         }
     }
 
     /// Delete the row at `place`; raises as [`Toast::update`].
-    pub fn delete(&self, place: Tid, cid: u32) {
+    pub fn delete(&self, place: Place, cid: Cid) {
         // SAFETY: outputs are plain structs.
         unsafe {
-            let mut old = raw_tid(place);
+            let mut old = raw_place(place);
             let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
             let result = pg_sys::heap_delete(
                 self.raw(),
                 &mut old,
-                cid,
+                cid.0,
                 std::ptr::null_mut(),
                 true,
                 &mut failure,
@@ -311,7 +361,7 @@ impl Toast {
     }
 
     /// Delete the chunks `first..first + count` of a run, but for those whose keys are damaged.
-    pub fn delete_run(&self, id: u32, first: u32, count: u32, cid: u32) {
+    pub fn delete_run(&self, id: u32, first: u32, count: u32, cid: Cid) {
         let mut at = 0;
         while at < count {
             super::xact::check_for_interrupts();
@@ -335,7 +385,7 @@ impl Toast {
     /// Overwrite a row's bytes where they are, outside of any transaction, WAL-logged. The length
     /// must not change. As `heap_inplace_update`, which refuses to while parallel workers run (of a query
     /// that fills a table, say): they look at other tables, and no command id is made here.
-    pub fn overwrite(&self, place: Tid, key: ChunkKey, data: &[u8]) {
+    pub fn overwrite(&self, place: Place, key: ChunkKey, data: &[u8]) {
         let wrong = |what: &str| -> ! {
             super::error(super::Kind::Internal, "a row to be overwritten is not the one expected")
                 .detail(format!(

@@ -3,7 +3,7 @@
 
 use super::snapshot::Snap;
 use super::toast::{seq_of, ChunkKey, RowView, Toast, CHUNK_BYTES};
-use firn_format::Tid;
+use firn_directory::Place;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ impl Toast {
 
     /// Read the chunk at `place` without asking for its visibility, if it holds `key`: chunk
     /// addresses are never used twice, so a chunk that is there is the right one.
-    pub fn chunk_at(&self, place: Tid, key: ChunkKey, visit: impl FnOnce(&[u8])) -> bool {
+    pub fn chunk_at(&self, place: Place, key: ChunkKey, visit: impl FnOnce(&[u8])) -> bool {
         // SAFETY: the page is read under a share lock and pin; item bounds come from the page's own
         // line pointers, as heapam trusts them.
         unsafe {
@@ -61,7 +61,7 @@ impl Toast {
 
     /// Ask the system for the chunks `from..=last` of a run whose first one is at `first`. Returns the number
     /// after the last one asked for.
-    fn ask_for(&self, first: Tid, from: u32, last: u32) -> u32 {
+    fn ask_for(&self, first: Place, from: u32, last: u32) -> u32 {
         for chunk in from..=last {
             let block = first.block.wrapping_add(chunk);
             if block < self.blocks.get() {
@@ -75,7 +75,7 @@ impl Toast {
     }
 
     /// Bytes `[offset, offset + len)` of a run of chunks will be read soon.
-    pub fn read_soon(&self, offset: u64, len: usize, hint: &std::cell::Cell<Option<Tid>>) {
+    pub fn read_soon(&self, offset: u64, len: usize, hint: &std::cell::Cell<Option<Place>>) {
         let (Some(first), 1..) = (hint.get(), self.ahead.get()) else { return };
         let from = (offset / CHUNK_BYTES as u64) as u32;
         let last = ((offset + len as u64).saturating_sub(1) / CHUNK_BYTES as u64) as u32;
@@ -92,7 +92,7 @@ impl Toast {
         offset: u64,
         out: &mut Vec<u8>,
         len: usize,
-        hint: &std::cell::Cell<Option<Tid>>,
+        hint: &std::cell::Cell<Option<Place>>,
     ) -> bool {
         let end = offset + len as u64;
         let mut at = offset;
@@ -115,7 +115,7 @@ impl Toast {
                 asked =
                     self.ask_for(first, asked.max(chunk + 1), last.min(chunk + self.ahead.get()));
                 // Chunks fill one page each, so a run usually occupies consecutive blocks.
-                let place = Tid { block: first.block.wrapping_add(chunk), offset: first.offset };
+                let place = Place { block: first.block.wrapping_add(chunk), offset: first.offset };
                 done = self.has_block(place.block) && self.chunk_at(place, key, &mut take);
             }
             if !done {
@@ -125,7 +125,7 @@ impl Toast {
                 });
                 let Some(place) = row else { return false };
                 if place.block >= chunk {
-                    hint.set(Some(Tid { block: place.block - chunk, offset: place.offset }));
+                    hint.set(Some(Place { block: place.block - chunk, offset: place.offset }));
                 }
             }
             if out.len() != before + want {

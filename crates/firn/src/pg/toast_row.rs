@@ -1,8 +1,8 @@
 //! A row of a TOAST relation while its page is pinned.
 
-use super::toast::{tid_of, ChunkKey, ChunkRow, FROZEN_XID};
+use super::toast::{place_of, ChunkKey, ChunkRow};
 use super::xact;
-use firn_format::Tid;
+use firn_directory::{Cid, Place, Xid};
 use pgrx::pg_sys;
 
 /// A row while its page is pinned.
@@ -63,33 +63,33 @@ impl RowView {
             _ => &[],
         }
     }
-    pub fn place(&self) -> Tid {
+    pub fn place(&self) -> Place {
         // SAFETY: as user_data.
-        unsafe { tid_of(&(*self.tuple).t_self) }
+        unsafe { place_of(&(*self.tuple).t_self) }
     }
     /// Of which relation it is.
     pub fn relation(&self) -> u32 {
         // SAFETY: as user_data.
         unsafe { (*self.tuple).t_tableOid.into() }
     }
-    /// Inserting transaction; 2 when frozen.
-    pub fn xmin(&self) -> u32 {
+    /// Inserting transaction; [`Xid::FROZEN`] when frozen.
+    pub fn xmin(&self) -> Xid {
         // SAFETY: as user_data.
         unsafe {
             let header = (*self.tuple).t_data;
             if (*header).t_infomask as u32 & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN {
-                return FROZEN_XID;
+                return Xid::FROZEN;
             }
-            (*header).t_choice.t_heap.t_xmin.into_inner()
+            xact::xid_of((*header).t_choice.t_heap.t_xmin)
         }
     }
     /// Inserting transaction as first written, frozen or not.
-    pub fn raw_xmin(&self) -> u32 {
+    pub fn raw_xmin(&self) -> Xid {
         // SAFETY: as user_data.
-        unsafe { (*(*self.tuple).t_data).t_choice.t_heap.t_xmin.into_inner() }
+        unsafe { xact::xid_of((*(*self.tuple).t_data).t_choice.t_heap.t_xmin) }
     }
     /// Command that inserted it, meaningful for our own transaction only.
-    pub fn cmin(&self) -> u32 {
+    pub fn cmin(&self) -> Cid {
         // SAFETY: as user_data.
         let (combined, plain) = unsafe {
             let header = (*self.tuple).t_data;
@@ -97,12 +97,12 @@ impl RowView {
             (combined, (*header).t_choice.t_heap.t_field3.t_cid)
         };
         match combined {
-            false => plain,
+            false => Cid(plain),
             // A transaction that has inserted the row and changed it in a subtransaction that was undone leaves a number that
             // nobody can resolve when it is over.
-            true if !xact::is_ours(self.xmin()) => 0,
+            true if !xact::is_ours(self.xmin()) => Cid(0),
             // SAFETY: the inserter is this transaction, which knows the number.
-            true => unsafe { pg_sys::HeapTupleHeaderGetCmin((*self.tuple).t_data) },
+            true => Cid(unsafe { pg_sys::HeapTupleHeaderGetCmin((*self.tuple).t_data) }),
         }
     }
     /// It has the key by which the index has led to it; otherwise it is damaged.

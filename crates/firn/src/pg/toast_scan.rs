@@ -4,11 +4,10 @@
 use super::report::Report;
 use super::snapshot::Snap;
 use super::survey::key_of_entry;
-use super::toast::{raw_tid, tid_of, ChunkKey, ChunkRow, RowView, Toast};
+use super::toast::{place_of, raw_place, ChunkKey, ChunkRow, RowView, Toast};
 use super::{error, ext, Kind, Rel};
-use firn_directory::Met;
+use firn_directory::{Met, Place};
 use firn_format::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
-use firn_format::Tid;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -129,7 +128,7 @@ impl Toast {
     /// A scan by an MVCC snapshot lets go of the index's page and trusts that it sees no row that is put at a place which VACUUM has
     /// freed since. Pinned rows everybody sees, at once. But no place is given out again as long as the index has an entry of it, and this
     /// scan, which is by no such snapshot, keeps hold of the entry while it looks at the row.
-    unsafe fn key_by_index(&self, place: Tid, id: u32, low: i32, high: i32) -> Option<ChunkKey> {
+    unsafe fn key_by_index(&self, place: Place, id: u32, low: i32, high: i32) -> Option<ChunkKey> {
         // SAFETY: the relation and its index are open; keys, scan and slot are ended here, and a row is looked at while the slot holds its page.
         unsafe {
             let slot = pg_sys::MakeSingleTupleTableSlot(
@@ -158,7 +157,7 @@ impl Toast {
 
     /// Rows of ours but chunks, living or dead, that the index leads to by other keys than they have, and these keys. (A stripe whose chunk
     /// is not found says so to whoever reads it; to look at them all is to read them all.) Some, when there are many.
-    pub(crate) fn misplaced(&self) -> HashMap<Tid, ChunkKey> {
+    pub(crate) fn misplaced(&self) -> HashMap<Place, ChunkKey> {
         let mut found = HashMap::new();
         for (low, high) in [(0, CHUNKS - 1), (TOMBSTONES, LAST)] {
             // SAFETY: as `scan_damaged`; this scan keeps hold of the entry while it looks at the row.
@@ -186,7 +185,7 @@ impl Toast {
     }
 
     /// Visit the places of all rows with chunk ids `low..=high`, living or dead, as the index has them.
-    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Tid)) {
+    pub fn each_place(&self, low: u32, high: u32, mut visit: impl FnMut(Place)) {
         // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
         unsafe {
             let index = self.valid_index().raw();
@@ -200,7 +199,7 @@ impl Toast {
                 if tid.is_null() {
                     break;
                 }
-                visit(tid_of(&*tid));
+                visit(place_of(&*tid));
             }
             pg_sys::index_endscan(scan);
         }
@@ -240,7 +239,7 @@ impl Toast {
     /// visitor gets its bytes.
     pub fn at<T>(
         &self,
-        place: Tid,
+        place: Place,
         key: ChunkKey,
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
@@ -251,7 +250,7 @@ impl Toast {
         // SAFETY: the buffer is released before return; heap_fetch fills tuple or reports none.
         unsafe {
             let mut tuple: pg_sys::HeapTupleData = std::mem::zeroed();
-            tuple.t_self = raw_tid(place);
+            tuple.t_self = raw_place(place);
             let mut buffer: pg_sys::Buffer = 0;
             let judge = snap.is_serializable();
             let how = if judge { Snap::any() } else { snap };
@@ -307,8 +306,8 @@ impl Toast {
 }
 
 /// What is said of a row that the index leads to by `key` and that says that its key is `own`.
-pub(crate) fn damaged_key(toast: Rel, key: ChunkKey, own: ChunkKey, place: Tid) -> Report {
-    let Tid { block, offset } = place;
+pub(crate) fn damaged_key(toast: Rel, key: ChunkKey, own: ChunkKey, place: Place) -> Report {
+    let Place { block, offset } = place;
     error(Kind::Corrupt, format!("a row of TOAST relation {} is damaged", toast.oid()))
         .detail(format!(
             "The index leads to ({block},{offset}) by the key ({}, {}), the row says ({}, {}).",

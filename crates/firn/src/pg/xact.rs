@@ -1,7 +1,29 @@
 //! Transactions: identifiers, commands, and what to do at their ends.
 
 use super::Rel;
+use firn_directory::{Cid, Xid};
 use pgrx::pg_sys;
+
+/// A subtransaction's number within its transaction. Those opened inside of one have greater numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Sub(pub u32);
+
+impl Sub {
+    /// No subtransaction of this transaction: InvalidSubTransactionId.
+    pub const NONE: Sub = Sub(0);
+}
+
+/// A transaction's number from PostgreSQL's form of it.
+#[inline]
+pub(crate) fn xid_of(raw: pg_sys::TransactionId) -> Xid {
+    Xid(raw.into_inner())
+}
+
+/// PostgreSQL's form of a transaction's number.
+#[inline]
+pub(crate) fn raw_xid(xid: Xid) -> pg_sys::TransactionId {
+    pg_sys::TransactionId::from_inner(xid.0)
+}
 
 /// Cancel, terminate and other requests are served here.
 #[inline]
@@ -31,15 +53,15 @@ pub fn hold_interrupts() -> Option<Held> {
 }
 
 /// Current subtransaction (1 is the top one).
-pub fn subtransaction() -> u32 {
+pub fn subtransaction() -> Sub {
     // SAFETY: plain call.
-    unsafe { pg_sys::GetCurrentSubTransactionId() }
+    Sub(unsafe { pg_sys::GetCurrentSubTransactionId() })
 }
 
 /// The current (sub)transaction's id, assigned now if it had none.
-pub fn xid() -> u32 {
+pub fn xid() -> Xid {
     // SAFETY: plain call.
-    unsafe { pg_sys::GetCurrentTransactionId().into_inner() }
+    xid_of(unsafe { pg_sys::GetCurrentTransactionId() })
 }
 
 /// This transaction has written something, or is about to.
@@ -56,30 +78,27 @@ pub fn reports_reads() -> bool {
 }
 
 /// `xid` is this transaction or one of its live subtransactions.
-pub fn is_ours(xid: u32) -> bool {
+pub fn is_ours(xid: Xid) -> bool {
     // SAFETY: plain call.
-    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(xid)) }
+    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(raw_xid(xid)) }
 }
 
 /// `xid` runs, prepared or not.
-pub fn is_in_progress(xid: u32) -> bool {
+pub fn is_in_progress(xid: Xid) -> bool {
     // SAFETY: plain call.
-    unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from_inner(xid)) }
+    unsafe { pg_sys::TransactionIdIsInProgress(raw_xid(xid)) }
 }
 
-/// `xid` has committed (2 stands for one of long ago).
-pub fn did_commit(xid: u32) -> bool {
+/// `xid` has committed ([`Xid::FROZEN`] stands for one of long ago).
+pub fn did_commit(xid: Xid) -> bool {
     // SAFETY: plain call.
-    unsafe {
-        xid == super::toast::FROZEN_XID
-            || pg_sys::TransactionIdDidCommit(pg_sys::TransactionId::from_inner(xid))
-    }
+    unsafe { xid == Xid::FROZEN || pg_sys::TransactionIdDidCommit(raw_xid(xid)) }
 }
 
 /// Number of the running command; `used` marks it as having written.
-pub fn command_id(used: bool) -> u32 {
+pub fn command_id(used: bool) -> Cid {
     // SAFETY: plain call.
-    unsafe { pg_sys::GetCurrentCommandId(used) }
+    Cid(unsafe { pg_sys::GetCurrentCommandId(used) })
 }
 
 /// End the running command here: what was written so far is seen, and may be changed, by what follows
@@ -126,38 +145,38 @@ pub fn is_serializable() -> bool {
 
 /// Every transaction that can still see anything began at or after this id: what it (and older
 /// ones) did and was committed is seen by all.
-pub fn oldest_visible(table: Rel) -> u32 {
+pub fn oldest_visible(table: Rel) -> Xid {
     // SAFETY: plain call.
-    unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.raw()).into_inner() }
+    xid_of(unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.raw()) })
 }
 
 /// The oldest transactions that standbys (by hot_standby_feedback) and replication slots say somebody may need rows of.
-pub fn reported_xmins() -> Vec<u32> {
+pub fn reported_xmins() -> Vec<Xid> {
     let mut found = Vec::new();
     // SAFETY: entries 1 to n of a copy that is made anew, in memory of its own.
     unsafe {
         let (mut xmin, mut catalog) = (pg_sys::InvalidTransactionId, pg_sys::InvalidTransactionId);
         pg_sys::ProcArrayGetReplicationSlotXmin(&mut xmin, &mut catalog);
-        found.push(xmin.into_inner());
+        found.push(xid_of(xmin));
         pg_sys::pgstat_clear_backend_activity_snapshot();
         for i in 1..=pg_sys::pgstat_fetch_stat_numbackends() {
             let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
             let sends = |entry: &pg_sys::LocalPgBackendStatus| {
                 entry.backendStatus.st_backendType == pg_sys::BackendType::B_WAL_SENDER
             };
-            found.extend(entry.as_ref().filter(|e| sends(e)).map(|e| e.backend_xmin.into_inner()));
+            found.extend(entry.as_ref().filter(|e| sends(e)).map(|e| xid_of(e.backend_xmin)));
         }
     }
-    found.retain(|xmin| *xmin != 0);
+    found.retain(|xmin| *xmin != Xid::NONE);
     found
 }
 
 /// The id of a transaction that has begun, or of the next one, as one that does not wrap around. Right for ids less than 2^32
 /// transactions old; that of an older one is too great.
-pub fn full(xid: u32) -> u64 {
+pub fn full(xid: Xid) -> u64 {
     // SAFETY: plain call.
     let next = unsafe { pg_sys::ReadNextFullTransactionId() }.value;
-    let same_epoch = next & !u64::from(u32::MAX) | u64::from(xid);
+    let same_epoch = next & !u64::from(u32::MAX) | u64::from(xid.0);
     if same_epoch <= next {
         same_epoch
     } else {
@@ -169,9 +188,9 @@ pub fn full(xid: u32) -> u64 {
 pub fn ids_are_scarce() -> bool {
     // SAFETY: shared memory that is set up at start; a stale value does no harm.
     unsafe {
-        let next = pg_sys::ReadNextFullTransactionId().value as u32;
-        let limit = (*pg_sys::ShmemVariableCache).xidWarnLimit.into_inner();
-        limit != 0 && !precedes(next, limit)
+        let next = Xid(pg_sys::ReadNextFullTransactionId().value as u32);
+        let limit = xid_of((*pg_sys::ShmemVariableCache).xidWarnLimit);
+        limit != Xid::NONE && !precedes(next, limit)
     }
 }
 
@@ -259,14 +278,9 @@ pub fn leave_vacuum() -> bool {
 }
 
 /// `a` is older than `b` (modulo 2^31 arithmetic; permanent ids are older than all).
-pub fn precedes(a: u32, b: u32) -> bool {
+pub fn precedes(a: Xid, b: Xid) -> bool {
     // SAFETY: plain call.
-    unsafe {
-        pg_sys::TransactionIdPrecedes(
-            pg_sys::TransactionId::from_inner(a),
-            pg_sys::TransactionId::from_inner(b),
-        )
-    }
+    unsafe { pg_sys::TransactionIdPrecedes(raw_xid(a), raw_xid(b)) }
 }
 
 /// Microseconds since 1970-01-01.

@@ -11,7 +11,7 @@ use crate::pg::{error, guc, Kind, Rel, Toast};
 use bytes::Bytes;
 use firn_format::{
     Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PageRef, Place, Slot,
-    StripeMeta, Tid, RECORD_BYTES,
+    StripeMeta, RECORD_BYTES,
 };
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ pub struct StripeHandle {
     dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,
     dictionary_datums: RefCell<Vec<Option<Converted>>>,
     /// Place of the first chunk, a guess to be verified.
-    first_chunk: Cell<Option<Tid>>,
+    first_chunk: Cell<Option<firn_directory::Place>>,
     weight: Cell<usize>,
     used: Cell<u64>,
     /// How many [`Held`] there are of it.

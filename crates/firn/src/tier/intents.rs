@@ -8,14 +8,15 @@
 
 use crate::directory::{keys, Directory};
 use crate::pg::{error, wal, xact, ChunkKey, Fate, Kind, Snap};
-use firn_format::{Tid, VIRTUAL_BASE};
+use firn_directory::Place;
+use firn_format::VIRTUAL_BASE;
 use firn_lake::plan::Intent;
 use std::ops::{ControlFlow, Range};
 
 /// An intent and where its row is.
 pub struct Noted {
     pub intent: Intent,
-    pub place: Tid,
+    pub place: Place,
 }
 
 /// Bytes of an intent's row. Every object key fits: 101 are the longest.
@@ -56,16 +57,16 @@ pub fn list(directory: &Directory, slots: Range<u32>, live: bool, snap: Snap) ->
 }
 
 /// Note the intent and make it durable. Returns where it is.
-pub fn record(directory: &Directory, slot: u32, generation: u32, key: &str) -> Tid {
+pub fn record(directory: &Directory, slot: u32, generation: u32, key: &str) -> Place {
     let at = ChunkKey { id: keys::INTENT, seq: slot as i32 };
     let place = write(directory, at, generation, key);
     wal::flush();
     place
 }
 
-fn write(directory: &Directory, at: ChunkKey, generation: u32, key: &str) -> Tid {
+fn write(directory: &Directory, at: ChunkKey, generation: u32, key: &str) -> Place {
     let toast = &directory.toast;
-    let mut rows: Vec<(Tid, usize)> = Vec::new();
+    let mut rows: Vec<(Place, usize)> = Vec::new();
     toast.scan::<()>(at.id, at.seq, at.seq, Snap::any(), false, |_, row| {
         rows.push((row.place(), row.data().len()));
         ControlFlow::Continue(())
@@ -110,14 +111,14 @@ fn write(directory: &Directory, at: ChunkKey, generation: u32, key: &str) -> Tid
 }
 
 /// Insert an intent that goes if the transaction is rolled back, so that it may be removed at once.
-fn insert_for_now(directory: &Directory, at: ChunkKey, bytes: &[u8]) -> Tid {
+fn insert_for_now(directory: &Directory, at: ChunkKey, bytes: &[u8]) -> Place {
     let place = directory.toast.insert(at, bytes, xact::command_id(true), false);
     xact::next_command();
     place
 }
 
 /// Take an intent back in this transaction.
-pub fn forget(directory: &Directory, place: Tid) {
+pub fn forget(directory: &Directory, place: Place) {
     directory.toast.delete(place, xact::command_id(true));
 }
 

@@ -5,6 +5,7 @@ use super::pending::{self, Owner, Pending};
 use crate::directory::{allocation, chunks, Directory};
 use crate::pg::toast::CHUNK_BYTES;
 use crate::pg::{error, guc, lock, thread, xact, Kind, LockMode, OpenRel, Rel};
+use firn_directory::Cid;
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe, StripeWriter};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub fn flush_subtransaction() {
 
 /// The command `cid` has inserted all its rows, and whatever it has called is over: write its stripes, and
 /// those that were left by commands within it.
-pub fn end_command(cid: u32) {
+pub fn end_command(cid: Cid) {
     flush_where(|_, owner| owner.cid >= cid);
     pending::forget_from(cid);
 }
@@ -114,7 +115,7 @@ pub(crate) fn encode_now(writer: StripeWriter) -> (Arc<StripeWriter>, Stripe) {
 }
 
 /// Store bytes as chunks; returns their address.
-pub(crate) fn store_bytes(directory: &Directory, bytes: &[u8], cid: u32) -> u64 {
+pub(crate) fn store_bytes(directory: &Directory, bytes: &[u8], cid: Cid) -> u64 {
     let count = bytes.len().div_ceil(CHUNK_BYTES) as u64;
     let address = allocation::addresses(&directory.toast, count);
     let (id, first) = chunks::key_of(address);
@@ -123,7 +124,7 @@ pub(crate) fn store_bytes(directory: &Directory, bytes: &[u8], cid: u32) -> u64 
 }
 
 /// Store a stripe's bytes as chunks; returns its directory entry.
-pub(crate) fn store(directory: &Directory, stripe: &Stripe, cid: u32) -> DirectoryEntry {
+pub(crate) fn store(directory: &Directory, stripe: &Stripe, cid: Cid) -> DirectoryEntry {
     let address = store_bytes(directory, &stripe.bytes, cid);
     let columns = stripe.zones.iter().zip(stripe.field_ids.iter());
     DirectoryEntry {

@@ -7,8 +7,10 @@ use crate::pg::datum::{form_numeric, push, Conversion, Datum};
 use crate::pg::json::push_jsonb;
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::tuple_size::TupleSize;
+use crate::pg::xact::Sub;
 use crate::pg::{guc, lock, xact, LockMode, Rel};
 use crate::stripe::{layout, timestamp, Layout};
+use firn_directory::{Cid, Place, Xid};
 use firn_format::{
     ColumnBuilder, ColumnKind, ColumnSpec, Slot, StripeWriter, Tid, Value, WriteOptions,
 };
@@ -25,8 +27,8 @@ const REMEMBERED: usize = 32;
 /// Who inserts: a command of a subtransaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
-    pub sub: u32,
-    pub cid: u32,
+    pub sub: Sub,
+    pub cid: Cid,
 }
 
 /// A stripe being collected or encoded.
@@ -34,12 +36,12 @@ pub(super) struct Pending {
     pub table: u32,
     pub owner: Owner,
     /// The subtransaction's id, which its rows get.
-    pub xid: u32,
+    pub xid: Xid,
     pub slot: Slot,
     /// Rows there are TIDs for.
     pub capacity: u32,
     /// The reserved directory row.
-    pub place: Tid,
+    pub place: Place,
     pub layout: Rc<Layout>,
     /// Shared with the encoding thread once full, and with readers.
     pub writer: Arc<StripeWriter>,
@@ -85,7 +87,7 @@ struct State {
     /// By table: the commands that insert into it, a few at most, the one at work last.
     tables: HashMap<u32, Vec<Command>>,
     /// Raw bytes of the pending stripes of each subtransaction that has some.
-    bytes: Vec<(u32, usize)>,
+    bytes: Vec<(Sub, usize)>,
 }
 
 thread_local! {
@@ -111,12 +113,12 @@ impl State {
     }
 
     /// Raw bytes pending in all, and of one subtransaction.
-    fn held(&self, sub: u32) -> (usize, usize) {
+    fn held(&self, sub: Sub) -> (usize, usize) {
         let own = self.bytes.iter().find(|(s, _)| *s == sub).map_or(0, |(_, n)| *n);
         (self.bytes.iter().map(|(_, n)| n).sum(), own)
     }
 
-    fn count_bytes(&mut self, sub: u32, before: usize, after: usize) {
+    fn count_bytes(&mut self, sub: Sub, before: usize, after: usize) {
         match self.bytes.iter_mut().find(|(s, _)| *s == sub) {
             Some((_, n)) => *n = (*n + after).saturating_sub(before),
             None if after > 0 => self.bytes.push((sub, after)),
@@ -126,13 +128,13 @@ impl State {
     }
 }
 
-fn current(cid: u32) -> Owner {
+fn current(cid: Cid) -> Owner {
     Owner { sub: xact::subtransaction(), cid }
 }
 
 /// Count `rows` more rows of the running command; how large they may be when it is past the threshold and the table can
 /// take stripes.
-fn counts_as_bulk(table: Rel, cid: u32, rows: u64) -> Option<Rc<TupleSize>> {
+fn counts_as_bulk(table: Rel, cid: Cid, rows: u64) -> Option<Rc<TupleSize>> {
     let owner = current(cid);
     let (total, stripes) = STATE.with_borrow_mut(|state| {
         let c = state.command(table.oid(), owner);
@@ -166,12 +168,12 @@ fn is_forgotten_by_rollback(table: Rel) -> bool {
 ///
 /// `frozen`: every snapshot is to see it, PostgreSQL having made sure that nobody else can look at the table before this
 /// transaction commits (REFRESH MATERIALIZED VIEW, COPY FREEZE).
-pub fn insert(table: Rel, slot: TupleSlot, cid: u32, frozen: bool) -> bool {
+pub fn insert(table: Rel, slot: TupleSlot, cid: Cid, frozen: bool) -> bool {
     insert_many(table, &[slot], cid, frozen)
 }
 
 /// Insert many rows, as [`insert`].
-pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32, frozen: bool) -> bool {
+pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) -> bool {
     let size = counts_as_bulk(table, cid, slots.len() as u64);
     let bulk = size.is_some_and(|size| slots.iter().all(|slot| size.suits(*slot)));
     if bulk {
@@ -180,7 +182,7 @@ pub fn insert_many(table: Rel, slots: &[TupleSlot], cid: u32, frozen: bool) -> b
     bulk
 }
 
-fn append(table: Rel, slots: &[TupleSlot], cid: u32, frozen: bool) {
+fn append(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) {
     if xact::is_serializable() {
         lock::check_serializable_insert(table);
     }
@@ -346,9 +348,9 @@ fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: Colum
 pub struct PendingRef {
     pub slot: Slot,
     pub rows: u32,
-    pub cid: u32,
+    pub cid: Cid,
     /// The (sub)transaction that inserted them.
-    pub xid: u32,
+    pub xid: Xid,
     pub writer: Arc<StripeWriter>,
 }
 
@@ -411,7 +413,7 @@ fn discard(which: impl Fn(u32, Owner) -> bool) {
             !list.is_empty()
         });
         state.bytes.clear();
-        let held: Vec<(u32, usize)> = state.all().map(|c| (c.owner.sub, c.bytes)).collect();
+        let held: Vec<(Sub, usize)> = state.all().map(|c| (c.owner.sub, c.bytes)).collect();
         for (sub, bytes) in held {
             state.count_bytes(sub, 0, bytes);
         }
@@ -419,14 +421,14 @@ fn discard(which: impl Fn(u32, Owner) -> bool) {
 }
 
 /// The running subtransaction's commands from `cid` on have ended, and their stripes are written.
-pub(super) fn forget_from(cid: u32) {
+pub(super) fn forget_from(cid: Cid) {
     let sub = xact::subtransaction();
     discard(|_, owner| owner.sub == sub && owner.cid >= cid);
 }
 
 /// A subtransaction is undone: its rows never were.
-pub fn discard_subtransaction(sub: u32) {
-    // Subtransaction ids grow: those opened inside this one have greater ids.
+pub fn discard_subtransaction(sub: Sub) {
+    // Numbers of subtransactions grow: those opened inside this one have greater ones.
     discard(|_, owner| owner.sub >= sub);
 }
 

@@ -5,6 +5,7 @@ use crate::entry::customscan::joins;
 use crate::entry::customscan::recheck::{self, no_prefetch};
 use crate::pg::ext::{beside_workers, callback, direct};
 use crate::pg::{memory, wanted};
+use firn_directory::Cid;
 use pgrx::pg_sys;
 
 static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
@@ -132,7 +133,7 @@ unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
         // Only these have a command id of their own, greater than that of the statement around them.
         let writes = (*query).operation != pg_sys::CmdType::CMD_SELECT
             || (*(*query).plannedstmt).hasModifyingCTE;
-        let cid = (*(*query).estate).es_output_cid;
+        let cid = Cid((*(*query).estate).es_output_cid);
         if writes {
             callback(|| crate::write::end_command(cid));
         }
@@ -169,7 +170,7 @@ unsafe extern "C-unwind" fn process_utility(
         let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
         f(statement, source, read_only, context, params, environment, dest, completion);
         if copies {
-            callback(|| crate::write::end_command(cid));
+            callback(|| crate::write::end_command(Cid(cid)));
         }
         copying::end(outer);
     }

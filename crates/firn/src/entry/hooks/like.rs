@@ -5,6 +5,7 @@
 //! as many as there are other indexes that say the same.
 
 use crate::pg::ext::generateClonedIndexStmt;
+use crate::pg::xact::Sub;
 use crate::pg::{catalog, rebuild, xact, LockMode, OpenRel};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -20,7 +21,7 @@ struct Source {
 /// A CREATE TABLE that is being run and clones indexes.
 struct Creation {
     /// The subtransaction that it runs in.
-    sub: u32,
+    sub: Sub,
     sources: Vec<Source>,
     /// The left-over of each statement that said what one would.
     seen: Vec<u32>,
@@ -66,7 +67,7 @@ pub(super) unsafe fn begin(statement: *mut pg_sys::CreateStmt) -> usize {
 unsafe fn drop_failed(current: &mut Vec<Creation>) {
     // SAFETY: a question about numbers, in a transaction.
     unsafe {
-        current.retain(|creation| pg_sys::SubTransactionIsActive(creation.sub));
+        current.retain(|creation| pg_sys::SubTransactionIsActive(creation.sub.0));
     }
 }
 

@@ -8,6 +8,7 @@ use crate::pg::own_toast;
 use crate::pg::rel::index_oids;
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::{RowView, CHUNK_BYTES};
+use crate::pg::xact::xid_of;
 use crate::pg::{ChunkKey, Kind, LockMode, Rel, Toast};
 use pgrx::pg_sys;
 
@@ -24,7 +25,7 @@ pub(super) unsafe fn copy_table(request: &Request) -> Found {
         own_toast::drop_left_over_indexes(from);
         let wants = {
             let toast = Toast::open_oid(from, LockMode::AccessShare);
-            carry::wants(&toast, request.oldest.into_inner())
+            carry::wants(&toast, xid_of(request.oldest))
         };
         let (mut found, places) = match wants {
             None => (rewrite_table::copy(request, None), NewPlaces::none()),
@@ -90,7 +91,7 @@ unsafe fn carry_rows(request: &Request, from: u32, to: u32, mut places: NewPlace
             if let Some(key) = misplaced {
                 source.raise_damaged_key(*key, &row);
             }
-            let settled = is_settled(row.xmin(), oldest.into_inner());
+            let settled = is_settled(row.xmin(), xid_of(oldest));
             let carried = places.carry(id, row.place(), settled, row.data());
             if matches!(carried, Carried::Not) {
                 continue;

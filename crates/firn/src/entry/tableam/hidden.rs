@@ -6,6 +6,7 @@ use crate::pg::heap::RowStoreScan;
 use crate::pg::slot::OwnedSlot;
 use crate::pg::toast::tid_of;
 use crate::pg::{xact, Rel, Snap, SnapKind};
+use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
 
@@ -32,7 +33,7 @@ pub(in crate::entry) unsafe fn hidden(
 }
 
 /// The transaction, not this one, that has deleted or updated the heap tuple in `slot`.
-unsafe fn deleted_by(slot: *mut pg_sys::TupleTableSlot) -> Option<(Tid, u32)> {
+unsafe fn deleted_by(slot: *mut pg_sys::TupleTableSlot) -> Option<(Tid, Xid)> {
     // SAFETY: a filled slot of buffer heap tuples has a pinned page under its tuple; the header is read again under the page's lock.
     unsafe {
         if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
@@ -46,9 +47,9 @@ unsafe fn deleted_by(slot: *mut pg_sys::TupleTableSlot) -> Option<(Tid, u32)> {
         }
         pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let still = u32::from((*header).t_infomask) & untouched == 0;
-        let deleter = if still { update_xid(header).into_inner() } else { 0 };
+        let deleter = if still { xact::xid_of(update_xid(header)) } else { Xid::NONE };
         pg_sys::LockBuffer((*filled).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
-        let other = deleter != 0 && !xact::is_ours(deleter);
+        let other = deleter != Xid::NONE && !xact::is_ours(deleter);
         other.then(|| (tid_of(&(*slot).tts_tid), deleter))
     }
 }

@@ -10,7 +10,9 @@ use crate::directory::carry::{is_settled, Moves};
 use crate::pg::ext::{self, direct, guarded};
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::tid_of;
+use crate::pg::xact::{is_ours, xid_of};
 use crate::pg::{error, Kind, Rel};
+use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
@@ -36,7 +38,7 @@ pub(super) struct Found {
 }
 
 /// A version of a row, by who made it and where.
-type Version = (u32, Tid);
+type Version = (Xid, Tid);
 
 /// Where rows go. A version must be written after the one that replaced it, to be linked to it. PostgreSQL's
 /// rewrite sees to that, but does not tell when and where it writes a version that had to wait: so it is not
@@ -262,7 +264,7 @@ impl Trace<'_> {
         // SAFETY: a tuple of the source's at hand, or a copy of one.
         unsafe {
             let header = (*tuple).t_data;
-            let oldest = request.oldest.into_inner();
+            let oldest = xid_of(request.oldest);
             let me = version(tuple);
             let young = !is_settled(me.0, oldest);
             // Who is gone for nobody and was there before every snapshot is not asked for.
@@ -296,8 +298,8 @@ unsafe fn version(tuple: pg_sys::HeapTuple) -> Version {
         let header = (*tuple).t_data;
         let frozen = pg_sys::HEAP_XMIN_FROZEN;
         let xmin = match u32::from((*header).t_infomask) & frozen == frozen {
-            true => crate::pg::toast::FROZEN_XID,
-            false => (*header).t_choice.t_heap.t_xmin.into_inner(),
+            true => Xid::FROZEN,
+            false => xid_of((*header).t_choice.t_heap.t_xmin),
         };
         (xmin, tid_of(&(*tuple).t_self))
     }
@@ -312,13 +314,13 @@ unsafe fn next_version(tuple: pg_sys::HeapTuple) -> Option<Version> {
         let moved_away = u32::from(next.ip_posid) == pg_sys::MovedPartitionsOffsetNumber;
         let chained =
             !moved_away && tid_of(&next) != tid_of(&(*tuple).t_self) && is_replaced(header);
-        chained.then(|| (ext::update_xid(header).into_inner(), tid_of(&next)))
+        chained.then(|| (xid_of(ext::update_xid(header)), tid_of(&next)))
     }
 }
 
 /// Nobody else changes the table now.
 fn expect_own(xid: pg_sys::TransactionId, what: &str, table: Rel) {
-    if !crate::pg::xact::is_ours(xid.into_inner()) {
+    if !is_ours(xid_of(xid)) {
         let name = table.name();
         error(Kind::Skipped, format!("concurrent {what} in progress within table \"{name}\""))
             .warn();

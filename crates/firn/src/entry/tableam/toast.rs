@@ -7,7 +7,7 @@ use crate::pg::ext::callback;
 use crate::pg::index::{Build, Builder};
 use crate::pg::toast::RowView;
 use crate::pg::{error, heap::am as heapam, Kind, Rel};
-use firn_format::Tid;
+use firn_directory::Place;
 use pgrx::pg_sys;
 
 static mut ROUTINE: Option<pg_sys::TableAmRoutine> = None;
@@ -129,7 +129,7 @@ pub(super) fn never(row: &RowView) -> bool {
 }
 
 fn refuse_misplaced(row: &RowView) {
-    let (key, Tid { block, offset }) = (row.key(), row.place());
+    let (key, Place { block, offset }) = (row.key(), row.place());
     if !is_misplaced(key, row.data()) {
         return;
     }

@@ -15,7 +15,9 @@ use crate::pg::memory::{alloc, end_state, slot_for_state};
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::{raw_tid, tid_of};
+use crate::pg::xact::xid_of;
 use crate::pg::Rel;
+use firn_directory::Cid;
 use firn_format::{Tid, VIRTUAL_BASE};
 use pgrx::pg_sys;
 
@@ -236,8 +238,8 @@ pub(super) unsafe extern "C-unwind" fn insert(
 ) {
     // SAFETY: PostgreSQL hands in an open relation and a slot with a row for it.
     unsafe {
-        if callback(|| crate::write::insert(Rel::of(rel), Slot::of(slot), cid, is_frozen(options)))
-        {
+        let (table, row) = (Rel::of(rel), Slot::of(slot));
+        if callback(|| crate::write::insert(table, row, Cid(cid), is_frozen(options))) {
             return;
         }
         prepare_row(rel);
@@ -272,7 +274,7 @@ pub(super) unsafe extern "C-unwind" fn multi_insert(
     unsafe {
         let taken = callback(|| {
             let list: Vec<Slot> = (0..count as usize).map(|i| Slot::of(*slots.add(i))).collect();
-            crate::write::insert_many(Rel::of(rel), &list, cid, is_frozen(options))
+            crate::write::insert_many(Rel::of(rel), &list, Cid(cid), is_frozen(options))
         });
         if !taken {
             prepare_row(rel);
@@ -305,7 +307,7 @@ unsafe fn moved(
         if result != pg_sys::TM_Result::TM_Deleted && result != pg_sys::TM_Result::TM_Updated {
             return None;
         }
-        callback(|| rows::moved_to(Rel::of(rel), tid, (*tmfd).xmax.into_inner()))
+        callback(|| rows::moved_to(Rel::of(rel), tid, xid_of((*tmfd).xmax)))
     }
 }
 
@@ -343,8 +345,8 @@ pub(super) unsafe extern "C-unwind" fn delete(
             }
         }
         let result = callback(|| {
-            let crosscheck = optional(crosscheck);
-            report(rows::delete(Rel::of(rel), target, cid, crosscheck, wait, changing_part), tmfd)
+            let (table, cid, crosscheck) = (Rel::of(rel), Cid(cid), optional(crosscheck));
+            report(rows::delete(table, target, cid, crosscheck, wait, changing_part), tmfd)
         });
         tell_place(result, tid, target);
         result
@@ -397,8 +399,9 @@ pub(super) unsafe extern "C-unwind" fn update(
         }
         *update_indexes = true;
         let result = callback(|| {
+            let (table, row, cid) = (Rel::of(rel), Slot::of(slot), Cid(cid));
             let (outcome, failure, mode) =
-                rows::update(Rel::of(rel), target, Slot::of(slot), cid, optional(crosscheck), wait);
+                rows::update(table, target, row, cid, optional(crosscheck), wait);
             *lockmode = mode.raw();
             report((outcome, failure), tmfd)
         });
@@ -460,7 +463,7 @@ pub(super) unsafe extern "C-unwind" fn lock(
                     Rel::of(rel),
                     target,
                     Slot::of(slot),
-                    cid,
+                    Cid(cid),
                     RowLock::of(mode),
                     wait,
                     find_last,
@@ -476,7 +479,7 @@ pub(super) unsafe extern "C-unwind" fn lock(
                     let to = if next.is_virtual() {
                         rows::FollowedTo::Lock(next)
                     } else {
-                        callback(|| rows::follow_own(Rel::of(rel), next, cid))
+                        callback(|| rows::follow_own(Rel::of(rel), next, Cid(cid)))
                     };
                     match to {
                         rows::FollowedTo::Lock(newest) => *tid = raw_tid(newest),

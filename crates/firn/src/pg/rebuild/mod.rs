@@ -10,6 +10,7 @@ mod wait;
 
 use super::rel::index_oids;
 use super::{catalog, guc, lock, wal, xact, LockMode, OpenRel, Snap};
+use firn_directory::Xid;
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use wait::{lockers, snapshot_holders, tag, wait_for_ends, wait_for_snapshots, wait_for_standbys};
@@ -44,9 +45,9 @@ fn others_end(place: Place, patience: &mut Patience) -> bool {
     let until = started + patience.before;
     let relations = [tag(place.table), tag(place.toast)];
     let users = relations.iter().flat_map(|tag| lockers(tag, ANYBODY)).collect();
-    let snapshots = snapshot_holders(0);
-    let over =
-        wait_for_ends(users, until, || false) && wait_for_snapshots(0, snapshots, until, || false);
+    let snapshots = snapshot_holders(Xid::NONE);
+    let over = wait_for_ends(users, until, || false)
+        && wait_for_snapshots(Xid::NONE, snapshots, until, || false);
     patience.before = patience.before.saturating_sub(started.elapsed());
     over
 }
@@ -99,7 +100,7 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
     let (xmin, xmax) = with_snapshot(|snapshot| unsafe {
         // SAFETY: as above.
         pg_sys::validate_index(relation, new.into(), snapshot.0);
-        ((*snapshot.0).xmin.into_inner(), (*snapshot.0).xmax.into_inner())
+        (xact::xid_of((*snapshot.0).xmin), xact::xid_of((*snapshot.0).xmax))
     });
     // It lacks entries of rows that older snapshots see.
     xact::next();

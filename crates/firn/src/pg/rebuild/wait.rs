@@ -3,6 +3,7 @@
 
 use super::Place;
 use crate::pg::{guc, lock, xact};
+use firn_directory::Xid;
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
@@ -179,13 +180,13 @@ pub fn lockers(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Transaction> {
     }
 }
 
-/// Transactions of this database whose snapshots are not newer than `xmin` (0: all that have one).
-pub fn snapshot_holders(xmin: u32) -> Vec<Transaction> {
+/// Transactions of this database whose snapshots are not newer than `xmin` ([`Xid::NONE`]: all that have one).
+pub fn snapshot_holders(xmin: Xid) -> Vec<Transaction> {
     const NOBODYS: u32 =
         pg_sys::PROC_IS_AUTOVACUUM | pg_sys::PROC_IN_VACUUM | pg_sys::PROC_IN_SAFE_IC;
     // SAFETY: as above.
     unsafe {
-        let xmin = pg_sys::TransactionId::from_inner(xmin);
+        let xmin = xact::raw_xid(xmin);
         let mut count = 0;
         let list = pg_sys::GetCurrentVirtualXIDs(xmin, true, false, NOBODYS as i32, &mut count);
         let found = std::slice::from_raw_parts(list, count as usize).to_vec();
@@ -209,7 +210,7 @@ pub fn wait_for_ends(
 
 /// Wait until these have ended or have newer snapshots.
 pub fn wait_for_snapshots(
-    xmin: u32,
+    xmin: Xid,
     mut others: Vec<Transaction>,
     until: Instant,
     wanted: impl Fn() -> bool,
@@ -225,7 +226,7 @@ pub fn wait_for_snapshots(
 }
 
 /// Wait until no snapshot that standbys (or slots) tell of can be older than one which ends before this transaction.
-pub fn wait_for_standbys(xmax: u32, until: Instant, wanted: impl Fn() -> bool) -> bool {
+pub fn wait_for_standbys(xmax: Xid, until: Instant, wanted: impl Fn() -> bool) -> bool {
     wait(until, wanted, || {
         xact::reported_xmins().into_iter().all(|xmin| !xact::precedes(xmin, xmax))
     })

@@ -5,7 +5,8 @@ use crate::directory::{chunks, decode_row, directory_row_of, is_misplaced, keys,
 use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
-use firn_format::{EntryState, Location, Slot, Tid, ROWS_PER_BLOCK};
+use firn_directory::Place;
+use firn_format::{EntryState, Location, Slot, ROWS_PER_BLOCK};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -139,7 +140,7 @@ pub enum Waste {
 }
 
 /// Is told of each row that should not be there.
-pub type Sink<'a> = &'a mut dyn FnMut(Class, ChunkKey, Tid, Waste);
+pub type Sink<'a> = &'a mut dyn FnMut(Class, ChunkKey, Place, Waste);
 
 /// Pages and index entries looked at within one subtransaction.
 const PAGES_AT_ONCE: u32 = 64;
@@ -326,7 +327,7 @@ fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_
     let by_address = survey.candidates_by_address();
     let ring = Ring::new();
     let mut after: Option<Entry> = None;
-    let mut last: Option<(ChunkKey, Tid)> = None;
+    let mut last: Option<(ChunkKey, Place)> = None;
     loop {
         xact::check_for_interrupts();
         let entries = attempt(|| {
@@ -412,7 +413,7 @@ fn address_of(key: ChunkKey) -> u64 {
 
 /// Whether the index has this entry, still. It is there itself: the caller has the TOAST relation open.
 fn is_there(toast: u32, index: u32, entry: Entry, ring: &Ring) -> bool {
-    let place = Tid { offset: entry.place.offset - 1, ..entry.place };
+    let place = Place { offset: entry.place.offset - 1, ..entry.place };
     let found = attempt(|| {
         let opened = OpenRel::open(toast, LockMode::AccessShare);
         let index = OpenRel::any_kind(index, LockMode::AccessShare);
