@@ -10,7 +10,7 @@ export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 DESTDIR ?=
 PREFIX ?= /usr/local
 
-.PHONY: help setup build program install install-cli demo test test-assert test-settings assert-server valgrind torture bench bench-tpch bench-grid bench-json bench-restore bench-restore-rows lint
+.PHONY: help setup build program install install-cli demo test test-assert test-settings assert-server valgrind torture bench bench-tpch bench-grid bench-json bench-indexes bench-backends bench-restore bench-restore-rows lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
@@ -22,6 +22,8 @@ help:
 	@echo "make bench-tpch   the same on the 22 queries of TPC-H (SCALE=1)"
 	@echo "make bench-grid   is the path that the planner takes the better one (ROWS=300000)"
 	@echo "make bench-json   JSON by key, many clients (ROWS=10000000)"
+	@echo "make bench-indexes  building B-trees, index-only scans (ROWS=10000000)"
+	@echo "make bench-backends  memory of 200 sessions, idle and after work"
 	@echo "make bench-restore  firn restore and pg_restore side by side (TABLES=10000)"
 	@echo "make bench-restore-rows  the same on rows: mixed tables, one big table (GIGABYTES=10)"
 	@echo "make build    the extension"
@@ -108,6 +110,12 @@ bench-grid: install
 
 bench-json: install
 	@"$(FIRN_VENV)/bin/python" benches/json_by_key.py $(if $(filter command line,$(origin ROWS)),--rows $(ROWS))
+
+bench-indexes: install
+	@"$(FIRN_VENV)/bin/python" benches/indexes.py $(if $(filter command line,$(origin ROWS)),--rows $(ROWS))
+
+bench-backends: install
+	@"$(FIRN_VENV)/bin/python" benches/backends.py
 
 TABLES ?= 10000
 bench-restore: program
