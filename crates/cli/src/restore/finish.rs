@@ -5,7 +5,7 @@
 use super::{facts, reload, session, tell, unlogged, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{quote_literal, Connection, For};
+use crate::pg::{quote_literal, Connection, For, Ping};
 use crate::plan::build::copies_via_root;
 use crate::plan::select::Selection;
 use crate::plan::text::{last_part, unquoted};
@@ -20,12 +20,9 @@ use std::time::Duration;
 /// Analyze tables of the restore on all connections, the largest first. Partitioned tables come after their
 /// partitions, or with them. `hint`: what to do when it was stopped.
 ///
-/// Where others have all places of the server by now nothing is analyzed, and that is told: all that the archive has is there. `keeper`,
-/// which knows whether it is the server that is gone, is not used for it: functions of indexes that ANALYZE runs could give up its locks.
-#[allow(clippy::too_many_arguments)]
+/// Where others have all places of the server by now nothing is analyzed, and that is told: all that the archive has is there.
 pub fn analyze(
     options: &Options,
-    keeper: &Connection,
     dbname: Option<&str>,
     archive: &Archive,
     selection: &Selection,
@@ -44,8 +41,13 @@ pub fn analyze(
     if loaded.is_empty() || has_statistics {
         return Ok(());
     }
-    let connection = match first(options, dbname) {
-        Err(e) if e.kind == ErrorKind::Connection && keeper.query(b"SELECT 1").is_ok() => {
+    let cancelled = || Error::new(ErrorKind::Cancelled, "canceled by user").hint(hint);
+    let connection = match first(options, dbname, stop) {
+        _ if stop.is_set() => return Err(cancelled()),
+        Err(e)
+            if e.kind == ErrorKind::Connection
+                && matches!(options.target.ping(dbname), Ok(Ping::Ready)) =>
+        {
             let (message, what) = (&e.message, "run ANALYZE for the tables that were restored");
             watch.event(&Event::Note(&format!("warning: nothing is analyzed: {message}; {what}")));
             return Ok(());
@@ -75,7 +77,6 @@ pub fn analyze(
         session::prepare(&own, toc, &options.target, None)?;
         Ok(own)
     };
-    let cancelled = || Error::new(ErrorKind::Cancelled, "canceled by user").hint(hint);
     let work = |worker: usize, connection: &Connection| {
         let _cancels = stop.cancels(connection);
         watch.event(&Event::Connected { worker, pid: connection.backend_pid() });
@@ -318,12 +319,12 @@ fn names_of(connection: &Connection, oids: &[u32]) -> Result<HashMap<u32, Vec<u8
 
 /// A connection, if the server takes one soon: it counts a session until its process has ended, and those of the restore
 /// were closed just now.
-fn first(options: &Options, dbname: Option<&str>) -> Result<Connection> {
+fn first(options: &Options, dbname: Option<&str>, stop: &Stop) -> Result<Connection> {
     let mut tries = 0;
     loop {
         // ANALYZE runs functions of indexes, as their owners.
         match options.target.connect(dbname, For::Statements) {
-            Err(e) if e.kind == ErrorKind::Connection && tries < 20 => tries += 1,
+            Err(e) if e.kind == ErrorKind::Connection && tries < 20 && !stop.is_set() => tries += 1,
             connection => return connection,
         }
         std::thread::sleep(Duration::from_millis(100));

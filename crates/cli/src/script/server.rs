@@ -321,15 +321,14 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         server.compare()?;
     }
     server.left_out.sum_up(watch);
-    let Server { connection, cancels, made, .. } = server;
-    drop(cancels);
+    let made = server.made.take();
+    // Its place is one for ANALYZE, too.
+    drop(server);
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself.";
-        let dbname = made.as_deref();
-        finish::analyze(options, &connection, dbname, &archive, &selection, watch, stop, hint)?;
+        finish::analyze(options, made.as_deref(), &archive, &selection, watch, stop, hint)?;
     }
-    drop(connection);
     if let Some(check) = &options.verify {
         let dbname = made.as_deref();
         let restored =
