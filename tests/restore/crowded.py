@@ -52,39 +52,76 @@ def few(world, taken):
     raise AssertionError(f"nothing is said of the connections that there are not: {run.out}")
 
 
+class Crowd:
+    """Takes all places of a server that are free, from `begin` on until it is over."""
+
+    def __init__(self, server):
+        self.server, self.others, self.done = server, [], threading.Event()
+        self.thread = threading.Thread(target=self.take)
+
+    def take(self):
+        while not self.done.is_set():
+            try:
+                self.others.append(self.server.connect())
+            except psycopg.OperationalError:
+                time.sleep(0.001)
+
+    def begin(self):
+        self.thread.start()
+        # All but those that somebody has are taken when this returns.
+        time.sleep(0.5)
+
+    def begun(self):
+        return bool(self.thread.ident)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        if self.begun():
+            self.thread.join()
+        for other in self.others:
+            other.close()
+
+
+class Closed:
+    """As [Crowd], for whoever gives up his own place first, which he might have again: nobody may connect to `target` any more."""
+
+    def __init__(self, server):
+        self.server, self.is_begun = server, False
+
+    def allow(self, whether):
+        with self.server.connect() as c:
+            c.execute(f"ALTER DATABASE target ALLOW_CONNECTIONS {whether}")
+
+    def begin(self):
+        self.is_begun = True
+        self.allow("false")
+
+    def begun(self):
+        return self.is_begun
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.allow("true")
+
+
 def taking_places(server, path, fault, *args):
     """Restore with two connections into `target`; `fault(message, crowd)` may return what is done at a message, and call `crowd`, after
     which all places but those of the restore are taken."""
-    others, done = [], threading.Event()
-
-    def crowd():
-        while not done.is_set():
-            try:
-                others.append(server.connect())
-            except psycopg.OperationalError:
-                time.sleep(0.001)
-    crowding = threading.Thread(target=crowd)
-
-    def begin():
-        crowding.start()
-        # All places but that of this one are taken before it is cut.
-        time.sleep(0.5)
-
     folder = os.path.join(server.root, "places")
-    with Proxy(folder, server.root) as proxy:
-        proxy.arm(lambda message: fault(message, begin), again=True)
+    with Crowd(server) as crowd, Proxy(folder, server.root) as proxy:
+        # All places but that of this one are taken before it is cut.
+        proxy.arm(lambda message: fault(message, crowd.begin), again=True)
         child = firn(server, "target", path, *proxy.where("target"), "-j", "2", *args, where=False, wait=False)
-        try:
+        with crowd:
             while child.poll() is None and not any(text in child.read() for text in (FEWER, LOST)):
                 time.sleep(0.01)
-        finally:
-            done.set()
-            if crowding.ident:
-                crowding.join()
-            for other in others:
-                other.close()
         run = child.wait()
-        assert crowding.ident and not proxy.trouble, f"{proxy.trouble}\n{run.out}"
+        assert crowd.begun() and not proxy.trouble, f"{proxy.trouble}\n{run.out}"
     shutil.rmtree(folder, ignore_errors=True)
     assert "connecting again" in run.out and LOST not in run.out, run.out
     return run
@@ -125,7 +162,7 @@ def place_taken(world):
     until_taken(attempt)
 
 
-def place_of_analyze(world, jobs, last):
+def place_of_analyze(world, jobs, last, barrier, why):
     """Others have all places when what was restored is to be analyzed: it is restored, and that nothing is analyzed is told. `last`: what is
     sent then."""
     server = narrow(world)
@@ -134,37 +171,56 @@ def place_of_analyze(world, jobs, last):
     path = world.archive("places-analyzed", lambda p: server.archive("places", p, "c"))
     server.pg_restore(server.fresh("oracle"), path)
     server.fresh("target")
-    others, done = [], threading.Event()
-
-    def crowd():
-        while not done.is_set():
-            try:
-                others.append(server.connect())
-            except psycopg.OperationalError:
-                time.sleep(0.001)
-    crowding = threading.Thread(target=crowd)
-
-    def fault(message):
-        if last in message.sql and not crowding.ident:
-            crowding.start()
-            time.sleep(0.5)
-
     folder = os.path.join(server.root, "places")
-    try:
-        with Proxy(folder, server.root) as proxy:
-            proxy.arm(fault, again=True)
-            run = firn(server, "target", path, *proxy.where("target"), jobs, where=False)
-            assert crowding.ident and not proxy.trouble, f"{proxy.trouble}\n{run.out}"
-    finally:
-        done.set()
-        if crowding.ident:
-            crowding.join()
-        for other in others:
-            other.close()
+    with barrier(server) as crowd, Proxy(folder, server.root) as proxy:
+        proxy.arm(lambda message: crowd.begin() if last in message.sql and not crowd.begun() else None, again=True)
+        run = firn(server, "target", path, *proxy.where("target"), jobs, where=False)
+        assert crowd.begun() and not proxy.trouble, f"{proxy.trouble}\n{run.out}"
     shutil.rmtree(folder, ignore_errors=True)
     run.ok()
-    assert "nothing is analyzed" in run.out and "too many clients" in run.out and "run ANALYZE" in run.out, run.out
+    assert "nothing is analyzed" in run.out and why in run.out and "run ANALYZE" in run.out, run.out
     same_blocks(server.dump("oracle"), server.dump("target"))
+
+
+def only_place(world):
+    """A role that may have one session only: what restores in one transaction, and has ended, leaves its place to ANALYZE."""
+    server = narrow(world)
+    with server.connect(server.fresh("places")) as c:
+        c.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 3000) i")
+        c.execute("DO $$ BEGIN CREATE ROLE lonely SUPERUSER LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
+    path = world.archive("places-lonely", lambda p: server.archive("places", p, "c"))
+    for flag in ("-1", "--transaction-size=10"):
+        # (A limit of a role is none for superusers, that of a database is.)
+        with server.connect(server.fresh("target")) as c:
+            c.execute("ALTER ROLE lonely NOSUPERUSER CONNECTION LIMIT 1; ALTER DATABASE target OWNER TO lonely; GRANT ALL ON SCHEMA public TO lonely")
+        run = firn(server, "target", path, flag, "-O", "-h", server.root, "-p", str(server.port), "-U", "lonely", "-d", "target", where=False).ok()
+        assert "nothing is analyzed" not in run.out, run.out
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*), (SELECT count(*) FROM pg_stats WHERE tablename = 't') FROM t").fetchone() == (3000, 1)
+
+
+def stopped_while_waiting(world):
+    """A stop while ANALYZE waits for a place is one: it is told, with what to do, and no success."""
+    server = narrow(world)
+    with server.connect(server.fresh("places")) as c:
+        c.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 3000) i")
+    path = world.archive("places-stopped", lambda p: server.archive("places", p, "c"))
+    for flag, last, barrier in (("-1", b"COMMIT", Closed), ("-j1", b"pg_catalog.count(*)", Crowd)):
+        server.fresh("target")
+        folder = os.path.join(server.root, "places")
+        with barrier(server) as crowd, Proxy(folder, server.root) as proxy:
+            proxy.arm(lambda message: crowd.begin() if last in message.sql and not crowd.begun() else None, again=True)
+            child = firn(server, "target", path, *proxy.where("target"), flag, where=False, wait=False)
+            while "analyzing" not in child.read():
+                assert child.poll() is None, child.read()
+                time.sleep(0.01)
+            time.sleep(0.3)
+            child.process.send_signal(signal.SIGINT)
+            run = child.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+        assert run.code == 130 and "All is restored" in run.out and "nothing is analyzed" not in run.out, (run.code, run.out)
+        with server.connect("target") as c:
+            assert c.execute("SELECT count(*) FROM t").fetchone() == (3000,)
 
 
 def place_of_pieces(world):
@@ -414,8 +470,10 @@ def cases(world):
     yield "crowded, owner of a database", lambda: owner(world)
     yield "crowded, place taken", lambda: place_taken(world)
     # Its worker has ended when it counts, on the connection that it began with.
-    yield "crowded, place of ANALYZE", lambda: place_of_analyze(world, "-j1", b"pg_catalog.count(*)")
-    yield "crowded, place of ANALYZE -1", lambda: place_of_analyze(world, "-1", b"COMMIT")
+    yield "crowded, place of ANALYZE", lambda: place_of_analyze(world, "-j1", b"pg_catalog.count(*)", Crowd, "too many clients")
+    yield "crowded, place of ANALYZE -1", lambda: place_of_analyze(world, "-1", b"COMMIT", Closed, "not currently accepting connections")
+    yield "crowded, the only place", lambda: only_place(world)
+    yield "crowded, stopped while waiting", lambda: stopped_while_waiting(world)
     yield "crowded, place of pieces", lambda: place_of_pieces(world)
     yield "crowded, place of a second try", lambda: place_of_second_try(world)
     yield "crowded, pass lost", lambda: pass_lost(world)

@@ -10,8 +10,8 @@ use crate::pg::report::raise_format;
 use crate::pg::{error, guc, Kind, Rel, Toast};
 use bytes::Bytes;
 use firn_format::{
-    Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PageRef, Place, Slot,
-    StripeMeta, RECORD_BYTES,
+    Column, Decoder, Dictionary, DirectoryEntry, ErrorKind, Location, Outline, PageRef, Place,
+    Slot, StripeMeta, RECORD_BYTES,
 };
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -357,10 +357,13 @@ impl StripeHandle {
         page.unwrap_or_else(|e| self.raise(e))
     }
 
-    /// Raise what is wrong with this stripe's bytes. Those of a cold one are read from the store next time.
+    /// Raise what is wrong with this stripe's bytes. Those of a cold one that are damaged are read from the store next time.
     pub fn raise(&self, e: firn_format::Error) -> ! {
-        if let Location::Object { server, key } = &self.entry.location {
-            crate::stores::forget_object((server, self.owner), key, self.entry.bytes);
+        match &self.entry.location {
+            Location::Object { server, key } if e.kind == ErrorKind::Corrupt => {
+                crate::stores::forget_object((server, self.owner), key, self.entry.bytes)
+            }
+            _ => {}
         }
         raise_format(&self.table, self.slot.0, e)
     }

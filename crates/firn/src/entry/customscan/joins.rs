@@ -39,7 +39,7 @@ pub(super) struct Join {
     is_parallel: bool,
 }
 
-/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15 to 17). `layouts.c` compares it
+/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15). `layouts.c` compares it
 /// with the header; a server of another minor version is asked by [`Table::makes_sense`] before anything is believed.
 #[repr(C)]
 struct Table {
