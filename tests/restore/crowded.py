@@ -199,6 +199,44 @@ def only_place(world):
             assert c.execute("SELECT count(*), (SELECT count(*) FROM pg_stats WHERE tablename = 't') FROM t").fetchone() == (3000, 1)
 
 
+def lost_while_waiting(world):
+    """The server crashes, and comes back, while ANALYZE waits for a place: what one transaction has restored is not told as complete, as
+    unlogged tables are empty; restored by several, it is restored again. The database is dropped meanwhile: as little."""
+    server = Battered(OLD, ("restart_after_crash=on", "autovacuum=off", *SERVERS["off"]), "lost")
+    world.servers["lost"] = server
+    server.create()
+    with server.connect(server.fresh("places")) as c:
+        c.execute("CREATE UNLOGGED TABLE t AS SELECT i FROM generate_series(1, 3000) i")
+    path = world.archive("places-lost", lambda p: server.archive("places", p, "c"))
+    for flag, last, drop in (("-1", b"COMMIT", False), ("-j1", b"pg_catalog.count(*)", False), ("-1", b"COMMIT", True)):
+        server.fresh("target")
+        folder = os.path.join(server.root, "places")
+        with Closed(server) as closed, Proxy(folder, server.root) as proxy:
+            proxy.arm(lambda message: closed.begin() if last in message.sql and not closed.begun() else None, again=True)
+            child = firn(server, "target", path, *proxy.where("target"), flag, where=False, wait=False)
+            while "analyzing" not in child.read():
+                assert child.poll() is None, child.read()
+                time.sleep(0.01)
+            time.sleep(0.3)
+            with server.connect() as c:
+                if drop:
+                    c.execute("DROP DATABASE target WITH (FORCE)")
+                    c.execute("CREATE DATABASE target")
+                else:
+                    other = server.connect()
+                    os.kill(other.info.backend_pid, signal.SIGKILL)
+                    server.wait_recovered()
+            closed.allow("true")
+            run = child.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+        if flag == "-1":
+            assert run.code == 1 and "restore complete" not in run.out and "lost when all was restored" in run.out, (run.code, run.out)
+        else:
+            run.ok()
+            with server.connect("target") as c:
+                assert c.execute("SELECT count(*) FROM t").fetchone() == (3000,)
+
+
 def stopped_while_waiting(world):
     """A stop while ANALYZE waits for a place is one: it is told, with what to do, and no success."""
     server = narrow(world)
@@ -221,6 +259,25 @@ def stopped_while_waiting(world):
         assert run.code == 130 and "All is restored" in run.out and "nothing is analyzed" not in run.out, (run.code, run.out)
         with server.connect("target") as c:
             assert c.execute("SELECT count(*) FROM t").fetchone() == (3000,)
+
+
+def stopped_behind_a_lock(world):
+    """A stop while what is to be analyzed is looked up, which waits for somebody's lock on another table."""
+    server = world.server()
+    with server.connect(server.fresh("places")) as c:
+        c.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 3000) i")
+    path = world.archive("places-locked", lambda p: server.archive("places", p, "c"))
+    for flag in ("-1", "-j1"):
+        with server.connect(server.fresh("target")) as other:
+            other.execute("CREATE TABLE theirs (i int)")
+            other.execute("BEGIN; LOCK TABLE theirs")
+            child = firn(server, "target", path, flag, wait=False)
+            waits = "SELECT 1 FROM pg_stat_activity WHERE datname = 'target' AND wait_event_type = 'Lock'"
+            with server.connect() as c:
+                child.until(c, waits)
+            child.process.send_signal(signal.SIGINT)
+            run = child.wait(30)
+        assert run.code == 130 and "All is restored" in run.out, (run.code, run.out)
 
 
 def place_of_pieces(world):
@@ -473,6 +530,8 @@ def cases(world):
     yield "crowded, place of ANALYZE", lambda: place_of_analyze(world, "-j1", b"pg_catalog.count(*)", Crowd, "too many clients")
     yield "crowded, place of ANALYZE -1", lambda: place_of_analyze(world, "-1", b"COMMIT", Closed, "not currently accepting connections")
     yield "crowded, the only place", lambda: only_place(world)
+    yield "crowded, lost while waiting", lambda: lost_while_waiting(world)
+    yield "crowded, stopped behind a lock", lambda: stopped_behind_a_lock(world)
     yield "crowded, stopped while waiting", lambda: stopped_while_waiting(world)
     yield "crowded, place of pieces", lambda: place_of_pieces(world)
     yield "crowded, place of a second try", lambda: place_of_second_try(world)

@@ -5,7 +5,7 @@
 use super::{facts, reload, session, tell, unlogged, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{quote_literal, Connection, For, Ping};
+use crate::pg::{quote_literal, Connection, For};
 use crate::plan::build::copies_via_root;
 use crate::plan::select::Selection;
 use crate::plan::text::{last_part, unquoted};
@@ -20,9 +20,12 @@ use std::time::Duration;
 /// Analyze tables of the restore on all connections, the largest first. Partitioned tables come after their
 /// partitions, or with them. `hint`: what to do when it was stopped.
 ///
-/// Where others have all places of the server by now nothing is analyzed, and that is told: all that the archive has is there.
+/// Where others have all places of the server by now nothing is analyzed, and that is told: all that the archive has is there. That is
+/// so if the session that has seen it lives; a server that has crashed since has emptied unlogged tables.
+#[allow(clippy::too_many_arguments)]
 pub fn analyze(
     options: &Options,
+    witness: Witness,
     dbname: Option<&str>,
     archive: &Archive,
     selection: &Selection,
@@ -42,21 +45,33 @@ pub fn analyze(
         return Ok(());
     }
     let cancelled = || Error::new(ErrorKind::Cancelled, "canceled by user").hint(hint);
-    let connection = match first(options, dbname, stop) {
+    let is_refused = |found: &Result<Connection>| matches!(found, Err(e) if e.kind == ErrorKind::Connection && !stop.is_set());
+    let (mut witness, mut found) = (Some(witness), first(options, dbname, stop));
+    if is_refused(&found) {
+        witness.as_ref().map_or(Ok(()), Witness::ask)?;
+        // Its own place may be the only one that there is.
+        if let Some(Witness::Last(session)) = witness.take_if(|w| matches!(w, Witness::Last(_))) {
+            drop(session);
+            found = first(options, dbname, stop);
+        }
+    }
+    let connection = match found {
         _ if stop.is_set() => return Err(cancelled()),
-        Err(e)
-            if e.kind == ErrorKind::Connection
-                && matches!(options.target.ping(dbname), Ok(Ping::Ready)) =>
-        {
+        Err(e) if e.kind == ErrorKind::Connection => {
             let (message, what) = (&e.message, "run ANALYZE for the tables that were restored");
             watch.event(&Event::Note(&format!("warning: nothing is analyzed: {message}; {what}")));
             return Ok(());
         }
         connection => connection?,
     };
-    session::prepare(&connection, toc, &options.target, None)?;
+    let chosen = {
+        // It waits for who alters or drops a table just now.
+        let _cancels = stop.cancels(&connection);
+        session::prepare(&connection, toc, &options.target, None)
+            .and_then(|()| choose(&connection, archive, &loaded, options.jobs))
+    };
     let Chosen { tables, parents, alone, left } =
-        choose(&connection, archive, &loaded, options.jobs)?;
+        chosen.map_err(|e| if stop.is_set() { cancelled() } else { e })?;
     if left > 0 {
         watch.event(&Event::Note(&format!(
             "statistics of {} partitioned tables as a whole are not gathered, which would take too many locks or too long: run ANALYZE for them",
@@ -111,7 +126,29 @@ pub fn analyze(
     };
     together(options.jobs, &connection, connect, work)?;
     *tables.lock().unwrap_or_else(PoisonError::into_inner) = alone;
-    work(0, &connection)
+    work(0, &connection)?;
+    witness.map_or(Ok(()), |witness| witness.ask())
+}
+
+/// A session that was there when all was restored and compared: as long as it lives nothing of that is lost.
+pub enum Witness<'a> {
+    /// It is needed behind ANALYZE, too, and whoever needs it looks what a crash has cost.
+    Kept(&'a Connection),
+    /// Nothing comes behind.
+    Last(Connection),
+}
+
+impl Witness<'_> {
+    fn ask(&self) -> Result<()> {
+        match self {
+            Witness::Kept(session) => session.query(b"SELECT 1").map(drop),
+            Witness::Last(session) => session.query(b"SELECT 1").map(drop).map_err(|e| {
+                Error::new(ErrorKind::Connection, format!("the connection was lost when all was restored: {}", e.message))
+                    .detail("All was committed. If the server has crashed since, unlogged tables are empty.")
+                    .hint("Look whether unlogged tables have their rows, and run ANALYZE yourself.")
+            }),
+        }
+    }
 }
 
 /// What is analyzed, as ANALYZE names it.

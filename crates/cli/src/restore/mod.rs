@@ -480,7 +480,8 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself, or the command with --resume.";
-        finish::analyze(options, *dbname, archive, selection, *watch, stop, hint)?;
+        let witness = finish::Witness::Kept(&connection);
+        finish::analyze(options, witness, *dbname, archive, selection, *watch, stop, hint)?;
     }
     let compared = options.verify.as_ref().map(|check| {
         let restored = check::Restored { archive, terms, selection, dbname: *dbname };

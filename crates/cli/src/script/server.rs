@@ -321,13 +321,15 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
         server.compare()?;
     }
     server.left_out.sum_up(watch);
-    let made = server.made.take();
-    // Its place is one for ANALYZE, too.
-    drop(server);
+    let Server { connection, cancels, made, .. } = server;
+    drop(cancels);
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself.";
-        finish::analyze(options, made.as_deref(), &archive, &selection, watch, stop, hint)?;
+        let (witness, dbname) = (finish::Witness::Last(connection), made.as_deref());
+        finish::analyze(options, witness, dbname, &archive, &selection, watch, stop, hint)?;
+    } else {
+        drop(connection);
     }
     if let Some(check) = &options.verify {
         let dbname = made.as_deref();
