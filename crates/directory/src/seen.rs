@@ -2,8 +2,9 @@
 //! each use; the gain is not to search the index and not to decode.
 
 use crate::Found;
+use firn_format::hash::MixMap;
 use firn_format::{Bound, DirectoryEntry, ZoneMap};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
@@ -44,7 +45,7 @@ struct OfTable {
 
 /// What a session remembers, of tables that are named by what they are stored in.
 pub struct Seen<I> {
-    tables: HashMap<I, OfTable>,
+    tables: MixMap<I, OfTable>,
     bytes: usize,
     /// Bytes that all of it may take.
     pub most: usize,
@@ -52,7 +53,7 @@ pub struct Seen<I> {
 
 impl<I> Default for Seen<I> {
     fn default() -> Seen<I> {
-        Seen { tables: HashMap::new(), bytes: 0, most: 0 }
+        Seen { tables: MixMap::default(), bytes: 0, most: 0 }
     }
 }
 

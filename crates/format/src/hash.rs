@@ -1,6 +1,10 @@
 //! A multiplicative hasher, for what nobody chooses to make it slow: values that are counted, numbers of pages.
 
-use std::hash::Hasher;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by keys of that kind.
+pub type MixMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
 /// See above.
 #[derive(Default)]
@@ -16,6 +20,15 @@ impl Hasher for Mix {
             word[..chunk.len()].copy_from_slice(chunk);
             self.write_u64(u64::from_le_bytes(word));
         }
+    }
+    fn write_u8(&mut self, v: u8) {
+        self.write_u64(u64::from(v));
+    }
+    fn write_i64(&mut self, v: i64) {
+        self.write_u64(v as u64);
+    }
+    fn write_usize(&mut self, v: usize) {
+        self.write_u64(v as u64);
     }
     fn write_u32(&mut self, v: u32) {
         self.write_u64(u64::from(v));

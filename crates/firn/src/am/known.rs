@@ -9,7 +9,6 @@ use crate::write::pending_at;
 use firn_directory::Xid;
 use firn_format::{DirectoryEntry, Slot, Tid, VIRTUAL_BASE};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 /// Rows of a stripe that are looked for among its tombstones one by one, before it is asked whether there are any.
@@ -31,11 +30,12 @@ fn place_of(tid: Tid) -> usize {
     (tid.block >> 6) as usize % AT_HAND
 }
 
-/// Stripes with rows that were fetched under one snapshot, by slot.
+/// Stripes with rows that were fetched under one snapshot, in the order of their slots.
 #[derive(Default)]
 pub struct KnownStripes {
     seen_by: Option<SnapshotId>,
-    stripes: BTreeMap<u32, Known>,
+    /// Most scans are of few.
+    stripes: Vec<Known>,
     /// The entry of the last one. The others' belong to the session's cache of directories.
     last: Option<Rc<DirectoryEntry>>,
     /// Slots and rows of those that have no tombstones, in order.
@@ -122,8 +122,10 @@ impl KnownStripes {
             self.last = None;
             self.forget_whole();
         }
-        let candidate = self.stripes.range_mut(..=tid.block.checked_sub(VIRTUAL_BASE)?).next_back();
-        if let Some((_, known)) = candidate {
+        let block = tid.block.checked_sub(VIRTUAL_BASE)?;
+        let behind = self.stripes.partition_point(|known| known.slot.0 <= block);
+        let candidate = behind.checked_sub(1).and_then(|i| self.stripes.get_mut(i));
+        if let Some(known) = candidate {
             if let Some(row) = tid.row_in(known.slot).filter(|r| *r < known.rows) {
                 // If nobody has its entry any more, it is read again.
                 if let Some(found) = known.found() {
@@ -153,7 +155,11 @@ impl KnownStripes {
             }
             // It is asked for its tombstones anew.
             self.forget_one(found.slot);
-            self.stripes.insert(found.slot.0, Known { whole, ..Known::of(found) });
+            let known = Known { whole, ..Known::of(found) };
+            match self.stripes.binary_search_by_key(&found.slot.0, |known| known.slot.0) {
+                Ok(at) => self.stripes[at] = known,
+                Err(at) => self.stripes.insert(at, known),
+            }
             self.last = Some(found.entry.clone());
         }
         Some(at)

@@ -40,10 +40,10 @@ impl FirstConditions {
     ) -> Option<FirstConditions> {
         // SAFETY: the node has its plan and its query's state, in whose memory is made what lives as long as the node.
         unsafe {
-            if !needed.plain {
+            let (plan, estate) = ((*node).ps.plan, (*node).ps.state);
+            if !needed.plain || (*plan).qual.is_null() {
                 return None;
             }
-            let (plan, estate) = ((*node).ps.plan, (*node).ps.state);
             let relid = (*(plan as *mut pg_sys::Scan)).scanrelid;
             let mut unread = needed.columns.clone();
             let mut clauses = Vec::new();

@@ -21,12 +21,10 @@
 
 use super::rel::StorageId;
 use super::{ext, Rel};
-use firn_format::hash::Mix;
+use firn_format::hash::MixMap;
 use firn_format::toast_index::{asked, asked_alone, root, Key, Says};
 use pgrx::pg_sys;
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::ops::RangeInclusive;
 
 /// Ranges remembered at most, some 300 kB.
@@ -63,7 +61,7 @@ struct Seen {
     lsn: u64,
 }
 
-type Leaves = HashMap<(u32, Key), Leaf, BuildHasherDefault<Mix>>;
+type Leaves = MixMap<(u32, Key), Leaf>;
 
 thread_local! {
     static LEAVES: RefCell<Leaves> = RefCell::default();
@@ -165,7 +163,7 @@ fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
             true => Says::Nothing,
             false => ask(page),
         };
-        ext::guarded(|| ext::direct::UnlockReleaseBuffer(buffer));
+        ext::UnlockReleaseBuffer(buffer);
         (Seen { buffer, lsn, ..before }, says)
     }
 }

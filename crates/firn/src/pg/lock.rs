@@ -144,10 +144,10 @@ pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
 /// wait for it.
 pub(super) fn may_write(table: Rel) -> bool {
     let modes = [pg_sys::RowExclusiveLock, pg_sys::RowShareLock];
-    // SAFETY: looks into the session's own table of locks.
-    modes
-        .into_iter()
-        .any(|mode| unsafe { pg_sys::CheckRelationLockedByMe(table.raw(), mode as i32, false) })
+    // SAFETY: looks into the session's own table of locks, and cannot fail.
+    modes.into_iter().any(|mode| unsafe {
+        super::ext::unfailing::CheckRelationLockedByMe(table.raw(), mode as i32, false)
+    })
 }
 
 /// This transaction has locked the table, to its end, so that no other session inserts rows or looks for their keys.

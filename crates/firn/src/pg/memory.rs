@@ -1,5 +1,6 @@
 //! Rust values whose life is bound to a PostgreSQL memory context.
 
+use super::ext;
 use pgrx::pg_sys;
 
 /// A value, and the memory context's note to drop it.
@@ -19,7 +20,7 @@ pub(crate) fn bind<T>(value: T) -> *mut T {
         let bound = Box::into_raw(Box::new(Bound { note: std::mem::zeroed(), context, value }));
         (*bound).note.func = Some(drop_boxed::<T>);
         (*bound).note.arg = bound.cast();
-        pg_sys::MemoryContextRegisterResetCallback(context, &raw mut (*bound).note);
+        ext::unfailing::MemoryContextRegisterResetCallback(context, &raw mut (*bound).note);
         &raw mut (*bound).value
     }
 }
@@ -49,7 +50,7 @@ pub(crate) unsafe fn release<T>(value: *mut T) {
 /// Allocate zeroed PostgreSQL memory for a `T`.
 pub(crate) unsafe fn alloc<T>() -> *mut T {
     // SAFETY: zeroed memory of the current context, as large as a `T` and aligned for anything.
-    unsafe { pg_sys::palloc0(std::mem::size_of::<T>()) as *mut T }
+    unsafe { ext::palloc0(std::mem::size_of::<T>()) as *mut T }
 }
 
 /// A state that begins empty and is dropped with the current memory context at the latest.

@@ -336,7 +336,7 @@ impl OpenRel {
     /// Open and lock.
     pub fn open(oid: u32, lock: LockMode) -> OpenRel {
         // SAFETY: table_open checks the OID and raises when it is gone.
-        let raw = unsafe { pg_sys::table_open(pg_sys::Oid::from(oid), lock as i32) };
+        let raw = unsafe { super::ext::table_open(pg_sys::Oid::from(oid), lock as i32) };
         OpenRel::of(raw, lock)
     }
     /// Open and lock; None when the table is gone or somebody else holds a conflicting lock.
@@ -388,7 +388,7 @@ impl Drop for OpenRel {
         // While an error unwinds, the resource owner closes it.
         if !super::memory::resources_are_released() {
             // SAFETY: opened in the constructor.
-            unsafe { pg_sys::relation_close(self.rel.0, self.release as i32) }
+            unsafe { super::ext::relation_close(self.rel.0, self.release as i32) }
         }
     }
 }

@@ -237,7 +237,9 @@ impl Slot {
 
     /// What is in the columns of a row that nobody asks for: with it, a tuple can be made of the others (`stand_in`).
     pub fn unasked(self, wanted: &[bool]) -> (Vec<Datum>, Vec<bool>) {
-        let (mut values, mut nulls) = (vec![0; wanted.len()], vec![true; wanted.len()]);
+        // (Not zeroed by the allocator, which would take small memory the long way.)
+        let mut values: Vec<Datum> = std::iter::repeat_n(0, wanted.len()).collect();
+        let mut nulls = vec![true; wanted.len()];
         // SAFETY: the slot's descriptor lives as long as it.
         unsafe { stand_in((*self.0).tts_tupleDescriptor, &mut values, &mut nulls, wanted) }
         (values, nulls)

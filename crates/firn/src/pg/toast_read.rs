@@ -1,6 +1,7 @@
 //! Reading the chunks of stripes: where they were found before, through a ring of buffers and ahead of their use
 //! when many are read.
 
+use super::ext;
 use super::snapshot::Snap;
 use super::toast::{seq_of, ChunkKey, RowView, Toast, CHUNK_BYTES};
 use firn_directory::Place;
@@ -31,14 +32,15 @@ impl Toast {
         // SAFETY: the page is read under a share lock and pin; item bounds come from the page's own
         // line pointers, as heapam trusts them.
         unsafe {
-            let buffer = pg_sys::ReadBufferExtended(
-                self.raw(),
-                pg_sys::ForkNumber::MAIN_FORKNUM,
-                place.block,
-                pg_sys::ReadBufferMode::RBM_NORMAL,
-                self.ring.get(),
-            );
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let (relation, ring) = (self.raw(), self.ring.get());
+            let buffer = ext::guarded(|| {
+                let (main, normal) =
+                    (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
+                let buffer =
+                    ext::direct::ReadBufferExtended(relation, main, place.block, normal, ring);
+                ext::direct::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+                buffer
+            });
             let page = pg_sys::BufferGetPage(buffer);
             let mut found = false;
             if place.offset <= pg_sys::PageGetMaxOffsetNumber(page) {
@@ -54,7 +56,7 @@ impl Toast {
                     }
                 }
             }
-            pg_sys::UnlockReleaseBuffer(buffer);
+            ext::UnlockReleaseBuffer(buffer);
             found
         }
     }

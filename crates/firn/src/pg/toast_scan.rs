@@ -254,7 +254,7 @@ impl Toast {
             let mut buffer: pg_sys::Buffer = 0;
             let judge = snap.is_serializable();
             let how = if judge { Snap::any() } else { snap };
-            if !pg_sys::heap_fetch(self.raw(), how.0, &mut tuple, &mut buffer, false) {
+            if !ext::heap_fetch(self.raw(), how.0, &mut tuple, &mut buffer, false) {
                 return None;
             }
             let view = RowView { tuple: &mut tuple };
@@ -265,7 +265,7 @@ impl Toast {
             }
             let view = RowView { tuple: &mut tuple };
             let result = hit.then(|| visit(&view));
-            pg_sys::ReleaseBuffer(buffer);
+            ext::ReleaseBuffer(buffer);
             result
         }
     }

@@ -7,11 +7,11 @@
 
 use super::ext::callback;
 use super::first_conditions::FirstConditions;
-use super::nodes::{columns_of, table_columns};
+use super::nodes::marks_of;
 use super::slot::Slot;
+use firn_format::hash::MixMap;
 use pgrx::pg_sys;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 const MARK: u16 = 1 << 14;
@@ -20,7 +20,7 @@ const MARK: u16 = 1 << 14;
 const MOST: usize = 4_096;
 
 thread_local! {
-    static SCANS: RefCell<HashMap<usize, Scan>> = RefCell::default();
+    static SCANS: RefCell<MixMap<usize, Scan>> = RefCell::default();
 }
 
 /// The node whose slot it is. It lives as long as the slot.
@@ -126,16 +126,7 @@ impl Slot {
             };
             let relid = (*(plan as *mut pg_sys::Scan)).scanrelid;
             let needed = |nodes: &[*mut pg_sys::Node]| {
-                let numbers = columns_of(nodes, std::ptr::null_mut(), relid);
-                let mut wanted = vec![false; columns];
-                for column in table_columns(&numbers, columns) {
-                    if let Some(w) = wanted.get_mut(column) {
-                        *w = true;
-                    }
-                }
-                let of_slot =
-                    [pg_sys::SelfItemPointerAttributeNumber, pg_sys::TableOidAttributeNumber];
-                let plain = numbers.iter().all(|n| *n >= 0 || of_slot.contains(n));
+                let (wanted, plain) = marks_of(nodes, relid, columns);
                 Needed::of(wanted, plain)
             };
             let nodes = [

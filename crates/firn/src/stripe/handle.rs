@@ -9,12 +9,12 @@ use crate::pg::datum::Conversion;
 use crate::pg::report::raise_format;
 use crate::pg::{error, guc, Kind, Rel, Toast};
 use bytes::Bytes;
+use firn_format::hash::MixMap;
 use firn_format::{
     Column, Decoder, Dictionary, DirectoryEntry, ErrorKind, Location, Outline, PageRef, Place,
     Slot, StripeMeta, RECORD_BYTES,
 };
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
     /// Some handle has grown since the cache was looked over.
     static GROWN: Cell<bool> = const { Cell::new(false) };
-    static HANDLES: RefCell<(HashMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
+    static HANDLES: RefCell<(MixMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
     static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
 }
 
@@ -140,7 +140,7 @@ pub fn handle_for(
 
 /// Keep the cache within its bound: those not used longest go, until half of it is free. Not those that are in use: that
 /// would free nothing, and have them read again beside it. Nor the newest: whoever asked for it has only begun.
-fn evict(map: &mut HashMap<Key, Rc<StripeHandle>>) {
+fn evict(map: &mut MixMap<Key, Rc<StripeHandle>>) {
     let mut total: usize = map.values().map(|h| h.weight.get()).sum();
     // Directory rows have the last quarter.
     let bound = guc::metadata_cache() / 4 * 3;

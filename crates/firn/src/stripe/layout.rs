@@ -5,8 +5,8 @@ use crate::pg::datum::{ColumnType, Datum};
 use crate::pg::rel::Attribute;
 use crate::pg::slot::remembered_default;
 use crate::pg::{ChunkKey, LockMode, Rel, Snap, Toast, TupleSlot};
+use firn_format::hash::MixMap;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A table's columns in attribute order; None for a dropped one.
@@ -63,7 +63,7 @@ fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) ->
 }
 
 thread_local! {
-    static LAYOUTS: RefCell<HashMap<u32, (u64, Rc<Layout>)>> = RefCell::new(HashMap::new());
+    static LAYOUTS: RefCell<MixMap<u32, (u64, Rc<Layout>)>> = RefCell::default();
 }
 
 /// The layout of `table` as it is defined now.

@@ -5,17 +5,14 @@
 //! to a handle goes with it.
 
 use crate::pg::guc;
-use firn_format::hash::Mix;
+use firn_format::hash::{Mix, MixMap as Map};
 use firn_format::Column;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
 use std::rc::Rc;
 
 /// A page within a stripe: the stripe's column, its number within that.
 pub type PageKey = (u32, u32);
-
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
 struct Kept {
     column: Rc<Column>,
