@@ -25,6 +25,15 @@ pub struct Build {
     pub(crate) scan: pg_sys::TableScanDesc,
 }
 
+/// The table's columns (0 = first) that an index has; None if expressions or a predicate are to be computed, or it has none of the table's own.
+fn plain_columns(info: &pg_sys::IndexInfo) -> Option<Vec<usize>> {
+    if !info.ii_Expressions.is_null() || !info.ii_Predicate.is_null() {
+        return None;
+    }
+    let numbers = info.ii_IndexAttrNumbers.get(..info.ii_NumIndexAttrs as usize)?;
+    numbers.iter().map(|number| usize::try_from(*number).ok()?.checked_sub(1)).collect()
+}
+
 /// Executor state for computing index entries.
 pub struct Builder {
     request: Build,
@@ -37,6 +46,11 @@ pub struct Builder {
     snapshot: Option<Registered>,
     /// The scan is somebody else's.
     is_given: bool,
+    /// The table's columns (0 = first) that are the index's, where it has no expressions and no predicate.
+    plain: Option<Vec<usize>>,
+    /// An entry's values.
+    values: [pg_sys::Datum; pg_sys::INDEX_MAX_KEYS as usize],
+    nulls: [bool; pg_sys::INDEX_MAX_KEYS as usize],
 }
 
 impl Builder {
@@ -50,7 +64,20 @@ impl Builder {
             let predicate = pg_sys::ExecPrepareQual((*request.info).ii_Predicate, estate);
             let given = !request.scan.is_null();
             let snapshot = (!given && (*request.info).ii_Concurrent).then(Registered::transaction);
-            Builder { request, estate, econtext, slot, predicate, snapshot, is_given: given }
+            let plain = plain_columns(&*request.info);
+            let (values, nulls) = ([pg_sys::Datum::from(0usize); _], [false; _]);
+            Builder {
+                request,
+                estate,
+                econtext,
+                slot,
+                predicate,
+                snapshot,
+                is_given: given,
+                plain,
+                values,
+                nulls,
+            }
         }
     }
 
@@ -86,19 +113,18 @@ impl Builder {
         (!parallel.is_null())
             .then_some((parallel as usize, super::parallel::claim as fn(usize) -> u32))
     }
-    /// Columns whose values the index needs; all when it has expressions or a predicate.
+    /// Columns whose values the index needs.
     pub fn wanted(&self) -> Vec<bool> {
         let columns = self.table().column_count();
-        // SAFETY: live IndexInfo.
+        // SAFETY: live IndexInfo; its expressions are of one table, whose number in them is 1.
         unsafe {
             let info = &*self.request.info;
-            if !info.ii_Expressions.is_null() || !info.ii_Predicate.is_null() {
-                return vec![true; columns];
-            }
-            let mut wanted = vec![false; columns];
-            for i in 0..info.ii_NumIndexAttrs as usize {
-                let number = info.ii_IndexAttrNumbers[i];
-                if let Some(w) = wanted.get_mut((number - 1) as usize) {
+            let nodes = [info.ii_Expressions.cast(), info.ii_Predicate.cast()];
+            let (mut wanted, _) = super::nodes::marks_of(&nodes, 1, columns);
+            for number in &info.ii_IndexAttrNumbers[..info.ii_NumIndexAttrs as usize] {
+                // (0 is an expression's.)
+                let column = usize::try_from(*number).ok().and_then(|n| n.checked_sub(1));
+                if let Some(w) = column.and_then(|c| wanted.get_mut(c)) {
                     *w = true;
                 }
             }
@@ -127,11 +153,32 @@ impl Builder {
         alive: bool,
     ) -> bool {
         // The row's bytes must outlive the call only: the index copies what it needs.
-        super::slot::Slot::of(self.slot).store_row(self.table(), values, nulls, tid, xmin);
+        if let Some(columns) = &self.plain {
+            // Neither a tuple nor the executor is needed for values that are there.
+            for (i, column) in columns.iter().enumerate() {
+                self.values[i] = pg_sys::Datum::from(values.get(*column).copied().unwrap_or(0));
+                self.nulls[i] = nulls.get(*column).copied().unwrap_or(true);
+            }
+            self.hand_over(raw_tid(tid), alive);
+            return true;
+        }
+        let slot = super::slot::Slot::of(self.slot);
+        if !slot.lend_row(self.table(), values, nulls, tid) {
+            slot.store_row(self.table(), values, nulls, tid, xmin);
+        }
         self.offer_slot(raw_tid(tid), alive)
     }
 
-    fn offer_slot(&mut self, mut tid: pg_sys::ItemPointerData, alive: bool) -> bool {
+    /// The entry's values to the access method.
+    fn hand_over(&mut self, mut tid: pg_sys::ItemPointerData, alive: bool) {
+        let Some(f) = self.request.call else { return };
+        let (values, nulls) = (self.values.as_mut_ptr(), self.nulls.as_mut_ptr());
+        let (index, state, tid) = (self.request.index, self.request.state, &raw mut tid);
+        // SAFETY: as heapam calls it: arrays of as many values as an index may have, which outlive the call.
+        unsafe { super::ext::guarded(|| f(index, tid, values, nulls, alive, state)) }
+    }
+
+    fn offer_slot(&mut self, tid: pg_sys::ItemPointerData, alive: bool) -> bool {
         // SAFETY: as heapam: predicate, then values, then the access method's callback.
         unsafe {
             pg_sys::MemoryContextReset((*self.econtext).ecxt_per_tuple_memory);
@@ -148,20 +195,9 @@ impl Builder {
                     return false;
                 }
             }
-            let mut values = [pg_sys::Datum::from(0usize); pg_sys::INDEX_MAX_KEYS as usize];
-            let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
-            pg_sys::FormIndexDatum(
-                self.request.info,
-                self.slot,
-                self.estate,
-                values.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-            );
-            if let Some(f) = self.request.call {
-                let (tid, values, nulls) = (&raw mut tid, values.as_mut_ptr(), nulls.as_mut_ptr());
-                let (index, state) = (self.request.index, self.request.state);
-                super::ext::guarded(|| f(index, tid, values, nulls, alive, state));
-            }
+            let (values, nulls) = (self.values.as_mut_ptr(), self.nulls.as_mut_ptr());
+            pg_sys::FormIndexDatum(self.request.info, self.slot, self.estate, values, nulls);
+            self.hand_over(tid, alive);
             true
         }
     }
