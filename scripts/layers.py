@@ -25,7 +25,7 @@ EXTENSION = {
     "directory": "what is stored where",
     "pg": "calls into PostgreSQL",
 }
-ENTRY = ["transaction", "worker", "fmgr", "hooks", "customscan", "tableam", "copying"]
+ENTRY = ["transaction", "worker", "fmgr", "hooks", "customscan", "index_only", "tableam", "copying"]
 PROGRAM = {
     "commands": "what the program does with its arguments",
     "args": "the command line",

@@ -152,3 +152,42 @@ def whole_stripes_of_one_session(_):
         assert not cluster.alarms(), cluster.alarms()
     finally:
         cluster.destroy()
+
+
+def fetches_of_indexes_alone(cluster):
+    """An index-only scan fetches the first rows of each stripe, to know that all of it is seen, and counts what it fetches as it does of a heap."""
+    only = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET firn.enable_scan = off; SET max_parallel_workers_per_gather = 0"
+    with cluster.connect() as c:
+        c.execute("CREATE TABLE unfetched (id int, a int) USING firn; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 5000")
+        c.execute("INSERT INTO unfetched SELECT i, i % 10 FROM generate_series(1, 20000) i")
+        c.execute("CREATE UNIQUE INDEX unfetched_id ON unfetched (id)")
+        c.execute("VACUUM ANALYZE unfetched")
+        c.execute(only)
+
+        def scan(condition="id >= 0"):
+            [[plan]] = c.execute(f"EXPLAIN (ANALYZE, TIMING off, FORMAT json) SELECT count(id) FROM unfetched WHERE {condition}").fetchall()
+            node = plan[0]["Plan"]["Plans"][0]
+            assert node["Node Type"] == "Index Only Scan", node
+            return node["Actual Rows"], node["Heap Fetches"]
+
+        rows, fetched = scan()
+        assert rows == 20000 and 4 <= fetched <= 4 * 5, (rows, fetched)
+        c.execute("SELECT pg_stat_force_next_flush()")
+        counted = "SELECT idx_tup_read, idx_tup_fetch FROM pg_stat_user_indexes WHERE indexrelname = 'unfetched_id'"
+        before = c.execute(counted).fetchone()
+        assert scan() == (rows, fetched)
+        c.execute("SELECT pg_stat_force_next_flush()")
+        after = c.execute(counted).fetchone()
+        # (The planner looks for the row at the index's end.)
+        assert (after[0] - before[0] - rows, after[1] - before[1] - fetched) in ((0, 0), (1, 1)), (before, after, fetched)
+        # Each row of the stripe with a deleted one, until that is settled.
+        c.execute("DELETE FROM unfetched WHERE id = 7000")
+        rows, fetched = scan()
+        assert rows == 19999 and 5000 <= fetched <= 5020, (rows, fetched)
+        # Backwards as well.
+        c.execute("BEGIN; DECLARE back SCROLL CURSOR FOR SELECT id FROM unfetched WHERE id >= 0 ORDER BY id")
+        down = c.execute("MOVE ALL FROM back; FETCH BACKWARD ALL FROM back")
+        while down.nextset():
+            pass
+        assert [n for [n] in down.fetchall()] == [n for n in range(20000, 0, -1) if n != 7000]
+        c.execute("COMMIT")

@@ -3,6 +3,7 @@
 //! - `tableam/`: the routines of the access methods `firn` and `firn_toast`, and the descriptors of their scans.
 //! - `customscan/`: paths, plan nodes and executor nodes (FirnScan, FirnCount, FirnRecheck).
 //! - `hooks/`: hooks of planner, executor, utility statements and object changes, each calling the one before it.
+//! - `index_only.rs`: index-only scans of B-trees, in the executor's own nodes.
 //! - `transaction.rs`: ends of transactions. `fmgr.rs`: SQL functions. `worker.rs`: the background process.
 //! - `copying.rs`: what hooks tell the access method.
 //!
@@ -18,6 +19,7 @@ mod copying;
 mod customscan;
 mod fmgr;
 mod hooks;
+mod index_only;
 mod tableam;
 mod transaction;
 mod worker;

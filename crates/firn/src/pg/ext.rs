@@ -276,6 +276,45 @@ pub mod unfailing {
 pub mod direct {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
+        pub fn ExecScan(
+            node: *mut pg_sys::ScanState,
+            next: Option<
+                unsafe extern "C-unwind" fn(*mut pg_sys::ScanState) -> *mut pg_sys::TupleTableSlot,
+            >,
+            recheck: Option<
+                unsafe extern "C-unwind" fn(
+                    *mut pg_sys::ScanState,
+                    *mut pg_sys::TupleTableSlot,
+                ) -> bool,
+            >,
+        ) -> *mut pg_sys::TupleTableSlot;
+        pub fn ExecStoreVirtualTuple(
+            slot: *mut pg_sys::TupleTableSlot,
+        ) -> *mut pg_sys::TupleTableSlot;
+        pub fn index_getnext_tid(
+            scan: pg_sys::IndexScanDesc,
+            direction: pg_sys::ScanDirection::Type,
+        ) -> pg_sys::ItemPointer;
+        pub fn index_fetch_heap(
+            scan: pg_sys::IndexScanDesc,
+            slot: *mut pg_sys::TupleTableSlot,
+        ) -> bool;
+        pub fn index_deform_tuple(
+            entry: pg_sys::IndexTuple,
+            desc: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            nulls: *mut bool,
+        );
+        pub fn visibilitymap_get_status(
+            relation: pg_sys::Relation,
+            block: pg_sys::BlockNumber,
+            map: *mut pg_sys::Buffer,
+        ) -> u8;
+        pub fn PredicateLockPage(
+            relation: pg_sys::Relation,
+            block: pg_sys::BlockNumber,
+            snapshot: pg_sys::Snapshot,
+        );
         pub fn heap_getnextslot(
             scan: pg_sys::TableScanDesc,
             direction: pg_sys::ScanDirection::Type,

@@ -1,8 +1,8 @@
 //! Hooks of the executor, and of COPY, which does without one.
 
-use crate::entry::copying;
 use crate::entry::customscan::joins;
 use crate::entry::customscan::recheck::{self, no_prefetch};
+use crate::entry::{copying, index_only};
 use crate::pg::ext::{beside_workers, callback, direct};
 use crate::pg::{memory, wanted};
 use firn_directory::Cid;
@@ -68,6 +68,7 @@ unsafe extern "C-unwind" fn prepare(
         }
         *(bitmaps as *mut bool) |= no_prefetch(state);
         wanted::note(state);
+        index_only::prepare(state);
         joins::note(state);
         direct::planstate_tree_walker(state, Some(prepare), bitmaps)
     }
