@@ -99,6 +99,8 @@ struct AtColumn {
     page: u32,
     rows: Range<u32>,
     decoded: Weak<Column>,
+    /// That page was decoded for this row or one before it.
+    was_decoded: bool,
 }
 
 impl RowBuffer {
@@ -171,6 +173,7 @@ impl RowBuffer {
                             page: 0,
                             rows: 0..0,
                             decoded: Weak::new(),
+                            was_decoded: false,
                         })
                     }
                 }
@@ -179,16 +182,16 @@ impl RowBuffer {
         }
     }
 
-    /// A page decoded and kept, if that pays.
+    /// A page decoded and kept, if that pays: as far as the scan knows, or as the session has asked for it lately.
     fn decoded(
         &mut self,
         toast: &Toast,
         handle: &StripeHandle,
         key: PageKey,
         page: &PageRef<'_>,
-        follows: bool,
+        known: Option<bool>,
     ) -> Option<Rc<Column>> {
-        let pays = || follows || pages::is_asked_again(handle.number, key);
+        let pays = || known.unwrap_or_else(|| pages::is_asked_again(handle.number, key));
         if !pages::fits(page.location.len as usize) || !pays() {
             return None;
         }
@@ -292,10 +295,16 @@ impl RowBuffer {
         let (number, rows) = (place.number() as u32, place.rows());
         let at = &mut self.scratch.at.columns[i];
         let conversion = at.conversion;
-        // Who goes from page to page will read all of it.
-        let follows = !at.rows.is_empty() && at.page + 1 == number;
+        let is_same = !at.rows.is_empty() && at.page == number;
+        let known = match is_same {
+            // It is asked for again. One that was decoded and has left the cache since has no room there: of many columns not all pages may
+            // have, and would drive each other out with each row.
+            true => Some(!at.was_decoded),
+            // Who goes from page to page will read all of it.
+            false => (!at.rows.is_empty() && at.page + 1 == number).then_some(true),
+        };
         let within = row.saturating_sub(rows.start);
-        (at.page, at.rows) = (number, rows);
+        (at.page, at.rows, at.was_decoded) = (number, rows, at.was_decoded && is_same);
         // Should reading it fail, nobody takes the other page's values for these rows'.
         at.decoded = Weak::new();
         let key = (stored, number);
@@ -303,7 +312,7 @@ impl RowBuffer {
             Some(kept) => (None, Some(kept)),
             None => {
                 let page = handle.page_at(toast, stored as usize, place, &mut self.scratch.page);
-                (Some(page), self.decoded(toast, handle, key, &page, follows))
+                (Some(page), self.decoded(toast, handle, key, &page, known))
             }
         };
         match decoded {
@@ -311,7 +320,8 @@ impl RowBuffer {
                 handle.raise(firn_format::Error::corrupt("a page has no such row"))
             }
             Some(decoded) => {
-                self.scratch.at.columns[i].decoded = Rc::downgrade(&decoded);
+                let at = &mut self.scratch.at.columns[i];
+                (at.decoded, at.was_decoded) = (Rc::downgrade(&decoded), true);
                 one_value(&decoded.value(within as usize), conversion, &mut self.scratch.bytes)
             }
             None => {
