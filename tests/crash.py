@@ -9,7 +9,7 @@ from harness.cluster import Cluster
 LOAD = "INSERT INTO f SELECT i, 'new', i FROM generate_series(10001, 10400) i"
 # Crash point, statement in which it is reached.
 POINTS = [
-    ("load-reserved", LOAD), ("load-chunks", LOAD), ("load-directory", LOAD),
+    ("bulk-reserved", LOAD), ("bulk-chunks", LOAD), ("bulk-directory", LOAD),
     ("compact-written", "SELECT firn.compact('f')"), ("compact-deleted", "SELECT firn.compact('f')"),
     ("offload-intent", "SELECT firn.offload('f', 'cold')"), ("offload-uploaded", "SELECT firn.offload('f', 'cold')"),
     ("offload-verified", "SELECT firn.offload('f', 'cold')"), ("offload-flipped", "SELECT firn.offload('f', 'cold')"),
@@ -136,7 +136,7 @@ def misspelt(cluster):
     """A word that says nothing of how to crash does not crash."""
     with cluster.connect() as c:
         c.execute("DROP TABLE IF EXISTS f; SET firn.bulk_threshold = 100; CREATE TABLE f (id int) USING firn")
-        c.execute("SET firn.crash_point = 'load-reserved+STOP'")
+        c.execute("SET firn.crash_point = 'bulk-reserved+STOP'")
         assert c.execute("INSERT INTO f SELECT generate_series(1, 500)").rowcount == 500
 
 

@@ -71,7 +71,7 @@ def functions(cluster):
         c.execute("SELECT firn.offload('f', 'cold')")
         c.execute("SET ROLE a_reader")
         assert c.execute("SELECT count(*), max(v) FROM f").fetchone()[0] == 3000
-        for setting in ("firn.cache_directory = '/tmp'", "firn.cache_size = 1", "firn.crash_point = 'load-chunks'"):
+        for setting in ("firn.cache_directory = '/tmp'", "firn.cache_size = 1", "firn.crash_point = 'bulk-chunks'"):
             expect(c, f"SET {setting}", DENIED)
         c.execute("RESET ROLE")
         intact(c)

@@ -1,6 +1,6 @@
 //! Slots and chunk addresses are handed out from one row that is overwritten in place, outside of
-//! any transaction: what a rolled-back load was given is never given again, because index entries
-//! outlive the load that made them.
+//! any transaction: what a rolled-back bulk write was given is never given again, because index entries
+//! outlive the bulk write that made them.
 
 use crate::{
     chunks, cleaned, counted, keys, rows, ChunkKey, ChunkStore, Cid, Error, Keep, Place, Result,

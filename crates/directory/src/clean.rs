@@ -1,5 +1,5 @@
 //! What VACUUM may take away: index entries that lead to stripe rows which nobody can see (of deleted rows, of stripes that
-//! are gone, of loads that were rolled back), and stripes of whose rows none is seen. What is garbage follows from ranges and
+//! are gone, of bulk writes that were rolled back), and stripes of whose rows none is seen. What is garbage follows from ranges and
 //! row numbers alone (`firn_format::garbage`); these are found here, as a value that whoever has the indexes carries out.
 
 use crate::cleaned::{self, Cleaned, Damaged};

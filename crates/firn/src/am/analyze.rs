@@ -249,7 +249,7 @@ impl Sampler {
                 .collect();
             let chosen = choose_rows(alive, unit.share, || self.random.fraction());
             if !chosen.is_empty() {
-                self.rows.load(&directory.toast, found, chosen);
+                self.rows.read(&directory.toast, found, chosen);
             }
         }
         slot.clear();

@@ -53,7 +53,7 @@ impl UnitRows {
     }
 
     /// Read the rows `rows` (ascending) of a stripe.
-    pub fn load(&mut self, toast: &Toast, found: &Found, rows: Vec<u32>) {
+    pub fn read(&mut self, toast: &Toast, found: &Found, rows: Vec<u32>) {
         crate::pg::xact::check_for_interrupts();
         let reader = match self.reader.take() {
             Some(reader) if self.stripe == found.slot => reader,

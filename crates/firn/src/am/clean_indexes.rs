@@ -1,5 +1,5 @@
 //! VACUUM removes index entries that lead to stripe rows which nobody can see: of deleted rows, of stripes that
-//! are gone, of loads that were rolled back. heapam knows the row store's only. What is garbage is decided by
+//! are gone, of bulk writes that were rolled back. heapam knows the row store's only. What is garbage is decided by
 //! `firn_directory::clean`; the pass over the indexes is PostgreSQL's own bulk deletion.
 
 use crate::directory::clean::Pass;

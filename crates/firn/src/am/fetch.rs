@@ -79,7 +79,7 @@ pub(super) fn written(directory: &Directory, tid: Tid, snap: Snap) -> Option<Row
 }
 
 /// Under a dirty snapshot. Of a directory row that is being replaced (an offload, VACUUM) it may meet the new version, and take the
-/// stripe for one that is being loaded: whoever looks would wait for that transaction. What is committed is there,
+/// stripe for one that is being written: whoever looks would wait for that transaction. What is committed is there,
 /// whatever becomes of the other.
 fn written_or_in_progress(directory: &Directory, tid: Tid, snap: Snap) -> Option<RowAt> {
     match written(directory, tid, Snap::self_snap()) {
@@ -207,7 +207,7 @@ impl Fetcher {
         match self.wanted_in(slot) {
             None => {
                 self.buffer.ask_for_all(self.layout.columns.len());
-                self.load(&at, 0..usize::MAX);
+                self.read(&at, 0..usize::MAX);
                 slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
             }
             Some(mut needed) => {
@@ -224,7 +224,7 @@ impl Fetcher {
                 let is_written = matches!(at.place, Place::Stripe(_));
                 if let Some(first) = needed.first.as_ref().filter(|f| is_written && f.pay()) {
                     for number in 0..stages.len() {
-                        self.load(&at, number..number + 1);
+                        self.read(&at, number..number + 1);
                         read = number + 1;
                         let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
                         if !slot.lend_row(self.table, values, nulls, tid) {
@@ -237,7 +237,7 @@ impl Fetcher {
                 }
                 // Who looks at the row's visibility alone has it.
                 if needed.some {
-                    self.load(&at, read..usize::MAX);
+                    self.read(&at, read..usize::MAX);
                 }
                 let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
                 if !needed.plain || !slot.lend_row(self.table, values, nulls, tid) {
@@ -268,12 +268,12 @@ impl Fetcher {
             let none = (vec![0; wanted.len()], vec![true; wanted.len()]);
             self.buffer.ask_for(&wanted, none);
         }
-        self.load(&at, 0..usize::MAX);
+        self.read(&at, 0..usize::MAX);
         Some((&self.buffer.values, &self.buffer.nulls))
     }
 
     /// Read the columns that the buffer is to have, of these stages.
-    fn load(&mut self, at: &RowAt, stages: Range<usize>) {
+    fn read(&mut self, at: &RowAt, stages: Range<usize>) {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {

@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub type Claim = Box<dyn FnMut() -> u32>;
 
 enum Source {
-    /// Nothing of it is read before its first row is wanted: whoever is loading it may take that back.
+    /// Nothing of it is read before its first row is wanted: whoever is writing it may take that back.
     Stripe(Rc<StripeHandle>, Option<Box<(BatchReader, Projection)>>),
     Pending(PendingRef),
 }
@@ -127,7 +127,7 @@ impl StripeRows {
                         let deleter = who.deleters.get(&row).copied().unwrap_or(Xid::NONE);
                         self.snap.set_dirty(who.inserter, deleter);
                     }
-                    self.load(row);
+                    self.read(row);
                     return Some((tid, xmin));
                 }
                 self.current = None;
@@ -181,7 +181,7 @@ impl StripeRows {
                     _ if xact::is_ours(xmin) => Xid::NONE,
                     _ if xact::is_in_progress(xmin) => xmin,
                     _ if xact::did_commit(xmin) => Xid::NONE,
-                    // Whoever was loading it when it was listed has taken that back since, see also `is_taken_back`.
+                    // Whoever was writing it when it was listed has taken that back since, see also `is_taken_back`.
                     _ => return,
                 };
                 let (deleted, deleters) = tombstones::dirty(&directory.toast, slot, rows);
@@ -196,7 +196,7 @@ impl StripeRows {
         self.current = Some(Current { source, slot, xmin, deleted, unsettled, within, row, batch });
     }
 
-    fn load(&mut self, row: u32) {
+    fn read(&mut self, row: u32) {
         let (Some(directory), Some(current)) = (&self.directory, &mut self.current) else { return };
         match &mut current.source {
             Source::Pending(p) => {
@@ -302,7 +302,7 @@ impl Current {
         inside.then_some(self.row as u32)
     }
 
-    /// Whoever was loading the stripe when it was opened has taken that back since, and VACUUM may have removed what is
+    /// Whoever was writing the stripe when it was opened has taken that back since, and VACUUM may have removed what is
     /// to be read next.
     fn is_taken_back(&self, row: u32) -> bool {
         let inserter = self.unsettled.as_ref().map_or(Xid::NONE, |who| who.inserter);

@@ -97,12 +97,12 @@ pub(super) fn write(table: Rel, mut p: Pending) {
         blocks: blocks_for(p.capacity),
         ..store(&directory, &stripe, p.owner.cid)
     };
-    guc::crash_point("load-chunks");
+    guc::crash_point("bulk-chunks");
     directory.publish(p.slot, p.place, &entry);
     if p.frozen {
         directory.toast.freeze(p.place);
     }
-    guc::crash_point("load-directory");
+    guc::crash_point("bulk-directory");
     // Whoever has looked at the directory before this has taken a predicate lock before that.
     lock::check_serializable_insert(table);
 }

@@ -272,7 +272,7 @@ fn start(table: Rel, owner: Owner, frozen: bool) -> Pending {
     };
     let capacity = guc::stripe_rows();
     let (slot, place) = allocation::slot_for(&directory, capacity, owner.cid);
-    guc::crash_point("load-reserved");
+    guc::crash_point("bulk-reserved");
     let layout = layout(table);
     let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
     let writer = Arc::new(StripeWriter::new(specs, WriteOptions::default()));

@@ -75,7 +75,7 @@ fn check_index(table: Rel, index: Rel, survey: &Survey, name: &str, report: Repo
     });
     let Some(directory) = Directory::open(table, LockMode::AccessShare) else { return };
     if let Some(tid) = furthest {
-        // As it is now: loads have gone on meanwhile.
+        // As it is now: bulk writes have gone on meanwhile.
         let next = allocation::next_block(&directory.toast).unwrap_or(0);
         if u64::from(tid.block - VIRTUAL_BASE) >= next {
             let text = format!(
