@@ -7,6 +7,8 @@ FIRN_VENV ?= $(CARGO_TARGET_DIR)/venv
 FIRN_TOOLS ?= $(CARGO_TARGET_DIR)/tools
 export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
+# `release` is quick to rebuild; `dist`, for packages and benchmarks, takes minutes and makes sessions that take turns some hundredths quicker.
+PROFILE ?= release
 DESTDIR ?=
 PREFIX ?= /usr/local
 
@@ -28,7 +30,7 @@ help:
 	@echo "make bench-restore-rows  the same on rows: mixed tables, one big table (GIGABYTES=10)"
 	@echo "make build    the extension"
 	@echo "make program  the program firn (target/release/firn)"
-	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=)"
+	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=; PROFILE=dist as packages have it)"
 	@echo "make install-cli  copy the program, its manual and its completions to PREFIX=/usr/local (DESTDIR=)"
 	@echo "make lint     formatting, clippy, layering"
 
@@ -36,14 +38,14 @@ setup:
 	@scripts/setup.sh
 
 build: setup
-	cargo build --release -p firn
+	cargo build --profile $(PROFILE) -p firn
 
 program: setup
 	cargo build --release -p firn-cli
 
 install: build
 	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
-	install -m 755 "$(CARGO_TARGET_DIR)/release/libfirn.so" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new"
+	install -m 755 "$(CARGO_TARGET_DIR)/$(PROFILE)/libfirn.so" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new"
 	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so"
 	install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql \
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
@@ -96,6 +98,9 @@ HOURS ?= 1
 torture: install
 	@FIRN_TORTURE=$$(($(HOURS) * 1800)) "$(FIRN_VENV)/bin/python" tests/run.py torture
 	@FIRN_MATRIX_WORLDS=3 FIRN_MATRIX_STEPS=$$(($(HOURS) * 500000)) FIRN_KILLS=$$(($(HOURS) * 1000)) "$(FIRN_VENV)/bin/python" tests/run.py matrix
+
+# (Of these that install the extension.)
+bench bench-tpch bench-grid bench-json bench-indexes bench-backends: PROFILE = dist
 
 ROWS ?= 1000000
 bench: install
