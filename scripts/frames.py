@@ -31,6 +31,8 @@ HARMLESS = set("""
 METHODS = set("""
     is_firn oid live pages write raw of is_virtual is_marked set_tid ready scan start sees_at_once
 """.split())
+# What `ext::unfailing` declares: looks into the session's own memory, or sets a field there. Each was read in PostgreSQL's source for that.
+UNFAILING = {"bms_next_member", "CheckRelationLockedByMe", "MemoryContextRegisterResetCallback"}
 # Variables that hold pointers to Rust functions, not to C's.
 RUST_POINTERS = {"handler", "claim"}
 TRUSTED = {
@@ -208,6 +210,8 @@ class Crate:
     def longjmps(self, fn, path, name, macro, method):
         if path and path[-1] in ("direct", "raw") or macro and name == "heap":
             return True
+        if path and path[-1] == "unfailing":
+            return name not in UNFAILING
         if macro:
             return False
         if not method and name in ("callback", "in_scan") or not path and not method and self.pointer(fn, name):
@@ -231,7 +235,7 @@ class Crate:
                 if name not in ("heap", "matches"):
                     self.say(fn, at, f"{name}! in a frame below C")
                 continue
-            if path and path[-1] in ("direct", "raw") or not path and not method and self.bound(fn, name):
+            if path and path[-1] in ("direct", "raw", "unfailing") or not path and not method and self.bound(fn, name):
                 continue
             if path and path[-1] == "pg_sys":
                 self.say(fn, at, f"pg_sys::{name} would panic into C: call it inside callback(...), or from `direct`")
@@ -309,6 +313,8 @@ SELF_CHECK = [
     ('unsafe extern "C-unwind" fn a() { callback(|| { if let Some(f) = PREVIOUS { f() } }) }', "f may longjmp"),
     ('unsafe extern "C-unwind" fn a() { b() }\nunsafe fn b() { callback(|| c()) }\nfn c() { b() }', "b may longjmp"),
     ('fn a(t: T) { direct::f(t) }', "direct::f may longjmp"),
+    ('fn a(t: T) { unfailing::f(t) }', "unfailing::f may longjmp"),
+    ('fn a(t: T) { unfailing::bms_next_member(t) }', None),
     ('fn a(t: T) { guarded(|| direct::f(t)) }', None),
     ('fn a(t: T) { guarded(|| direct::f(t.to_string())) }', "to_string inside"),
     ('fn a(t: T) { guarded(|| pg_sys::f(t)) }', None),

@@ -22,6 +22,11 @@ DECLARE c SCROLL CURSOR FOR SELECT id FROM o WHERE id > 880 ORDER BY id; FETCH 3
 DECLARE d SCROLL CURSOR FOR SELECT a, id FROM o WHERE a IN (3, 4) ORDER BY a DESC, id DESC; FETCH 5 FROM d; DELETE FROM o WHERE a = 4; UPDATE o SET a = 3 WHERE id = 100; FETCH 5 FROM d; FETCH BACKWARD 7 FROM d; FETCH ALL FROM d;
 SELECT count(*), sum(id) FROM o WHERE a IN (3, 4); ROLLBACK;
 SELECT count(*), sum(id) FROM o WHERE a IN (3, 4);
+BEGIN; DECLARE e CURSOR WITH HOLD FOR SELECT id FROM o WHERE id > 885 ORDER BY id; FETCH 4 FROM e; DELETE FROM o WHERE id = 890; COMMIT; FETCH 3 FROM e; FETCH ALL FROM e; CLOSE e; INSERT INTO o VALUES (890, 3);
+BEGIN; DECLARE f CURSOR FOR SELECT id FROM o WHERE id BETWEEN 700 AND 710; FETCH 3 FROM f; UPDATE o SET t = 'current' WHERE CURRENT OF f; FETCH 2 FROM f; DELETE FROM o WHERE CURRENT OF f; FETCH ALL FROM f; SELECT id, t FROM o WHERE id BETWEEN 700 AND 706 ORDER BY id; ROLLBACK;
+-- Beside a partition that is a heap.
+CREATE TABLE q (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE q1 PARTITION OF q FOR VALUES FROM (0) TO (500); CREATE TABLE q2 PARTITION OF q FOR VALUES FROM (500) TO (1000) USING heap;
+INSERT INTO q SELECT generate_series(0, 999); SELECT settle('q1'); VACUUM ANALYZE q; SELECT count(*), sum(id) FROM q WHERE id > 3; SELECT id FROM q WHERE id > 497 ORDER BY id LIMIT 5; SELECT id FROM q WHERE id < 502 ORDER BY id DESC LIMIT 5; SELECT count(*) FROM generate_series(1, 990, 7) g(i) JOIN q ON q.id = g.i; DROP TABLE q;
 -- Rows that are gone, that have moved, or whose deletion was rolled back, in stripes of which others are whole.
 DELETE FROM o WHERE id BETWEEN 300 AND 310; SELECT count(*), sum(id) FROM o WHERE id >= 0; SELECT id FROM o WHERE id BETWEEN 295 AND 315 ORDER BY id;
 UPDATE o SET a = 1000 WHERE id IN (1, 450, 899, 2002); SELECT a, id FROM o WHERE a = 1000 ORDER BY a, id; SELECT count(*), sum(id) FROM o WHERE id >= 0; UPDATE o SET id = -id WHERE id IN (2, 451); SELECT id FROM o WHERE id < 5 ORDER BY id;
@@ -35,3 +40,12 @@ BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*), sum(id) FROM o WHERE id 
 BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*), sum(id) FROM o WHERE id >= 0; SELECT id FROM o WHERE id BETWEEN 40 AND 60 ORDER BY id DESC; COMMIT;
 SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; SET max_parallel_workers_per_gather = 2; SELECT count(*), sum(id) FROM o WHERE id >= 0; SELECT count(*), sum(a::bigint) FROM o WHERE a < 70;
 DROP TABLE o;
+-- Indexes that are built of rows in stripes: of no column, of whole rows, of columns that rows lack, of expressions and predicates on others.
+RESET ALL; CREATE TABLE b (id int, gone int, t text, v int, j jsonb); INSERT INTO b SELECT i, -i, 'T' || i % 30, i % 50, jsonb_build_object('k', i % 9) FROM generate_series(1, 600) i; SELECT settle('b');
+ALTER TABLE b DROP gone; ALTER TABLE b ADD late int DEFAULT 5, ADD later text; INSERT INTO b SELECT i, 't', i, '{}', i, 'x' FROM generate_series(1001, 1010) i;
+CREATE FUNCTION whole(b) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN $1.id % 10 + coalesce($1.late, 0) + length($1.t); END $$;
+CREATE UNIQUE INDEX b_true ON b ((true)); CREATE INDEX b_one ON b ((1)) WHERE true; CREATE INDEX b_none ON b ((id IS NULL)); CREATE INDEX b_whole ON b (whole(b)); CREATE INDEX b_rows ON b (id) WHERE b IS NOT NULL; CREATE INDEX b_late ON b (late);
+CREATE INDEX b_some ON b (later, id) WHERE v > 10; CREATE INDEX b_lower ON b (lower(t), v) INCLUDE (id) WHERE late = 5; CREATE INDEX b_hash ON b USING hash (lower(t)); CREATE INDEX b_gin ON b USING gin (j); CREATE INDEX b_gist ON b USING gist (int4range(v, v + 5)); CREATE UNIQUE INDEX b_unique ON b (id, (v + 1)) WHERE id > 0;
+SET enable_seqscan = off; SELECT count(*), sum(id) FROM b WHERE whole(b) = 12; SELECT count(*), sum(id) FROM b WHERE late = 5; SELECT count(*) FROM b WHERE late = 1003; SELECT count(*), sum(id) FROM b WHERE later IS NULL AND v > 10; SELECT v, id FROM b WHERE lower(t) = 't7' AND v < 20 AND late = 5 ORDER BY v, id;
+SELECT count(*), sum(id) FROM b WHERE lower(t) = 't9'; SELECT count(*), sum(id) FROM b WHERE j @> '{"k": 4}'; SELECT count(*), sum(id) FROM b WHERE int4range(v, v + 5) @> 12; SELECT count(*) FROM b WHERE (id IS NULL); SELECT count(*), sum(id) FROM b WHERE id > 0 AND v + 1 = 7 AND id < 300; SELECT count(*) FROM b WHERE b IS NOT NULL AND id > 0;
+REINDEX TABLE b; SELECT count(*), sum(id) FROM b WHERE whole(b) = 12; SELECT count(*), sum(id) FROM b WHERE lower(t) = 't9' AND late = 5; DROP TABLE b CASCADE;

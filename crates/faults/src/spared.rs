@@ -110,6 +110,7 @@ const RELEASES: &[&str] = &[
     "GetCurrentSubTransactionId",
     "ActiveSnapshotSet",
     "bms_next_member",
+    "CheckRelationLockedByMe",
     "bms_is_member",
     "GetUserId",
     "SetUserIdAndSecContext",

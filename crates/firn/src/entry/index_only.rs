@@ -7,6 +7,8 @@
 //! stripe that is known to be seen as a whole is taken at once. Of all others is done what the executor does: the visibility map is asked, and the row
 //! fetched where that does not know.
 //!
+//! `next` is to be compared with nodeIndexonlyscan.c of each version that is supported: it does for each entry what that does, of 15.
+//!
 //! Left to the executor: other access methods (they may want rows checked again), indexes whose entries have other types than their columns (name),
 //! checks of changed rows. What is counted is as of a heap: fetches, not rows.
 //!
@@ -20,10 +22,11 @@ use crate::pg::toast::tid_of;
 use crate::pg::{error, Kind, Rel, Snap};
 use pgrx::pg_sys;
 
-/// The executor's function for these nodes, by the first of them.
+/// The executor's function for these nodes, by the first of them. (Should another extension have put its own into that one, as none is known to
+/// do, it is called for first rows alone.)
 static mut USUAL: pg_sys::ExecProcNodeMtd = None;
 
-/// See to it that a node's rows are taken by [`next`], if it is one of these and nobody else has taken it over.
+/// See to it that a node's rows are taken by [`next`], if it is one of these and has the same function as all of them.
 ///
 /// # Safety
 /// A node of a query that has been started.
@@ -127,12 +130,15 @@ unsafe fn is_seen(
 ) -> bool {
     // SAFETY: as for `next`.
     unsafe {
-        let (table, block) = ((*desc).heapRelation, tid_of(&*tid).block);
-        let map = &raw mut (*node).ioss_VMBuffer;
-        let seen = direct::visibilitymap_get_status(table, block, map);
-        if u32::from(seen) & pg_sys::VISIBILITYMAP_ALL_VISIBLE != 0 {
-            direct::PredicateLockPage(table, block, (*desc).xs_snapshot);
-            return true;
+        let (table, tid) = ((*desc).heapRelation, tid_of(&*tid));
+        // For rows of stripes there is no map, and to ask for one would be to let go of the row store's.
+        if !tid.is_virtual() {
+            let map = &raw mut (*node).ioss_VMBuffer;
+            let seen = direct::visibilitymap_get_status(table, tid.block, map);
+            if u32::from(seen) & pg_sys::VISIBILITYMAP_ALL_VISIBLE != 0 {
+                direct::PredicateLockPage(table, tid.block, (*desc).xs_snapshot);
+                return true;
+            }
         }
         let instrument = (*node).ss.ps.instrument;
         if !instrument.is_null() {

@@ -251,7 +251,8 @@ pub unsafe fn local_transaction() -> u32 {
     unsafe { (*pg_sys::MyProc).lxid }
 }
 
-/// PostgreSQL functions that look something up, or set a field, in the session's own memory: they raise nothing, whoever calls them.
+/// PostgreSQL functions that look something up, or set a field, in the session's own memory: they raise nothing, whoever calls them. The names are
+/// known to `scripts/frames.py` (`UNFAILING`) and to those that make calls fail (`crates/faults/src/spared.rs`, `RELEASES`).
 pub mod unfailing {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {

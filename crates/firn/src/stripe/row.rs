@@ -99,9 +99,12 @@ struct AtColumn {
     page: u32,
     rows: Range<u32>,
     decoded: Weak<Column>,
-    /// That page was decoded for this row or one before it.
-    was_decoded: bool,
+    /// Single values to be read of that page, which was decoded and has left the cache, before it is decoded once more.
+    rest: u32,
 }
+
+/// So many values of a page cost about as much as all of it.
+const REST: u32 = 16;
 
 impl RowBuffer {
     /// Read these columns from now on. The others have what is given for them.
@@ -173,7 +176,7 @@ impl RowBuffer {
                             page: 0,
                             rows: 0..0,
                             decoded: Weak::new(),
-                            was_decoded: false,
+                            rest: 0,
                         })
                     }
                 }
@@ -297,14 +300,15 @@ impl RowBuffer {
         let conversion = at.conversion;
         let is_same = !at.rows.is_empty() && at.page == number;
         let known = match is_same {
-            // It is asked for again. One that was decoded and has left the cache since has no room there: of many columns not all pages may
+            // It is asked for again. One that was decoded and has left the cache since may have no room there: of many columns not all pages
             // have, and would drive each other out with each row.
-            true => Some(!at.was_decoded),
+            true => Some(at.rest == 0),
             // Who goes from page to page will read all of it.
             false => (!at.rows.is_empty() && at.page + 1 == number).then_some(true),
         };
         let within = row.saturating_sub(rows.start);
-        (at.page, at.rows, at.was_decoded) = (number, rows, at.was_decoded && is_same);
+        at.rest = if is_same { at.rest.saturating_sub(1) } else { 0 };
+        (at.page, at.rows) = (number, rows);
         // Should reading it fail, nobody takes the other page's values for these rows'.
         at.decoded = Weak::new();
         let key = (stored, number);
@@ -321,7 +325,7 @@ impl RowBuffer {
             }
             Some(decoded) => {
                 let at = &mut self.scratch.at.columns[i];
-                (at.decoded, at.was_decoded) = (Rc::downgrade(&decoded), true);
+                (at.decoded, at.rest) = (Rc::downgrade(&decoded), REST);
                 one_value(&decoded.value(within as usize), conversion, &mut self.scratch.bytes)
             }
             None => {
