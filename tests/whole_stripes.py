@@ -2,6 +2,7 @@
 sessions that look rows up by key see what is there; prints its seed. On a table that is logged, on one that is not, in a cluster that logs as little as it may, and on a standby."""
 import os
 import random
+import tempfile
 
 import psycopg
 
@@ -191,3 +192,59 @@ def fetches_of_indexes_alone(cluster):
             pass
         assert [n for [n] in down.fetchall()] == [n for n in range(20000, 0, -1) if n != 7000]
         c.execute("COMMIT")
+
+
+def directory_rows_that_change(cluster):
+    """What a session knows of directory rows by the LSN of their pages is asked again when a stripe goes to a store, comes back, is emptied and removed: in other
+    sessions, in cursors of older snapshots, in the transaction that does it and takes it back, with VACUUM behind it that frees what was there."""
+    with tempfile.TemporaryDirectory() as store:
+        os.chmod(store, 0o777)
+        with cluster.connect() as c, cluster.connect() as reader, cluster.connect(autocommit=False) as old:
+            c.execute(f"CREATE SERVER shelf FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{store}')")
+            c.execute("CREATE TABLE shelved (id int PRIMARY KEY, v text) USING firn; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500")
+            c.execute("INSERT INTO shelved SELECT i, 'v' || i FROM generate_series(1, 2000) i; RESET firn.bulk_threshold")
+            c.execute("VACUUM shelved")
+            gone = set()
+            for conn in (c, reader, old):
+                conn.execute(READS)
+
+            def look(conn, expected=None):
+                """Often enough that what is known is used, of rows of all stripes."""
+                for _ in range(3):
+                    for n in (1, 499, 500, 501, 1100, 1499, 1999):
+                        [[v]] = conn.execute("SELECT max(v) FROM shelved WHERE id = %s", [n], prepare=True).fetchall()
+                        assert v == (None if n in (gone if expected is None else expected) else f"v{n}"), (n, v, gone, expected)
+
+            old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            for conn in (c, reader, old):
+                look(conn)
+            for step in ("SELECT firn.offload('shelved', 'shelf')", "VACUUM shelved", "SELECT firn.load('shelved')", "VACUUM shelved"):
+                c.execute(step)
+                for conn in (reader, old, c):
+                    look(conn)
+            for step in ("SELECT firn.offload('shelved', 'shelf')", "DELETE FROM shelved WHERE id BETWEEN 501 AND 1000", "SELECT firn.compact('shelved')"):
+                c.execute("BEGIN; SAVEPOINT s")
+                before = set(gone)
+                c.execute(step)
+                if "DELETE" in step:
+                    gone.add(501)
+                look(c)
+                look(reader, before)
+                c.execute("ROLLBACK TO s")
+                gone = before
+                look(c)
+                c.execute(step)
+                if "DELETE" in step:
+                    gone.add(501)
+                look(c)
+                c.execute("COMMIT")
+                look(reader)
+                look(old, set())
+            old.rollback()
+            c.execute("VACUUM shelved")
+            c.execute("INSERT INTO shelved SELECT i, 'v' || i FROM generate_series(501, 1000) i")
+            c.execute("SELECT firn.compact('shelved')")
+            gone.clear()
+            for conn in (reader, c):
+                look(conn)
+            c.execute("DROP TABLE shelved; DROP SERVER shelf")

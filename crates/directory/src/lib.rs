@@ -26,5 +26,6 @@ pub use frame::{decode, directory_row_of, is_misplaced, reserved_bytes};
 pub use ids::{Cid, Place, Xid};
 pub use rows::Found;
 pub use store::{
-    is_settled, seq_of, unsigned_of, ChunkKey, ChunkRow, ChunkStore, Keep, Met, Row, CHUNK_BYTES,
+    is_settled, seq_of, unsigned_of, ChunkKey, ChunkRow, ChunkStore, Keep, Met, Row, Witness,
+    CHUNK_BYTES,
 };

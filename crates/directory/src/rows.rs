@@ -5,8 +5,8 @@ use crate::frame::{decode, frame, written_for};
 use crate::seen::Print;
 use crate::tombstones::LOOKS;
 use crate::{
-    chunks, keys, tombstones, ChunkKey, ChunkStore, Cid, Error, Keep, Place, Result, Row, Xid,
-    CHUNK_BYTES,
+    chunks, keys, tombstones, ChunkKey, ChunkStore, Cid, Error, Keep, Place, Result, Row, Witness,
+    Xid, CHUNK_BYTES,
 };
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Slot, Tid, VIRTUAL_BASE};
 use std::collections::HashSet;
@@ -211,10 +211,18 @@ pub fn find<S: ChunkStore>(store: &S, tid: Tid, snap: S::Snap) -> Result<Option<
     let storage = store.storage();
     if let Some(seen) = store.with_seen(|seen| seen.covering(storage, block)) {
         let f = &seen.found;
-        let hit = store.at(f.place, key(f.slot), snap, |row| {
+        let witness = seen.witness().filter(|w| store.is_unchanged(f.place, snap, w));
+        if let Some(Witness { xmin, .. }) = witness {
+            return Ok(Some(Found { xmin, ..f.clone() }));
+        }
+        let hit = store.at_witnessed(f.place, key(f.slot), snap, |row| {
             (Print::of(row.data()) == seen.print).then(|| row.xmin())
         });
-        if let Some(Some(xmin)) = hit {
+        if let Some((Some(xmin), witness)) = hit {
+            // (Who looks by another kind of snapshot gets none, and the one before may still be right.)
+            if let Some(witness) = witness {
+                seen.set_witness(witness);
+            }
             return Ok(Some(Found { xmin, ..f.clone() }));
         }
     }

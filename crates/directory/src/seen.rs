@@ -1,9 +1,10 @@
 //! Directory rows seen before, per session. What is remembered is checked against the row itself at
 //! each use; the gain is not to search the index and not to decode.
 
-use crate::Found;
+use crate::{Found, Witness};
 use firn_format::hash::MixMap;
 use firn_format::{Bound, DirectoryEntry, ZoneMap};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::rc::Rc;
@@ -34,6 +35,27 @@ impl Print {
 pub struct Remembered {
     pub found: Found,
     pub print: Print,
+    witness: Cell<Option<Witness>>,
+    /// Looks that the witness may still answer.
+    looks: Cell<u32>,
+}
+
+/// Looks after which a row is looked at in the ordinary way: a page that is only found where it was does not count as used (`pg/index_gap.rs`).
+const LOOKS: u32 = 15;
+
+impl Remembered {
+    /// The witness that was given last, if it may answer once more.
+    pub fn witness(&self) -> Option<Witness> {
+        let left = self.looks.get().checked_sub(1)?;
+        self.looks.set(left);
+        self.witness.get()
+    }
+
+    /// It answers from now on.
+    pub fn set_witness(&self, witness: Witness) {
+        self.witness.set(Some(witness));
+        self.looks.set(LOOKS);
+    }
 }
 
 /// Rows of one table's directory by slot.
@@ -99,7 +121,8 @@ impl<I: Copy + Eq + Hash> Seen<I> {
         if self.bytes + new > self.most {
             return;
         }
-        let row = Rc::new(Remembered { found: found.clone(), print });
+        let (witness, looks) = Default::default();
+        let row = Rc::new(Remembered { found: found.clone(), print, witness, looks });
         let table = self.tables.entry(storage).or_default();
         table.rows.insert(found.slot.0, row);
         table.bytes += new;

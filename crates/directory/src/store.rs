@@ -78,6 +78,17 @@ pub enum Keep {
     ForGood,
 }
 
+/// What tells at one look that a row is as it was: of one whose inserter has committed, and that nobody deletes, replaces or locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Witness {
+    /// Where the row's page was at hand, for the store.
+    pub hint: i32,
+    /// Changes whenever the row does, and never comes back.
+    pub version: u64,
+    /// The transaction that inserted it; [`Xid::FROZEN`] when frozen.
+    pub xmin: Xid,
+}
+
 /// Rows under keys, with transactions: one table's, as one session has it open. PostgreSQL's TOAST relation is one, the memory of a
 /// test another. Code over it is generic, never `dyn`: a look-up of one row goes through here.
 ///
@@ -135,6 +146,16 @@ pub trait ChunkStore {
         snap: Self::Snap,
         visit: impl FnOnce(&Self::Row) -> T,
     ) -> Option<T>;
+    /// As [`ChunkStore::at`], and a witness of the row as it was before it was visited, where one can be had.
+    fn at_witnessed<T>(
+        &self,
+        place: Place,
+        key: ChunkKey,
+        snap: Self::Snap,
+        visit: impl FnOnce(&Self::Row) -> T,
+    ) -> Option<(T, Option<Witness>)>;
+    /// The row at `place` is as this witness has it, and `snap` sees it. False says nothing.
+    fn is_unchanged(&self, place: Place, snap: Self::Snap, witness: &Witness) -> bool;
     /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
     fn has_entry(&self, id: u32, low: i32, high: i32) -> bool;
     /// It is known at once that the index has no entry for `id`, `low..=high`. False says nothing.

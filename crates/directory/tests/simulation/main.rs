@@ -45,7 +45,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// What a run has to see to be one.
-const TO_SEE: [&str; 21] = [
+const TO_SEE: [&str; 22] = [
     "anchors changed under who locks them",
     "anchors removed",
     "changes refused, as they could not be serialized",
@@ -63,6 +63,7 @@ const TO_SEE: [&str; 21] = [
     "rewrites",
     "rewrites that translate places",
     "stripes of moved rows",
+    "unchanged rows",
     "updates followed",
     "waits for a short lock",
     "waits for a transaction",

@@ -4,7 +4,7 @@ use crate::heap::{number_of, ours_of, tid_of, Cid, Tuple, Xid};
 use crate::session::{Guard, Session};
 use crate::world::{Entry, Ours, Snap, World};
 use firn_directory::seen::Seen;
-use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Met, Place, Row};
+use firn_directory::{seq_of, ChunkKey, ChunkStore, Keep, Met, Place, Row, Witness};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -212,6 +212,54 @@ impl<'a> ChunkStore for &'a Session {
     ) -> Option<T> {
         let tuple = self.call(|world| world.fetch(number_of(place), snap, self.me))?;
         (tuple.payload.key == key).then(|| visit(&View { tuple, place }))
+    }
+
+    fn at_witnessed<T>(
+        &self,
+        place: Place,
+        key: ChunkKey,
+        snap: Snap,
+        visit: impl FnOnce(&View) -> T,
+    ) -> Option<(T, Option<Witness>)> {
+        let number = number_of(place);
+        let (tuple, version) = self.call(|world| {
+            let version = world.versions.get(&number).copied().unwrap_or(0);
+            Some((world.fetch(number, snap, self.me)?, version))
+        })?;
+        let inserted = tuple.frozen || self.now(|world| world.is_committed(tuple.xmin));
+        let xmin = if tuple.frozen { Xid::FROZEN } else { tuple.xmin };
+        let witness =
+            (inserted && tuple.xmax == Xid::NONE).then_some(Witness { hint: 0, version, xmin });
+        // The bytes are looked at later than the version.
+        self.maybe_give_way(BETWEEN);
+        let later = self.now(|world| world.ours.get(number).map(|now| now.payload.clone()));
+        let tuple = Tuple { payload: later.unwrap_or(tuple.payload.clone()), ..tuple };
+        (tuple.payload.key == key).then(|| (visit(&View { tuple, place }), witness))
+    }
+
+    fn is_unchanged(&self, place: Place, snap: Snap, witness: &Witness) -> bool {
+        let Snap::Mvcc(at) = snap else { return false };
+        let same = self.call(|world| {
+            let xmin = world.backends[self.me].snapshots[at].xmin();
+            let is_old = witness.xmin == Xid::FROZEN || witness.xmin.0 < xmin.0;
+            let number = number_of(place);
+            let same =
+                is_old && world.versions.get(&number).copied().unwrap_or(0) == witness.version;
+            if same {
+                let row = world.fetch(number, snap, self.me);
+                let xmin = row.map(|t| if t.frozen { Xid::FROZEN } else { t.xmin });
+                assert_eq!(
+                    xmin,
+                    Some(witness.xmin),
+                    "a row at {place:?} that is said to be unchanged"
+                );
+            }
+            same
+        });
+        if same {
+            self.now(|world| world.saw("unchanged rows"));
+        }
+        same
     }
 
     fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {

@@ -163,6 +163,9 @@ pub struct World {
     pub storage: u32,
     undo: Vec<(u64, Undo)>,
     record: u64,
+    /// What each place's last change was, of all changes: as the LSN of its page.
+    pub versions: BTreeMap<u32, u64>,
+    changes: u64,
     pub backends: Vec<Backend>,
     pub allocation: Option<usize>,
     /// The next block when that lock was taken.
@@ -199,6 +202,8 @@ impl World {
             storage: 1,
             undo: Vec::new(),
             record: 0,
+            versions: BTreeMap::new(),
+            changes: 0,
             backends: (0..sessions).map(|_| Backend::default()).collect(),
             allocation: None,
             first_free: 0,
@@ -431,6 +436,8 @@ impl World {
     }
 
     pub fn put_ours(&mut self, place: u32, tuple: Option<Tuple<Ours>>) {
+        self.changes += 1;
+        self.versions.insert(place, self.changes);
         let before = self.ours.put(place, tuple);
         self.log(Undo::Ours(place, before));
     }

@@ -6,7 +6,7 @@ use crate::pg::snapshot::DirtySnap;
 use crate::pg::toast::RowView;
 use crate::pg::{guc, rowlock, xact, Snap, SnapKind, Toast};
 use firn_directory::seen::Seen;
-use firn_directory::{ChunkKey, ChunkStore, Cid, Keep, Met, Place, Row, Xid};
+use firn_directory::{ChunkKey, ChunkStore, Cid, Keep, Met, Place, Row, Witness, Xid};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
@@ -106,6 +106,19 @@ impl ChunkStore for Toast {
         visit: impl FnOnce(&RowView) -> T,
     ) -> Option<T> {
         Toast::at(self, place, key, snap, visit)
+    }
+    #[inline]
+    fn at_witnessed<T>(
+        &self,
+        place: Place,
+        key: ChunkKey,
+        snap: Snap,
+        visit: impl FnOnce(&RowView) -> T,
+    ) -> Option<(T, Option<Witness>)> {
+        Toast::at_witnessed(self, place, key, snap, visit)
+    }
+    fn is_unchanged(&self, place: Place, snap: Snap, witness: &Witness) -> bool {
+        Toast::is_unchanged(self, place, snap, witness)
     }
     fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
         Toast::has_entry(self, id, low, high)

@@ -60,6 +60,7 @@ pub mod toast_scan;
 pub mod tuple_size;
 pub mod wal;
 pub mod wanted;
+mod witness;
 pub mod worker;
 pub mod xact;
 

@@ -71,6 +71,12 @@ impl Snap {
         super::xact::is_serializable() && self.kind() == SnapKind::Mvcc
     }
 
+    /// Transactions before this one were over when an MVCC snapshot was taken.
+    pub fn xmin(self) -> Xid {
+        // SAFETY: as above.
+        xid_of(unsafe { (*self.0).xmin })
+    }
+
     /// Commands of this transaction from this number on are invisible to an MVCC snapshot.
     pub fn curcid(self) -> Cid {
         // SAFETY: as above.

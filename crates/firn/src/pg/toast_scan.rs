@@ -12,6 +12,12 @@ use pgrx::pg_sys;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
+/// The page of a row that is visited: its buffer, and the row's header there (what is visited may be a copy).
+pub(super) struct Pinned {
+    pub buffer: pg_sys::Buffer,
+    pub header: pg_sys::HeapTupleHeader,
+}
+
 impl Toast {
     /// Visit the rows `id`, `low..=high` that `snap` sees, in key order (or backwards). Raises when the key of one is damaged.
     pub fn scan<B>(
@@ -244,6 +250,17 @@ impl Toast {
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
     ) -> Option<T> {
+        self.at_pinned(place, key, snap, |row, _| visit(row))
+    }
+
+    /// As [`Toast::at`], for who looks at the page as well.
+    pub(super) fn at_pinned<T>(
+        &self,
+        place: Place,
+        key: ChunkKey,
+        snap: Snap,
+        visit: impl FnOnce(&RowView, Pinned) -> T,
+    ) -> Option<T> {
         if !self.has_block(place.block) {
             return None;
         }
@@ -257,6 +274,7 @@ impl Toast {
             if !ext::heap_fetch(self.raw(), how.0, &mut tuple, &mut buffer, false) {
                 return None;
             }
+            let header = tuple.t_data;
             let view = RowView { tuple: &mut tuple };
             let hit = view.key() == key && (!judge || self.judge(&mut tuple, buffer, snap));
             let copy = (hit && may_change(key.id, snap)).then(|| self.copy(&tuple, buffer));
@@ -264,7 +282,7 @@ impl Toast {
                 tuple = *copied;
             }
             let view = RowView { tuple: &mut tuple };
-            let result = hit.then(|| visit(&view));
+            let result = hit.then(|| visit(&view, Pinned { buffer, header }));
             ext::ReleaseBuffer(buffer);
             result
         }
