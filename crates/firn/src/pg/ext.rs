@@ -265,6 +265,10 @@ pub mod unfailing {
             mode: pg_sys::LOCKMODE,
             or_stronger: bool,
         ) -> bool;
+        pub fn TransactionIdPrecedes(
+            xid: pg_sys::TransactionId,
+            other: pg_sys::TransactionId,
+        ) -> bool;
         pub fn MemoryContextRegisterResetCallback(
             context: pg_sys::MemoryContext,
             callback: *mut pg_sys::MemoryContextCallback,

@@ -279,8 +279,8 @@ pub fn leave_vacuum() -> bool {
 
 /// `a` is older than `b` (modulo 2^31 arithmetic; permanent ids are older than all).
 pub fn precedes(a: Xid, b: Xid) -> bool {
-    // SAFETY: plain call.
-    unsafe { pg_sys::TransactionIdPrecedes(raw_xid(a), raw_xid(b)) }
+    // SAFETY: plain call, which cannot fail.
+    unsafe { super::ext::unfailing::TransactionIdPrecedes(raw_xid(a), raw_xid(b)) }
 }
 
 /// Microseconds since 1970-01-01.
