@@ -20,11 +20,10 @@ use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
     guc, lock, snapshot, xact, Count, LockMode, OpenRel, Phase, Progress, Rel, TupleSlot,
 };
-use crate::stripe::{layout, pending_row, Layout, RowBuffer};
-use crate::write::{most_bytes, push_row, store};
+use crate::stripe::RowBuffer;
+use crate::write::{most_bytes, store, StripeBuilder};
 use firn_directory::{Cid, Xid};
-use firn_format::{ColumnSpec, StripeWriter, Tid, WriteOptions, ROWS_PER_BLOCK};
-use std::rc::Rc;
+use firn_format::{Tid, ROWS_PER_BLOCK};
 
 /// Move the settled rows of a part of a table's row store into stripes. Returns the number of rows moved.
 pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
@@ -126,7 +125,7 @@ impl Moving<'_> {
     /// A piece of so many stripes has them, or might have more with the rows of another page, all of which are taken
     /// at once.
     fn is_enough(&self, most: usize) -> bool {
-        let rows = self.batch.writer.rows();
+        let rows = self.batch.stripe.rows();
         match most.saturating_sub(self.stripes) {
             0 => true,
             1 => rows > 0 && rows + ROWS_PER_BLOCK > guc::stripe_rows(),
@@ -147,39 +146,35 @@ impl Moving<'_> {
 /// Rows on their way into one stripe.
 struct Batch {
     table: Rel,
-    layout: Rc<Layout>,
-    writer: StripeWriter,
+    stripe: StripeBuilder,
     /// Where each row of the stripe came from.
     origins: Vec<Tid>,
 }
 
 impl Batch {
     fn new(table: Rel) -> Batch {
-        let layout = layout(table);
-        let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
-        let writer = StripeWriter::new(specs, WriteOptions::default());
-        Batch { table, layout, writer, origins: Vec::new() }
+        Batch { table, stripe: StripeBuilder::new(table), origins: Vec::new() }
     }
 
     fn push(&mut self, row: TupleSlot) {
         let (values, nulls) = row.values();
-        push_row(&mut self.writer, &self.layout, values, nulls);
+        self.stripe.push(values, nulls);
         self.origins.push(row.tid());
     }
 
     fn is_full(&self) -> bool {
-        self.writer.rows() >= guc::stripe_rows() || self.writer.raw_bytes() >= most_bytes()
+        self.stripe.is_full(guc::stripe_rows(), most_bytes())
     }
 
     /// Write the stripe, its forwarding list and its index entries.
-    fn write(self, directory: &Directory, cid: Cid, progress: &Progress) -> i64 {
-        let rows = self.writer.rows();
+    fn write(mut self, directory: &Directory, cid: Cid, progress: &Progress) -> i64 {
+        let rows = self.stripe.rows();
         if rows == 0 {
             return 0;
         }
         let (slot, place) = allocation::slot_for(directory, rows, cid);
         progress.phase(Phase::Encoding);
-        let (writer, stripe) = crate::write::encode_now(self.writer);
+        let stripe = self.stripe.finish();
         progress.phase(Phase::WritingChunks);
         let entry = store(directory, &stripe, cid);
         directory.publish(slot, place, &entry);
@@ -195,7 +190,7 @@ impl Batch {
                 xact::check_for_interrupts();
                 progress.add(Count::RowsDone, u64::from(256.min(rows - row)));
             }
-            pending_row(&self.layout, &writer, row, &mut buffer);
+            self.stripe.row(row, &mut buffer);
             indexes.insert(Tid::of(slot, row), &buffer.values, &buffer.nulls, xid);
         }
         indexes.finish();

@@ -1,54 +1,11 @@
-//! Writing pending stripes: encoding on a thread of its own while the next rows arrive, then chunks
-//! and the directory row by the session itself.
+//! Writing stripes: chunks and the directory row, by the session itself.
 
 use super::pending::{self, Owner, Pending};
 use crate::directory::{allocation, chunks, Directory};
 use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{error, guc, lock, thread, xact, Kind, LockMode, OpenRel, Rel};
+use crate::pg::{error, guc, lock, xact, Kind, LockMode, OpenRel, Rel};
 use firn_directory::Cid;
-use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe, StripeWriter};
-use std::sync::Arc;
-use std::time::Duration;
-
-type Encoded = Result<Stripe, firn_format::Error>;
-
-/// A stripe being encoded, or encoded.
-pub(super) enum Encoding {
-    Apart(thread::Job<Encoded>),
-    Done(Encoded),
-}
-
-pub(super) fn encode_apart(writer: &Arc<StripeWriter>) -> Encoding {
-    let writer = writer.clone();
-    match thread::spawn(move || writer.encode()) {
-        Ok(job) => Encoding::Apart(job),
-        // No thread is to be had: it takes longer, that is all.
-        Err(work) => Encoding::Done(work()),
-    }
-}
-
-impl Encoding {
-    /// Wait for the result; cancel requests are served meanwhile.
-    fn finish(self) -> Stripe {
-        let encoded = match self {
-            Encoding::Done(encoded) => Some(encoded),
-            Encoding::Apart(job) => {
-                while !job.is_finished() {
-                    xact::check_for_interrupts();
-                    std::thread::sleep(Duration::from_micros(500));
-                }
-                job.join()
-            }
-        };
-        match encoded {
-            Some(Ok(stripe)) => stripe,
-            Some(Err(e)) => {
-                error(Kind::Limit, "could not encode a stripe").detail(e.to_string()).raise()
-            }
-            None => error(Kind::Internal, "the encoding of a stripe panicked").raise(),
-        }
-    }
-}
+use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe};
 
 /// Write all pending stripes of a table that belong to the current subtransaction.
 pub fn flush_table(table: Rel) {
@@ -84,11 +41,10 @@ pub(super) fn write(table: Rel, mut p: Pending) {
     if p.owner.sub != xact::subtransaction() {
         error(Kind::Internal, "a stripe of another subtransaction cannot be written").raise()
     }
-    if p.writer.rows() == 0 {
+    if p.stripe.rows() == 0 {
         return;
     }
-    let encoding = p.encoding.take().unwrap_or_else(|| encode_apart(&p.writer));
-    let stripe = encoding.finish();
+    let stripe = p.stripe.finish();
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else {
         error(Kind::Internal, "a firn table lost its TOAST relation").raise()
     };
@@ -105,13 +61,6 @@ pub(super) fn write(table: Rel, mut p: Pending) {
     guc::crash_point("bulk-directory");
     // Whoever has looked at the directory before this has taken a predicate lock before that.
     lock::check_serializable_insert(table);
-}
-
-/// Encode on the calling thread's behalf, serving cancel requests meanwhile.
-pub(crate) fn encode_now(writer: StripeWriter) -> (Arc<StripeWriter>, Stripe) {
-    let writer = Arc::new(writer);
-    let stripe = encode_apart(&writer).finish();
-    (writer, stripe)
 }
 
 /// Store bytes as chunks; returns their address.

@@ -1,19 +1,15 @@
 //! Rows on their way into stripes. A pending stripe belongs to one command's inserts into one table; its
 //! rows have their TIDs already and are read from memory by this session until the stripe is written.
 
+use super::builder::StripeBuilder;
 use super::flush;
 use crate::directory::{allocation, Directory};
-use crate::pg::datum::{form_numeric, push, Conversion, Datum};
-use crate::pg::json::push_jsonb;
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::xact::Sub;
 use crate::pg::{guc, lock, xact, LockMode, Rel};
-use crate::stripe::{layout, timestamp, Layout};
 use firn_directory::{Cid, Place, Xid};
-use firn_format::{
-    ColumnBuilder, ColumnKind, ColumnSpec, Slot, StripeWriter, Tid, Value, WriteOptions,
-};
+use firn_format::{Slot, StripeWriter, Tid};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -42,10 +38,7 @@ pub(super) struct Pending {
     pub capacity: u32,
     /// The reserved directory row.
     pub place: Place,
-    pub layout: Rc<Layout>,
-    /// Shared with the encoding thread once full, and with readers.
-    pub writer: Arc<StripeWriter>,
-    pub encoding: Option<flush::Encoding>,
+    pub stripe: StripeBuilder,
     /// Every snapshot sees its rows, as those that heapam inserts frozen.
     pub frozen: bool,
 }
@@ -192,7 +185,7 @@ fn append(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) {
     let mut open = STATE.with_borrow_mut(|state| state.command(table.oid(), owner).open.take());
     for slot in slots {
         let mut pending = match open.take() {
-            Some(pending) if Arc::strong_count(&pending.writer) == 1 => pending,
+            Some(pending) if !pending.stripe.is_held() => pending,
             Some(held) => {
                 // A cursor holds the rows collected so far: it keeps them, we go on with a new stripe.
                 begin_encoding(table, held);
@@ -200,13 +193,11 @@ fn append(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) {
             }
             None => Box::new(start(table, owner, frozen)),
         };
-        let row = pending.writer.rows();
+        let row = pending.stripe.rows();
         let (values, nulls) = slot.values();
-        if let Some(writer) = Arc::get_mut(&mut pending.writer) {
-            push_row(writer, &pending.layout, values, nulls);
-        }
+        pending.stripe.push(values, nulls);
         slot.set_inserted(table.oid(), Tid::of(pending.slot, row), pending.xid, cid);
-        if pending.writer.rows() >= pending.capacity || pending.writer.raw_bytes() >= STRIPE_BYTES {
+        if pending.stripe.is_full(pending.capacity, STRIPE_BYTES) {
             begin_encoding(table, pending);
         } else {
             open = Some(pending);
@@ -216,7 +207,7 @@ fn append(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) {
         let command = state.command(table.oid(), owner);
         command.open = open;
         let before = command.bytes;
-        command.bytes = command.pending().map(|p| p.writer.raw_bytes()).sum();
+        command.bytes = command.pending().map(|p| p.stripe.raw_bytes()).sum();
         let after = command.bytes;
         state.count_bytes(owner.sub, before, after);
     });
@@ -232,7 +223,7 @@ fn begin_encoding(table: Rel, mut full: Box<Pending>) {
     if let Some(before) = before {
         flush::write(table, *before);
     }
-    full.encoding = Some(flush::encode_apart(&full.writer));
+    full.stripe.begin_encoding();
     STATE.with_borrow_mut(|state| state.command(table.oid(), owner).encoding = Some(full));
 }
 
@@ -273,74 +264,8 @@ fn start(table: Rel, owner: Owner, frozen: bool) -> Pending {
     let capacity = guc::stripe_rows();
     let (slot, place) = allocation::slot_for(&directory, capacity, owner.cid);
     guc::crash_point("bulk-reserved");
-    let layout = layout(table);
-    let specs: Vec<ColumnSpec> = layout.columns.iter().flatten().map(|c| c.spec()).collect();
-    let writer = Arc::new(StripeWriter::new(specs, WriteOptions::default()));
-    let (table, xid, encoding) = (table.oid(), xact::xid(), None);
-    Pending { table, owner, xid, slot, capacity, place, layout, writer, encoding, frozen }
-}
-
-/// Push one row; columns that cannot hold a value fall back to a kind that can.
-pub(crate) fn push_row(
-    writer: &mut StripeWriter,
-    layout: &Layout,
-    values: &[Datum],
-    nulls: &[bool],
-) {
-    let mut stored = 0;
-    for (i, column) in layout.columns.iter().enumerate() {
-        let Some(column) = column else { continue };
-        let (value, null) = match (values.get(i), nulls.get(i)) {
-            (Some(v), Some(n)) => (*v, *n),
-            _ => (0, true),
-        };
-        let kind = writer.columns()[stored].kind;
-        let conversion = column.conversion_from(kind);
-        if !push(writer.column_mut(stored), conversion, value, null) {
-            let fallback = column.fallback();
-            degrade(writer, stored, conversion, fallback);
-            push(writer.column_mut(stored), column.conversion_from(fallback), value, null);
-        }
-        stored += 1;
-    }
-    writer.end_row();
-}
-
-/// Turn a column collected so far into the kind `to`.
-fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: ColumnKind) {
-    let scale = match from {
-        Conversion::Numeric { scale } => scale,
-        _ => 0,
-    };
-    let spec = ColumnSpec { kind: to, ..writer.columns()[column].clone() };
-    let mut all = ColumnBuilder::new(to);
-    let mut bytes = Vec::new();
-    for row in 0..writer.rows() as usize {
-        let value = match writer.value(column, row) {
-            Value::I64(v) if from == Conversion::Timestamp => {
-                all.push_i64(timestamp(v) as i64);
-                continue;
-            }
-            Value::Bytes(text) if from == Conversion::Jsonb => {
-                bytes.clear();
-                push_jsonb(text, None, &mut bytes);
-                all.push_bytes(&bytes[4..]);
-                continue;
-            }
-            Value::I64(v) => Some(i128::from(v)),
-            Value::I128(v) => Some(v),
-            _ => None,
-        };
-        match value {
-            Some(v) => {
-                bytes.clear();
-                form_numeric(v, scale, &mut bytes);
-                all.push_bytes(&bytes[4..]);
-            }
-            None => all.push_null(),
-        }
-    }
-    writer.replace_column(column, spec, all);
+    let (stripe, table, xid) = (StripeBuilder::new(table), table.oid(), xact::xid());
+    Pending { table, owner, xid, slot, capacity, place, stripe, frozen }
 }
 
 /// Rows of a pending stripe, kept alive for a reader even when the stripe is written meanwhile.
@@ -355,8 +280,8 @@ pub struct PendingRef {
 }
 
 fn reference(p: &Pending) -> PendingRef {
-    let (slot, rows) = (p.slot, p.writer.rows());
-    PendingRef { slot, rows, cid: p.owner.cid, xid: p.xid, writer: p.writer.clone() }
+    let (slot, rows) = (p.slot, p.stripe.rows());
+    PendingRef { slot, rows, cid: p.owner.cid, xid: p.xid, writer: p.stripe.writer() }
 }
 
 fn pending_in(state: &State, table: Rel) -> impl Iterator<Item = &Pending> {
@@ -367,7 +292,7 @@ fn pending_in(state: &State, table: Rel) -> impl Iterator<Item = &Pending> {
 pub fn pending_at(table: Rel, tid: Tid) -> Option<PendingRef> {
     STATE.with_borrow(|state| {
         pending_in(state, table)
-            .find(|p| tid.row_in(p.slot).is_some_and(|r| r < p.writer.rows()))
+            .find(|p| tid.row_in(p.slot).is_some_and(|r| r < p.stripe.rows()))
             .map(reference)
     })
 }
