@@ -57,7 +57,7 @@ fn stripe_rows(builder: &Builder, snap: Snap) -> Option<StripeRows> {
 }
 
 fn claim(builder: &Builder) -> Option<super::rows::Claim> {
-    builder.shared().map(|(address, f)| Box::new(move || f(address)) as super::rows::Claim)
+    builder.shared().map(|shared| Box::new(move || shared.claim()) as super::rows::Claim)
 }
 
 /// Offer all rows that any snapshot may see: deleted ones too, unless they are dead to all.

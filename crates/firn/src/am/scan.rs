@@ -10,9 +10,8 @@ use firn_format::{Tid, ROWS_PER_BLOCK};
 pub struct Scan {
     table: Rel,
     snap: Snap,
-    claim: Option<fn(usize) -> u32>,
-    /// Address of the shared counter of a parallel scan.
-    shared: usize,
+    /// Of a parallel scan.
+    shared: Option<Shared>,
     rows: Option<StripeRows>,
     /// The row store is exhausted and stripes are being read.
     pub in_stripes: bool,
@@ -35,8 +34,7 @@ impl Scan {
         Scan {
             table,
             snap,
-            claim: shared.map(|(_, f)| f),
-            shared: shared.map_or(0, |(address, _)| address),
+            shared,
             rows: None,
             in_stripes: false,
             range: None,
@@ -72,10 +70,7 @@ impl Scan {
     }
 
     fn begin_stripes(&self) -> StripeRows {
-        let claim = self.claim.map(|f| {
-            let shared = self.shared;
-            Box::new(move || f(shared)) as Claim
-        });
+        let claim = self.shared.map(|shared| Box::new(move || shared.claim()) as Claim);
         let rows = match &self.wanted {
             Some(wanted) => StripeRows::new(self.table, self.snap, wanted.clone(), claim),
             None => StripeRows::all(self.table, self.snap, claim),

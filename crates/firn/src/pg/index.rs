@@ -105,13 +105,13 @@ impl Builder {
             (*index).rd_createSubid != 0 && !(*(*index).rd_rel).relispartition
         }
     }
-    /// Address of the shared state of a parallel build.
+    /// The shared state of a parallel build.
     pub fn shared(&self) -> Option<Shared> {
         let scan = self.request.scan;
         // SAFETY: a scan given by PostgreSQL is live.
         let parallel = unsafe { scan.as_ref().map(|s| s.rs_parallel) }?;
-        (!parallel.is_null())
-            .then_some((parallel as usize, super::parallel::claim as fn(usize) -> u32))
+        // SAFETY: what a scan of a firn table shares is ours, and outlives the build.
+        (!parallel.is_null()).then(|| unsafe { Shared::of(parallel) })
     }
     /// Columns whose values the index needs.
     pub fn wanted(&self) -> Vec<bool> {

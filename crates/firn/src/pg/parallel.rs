@@ -10,11 +10,19 @@ pub(crate) struct ParallelDesc {
     pub next: AtomicU32,
 }
 
-/// Address of the shared state of a parallel scan, and what claims the next stripe number there.
-pub type Shared = (usize, fn(usize) -> u32);
+/// The shared state of a parallel scan.
+#[derive(Clone, Copy)]
+pub struct Shared(*const ParallelDesc);
 
-/// Claim the next stripe number of the parallel scan at `address`.
-pub(crate) fn claim(address: usize) -> u32 {
-    // SAFETY: the address of a ParallelDesc in shared memory that outlives the scan.
-    unsafe { (*(address as *const ParallelDesc)).next.fetch_add(1, Ordering::Relaxed) }
+impl Shared {
+    /// # Safety
+    /// The address of a [`ParallelDesc`] in shared memory, which whoever claims has for as long.
+    pub(crate) unsafe fn of(scan: pg_sys::ParallelTableScanDesc) -> Shared {
+        Shared(scan.cast())
+    }
+    /// Claim the next stripe number.
+    pub fn claim(self) -> u32 {
+        // SAFETY: the memory is there, as the constructor's caller has promised.
+        unsafe { (*self.0).next.fetch_add(1, Ordering::Relaxed) }
+    }
 }

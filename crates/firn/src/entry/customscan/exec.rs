@@ -15,7 +15,7 @@ use crate::pg::datum::Datum;
 use crate::pg::ext::{callback, direct, guarded};
 use crate::pg::jsonb::Fields;
 use crate::pg::memory::{alloc, slot_for_state};
-use crate::pg::parallel::claim;
+use crate::pg::parallel::Shared as SharedScan;
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::{error, memory, xact, Kind, Rel};
@@ -598,8 +598,8 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
         let quals = quals.collect();
         let shared = run.parallel;
         let claims: Option<Box<dyn FnMut() -> u32>> = (!shared.is_null()).then(|| {
-            let scan = Parallel::scan(shared) as usize;
-            Box::new(move || claim(scan)) as _
+            let shared = SharedScan::of(Parallel::scan(shared));
+            Box::new(move || shared.claim()) as _
         });
         let columns = (run.wanted.clone(), run.fields.clone());
         run.stripes = Some(FirnScan::new(rel, snap, columns, quals, claims));

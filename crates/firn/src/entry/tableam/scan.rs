@@ -7,7 +7,7 @@ use crate::am::scan::Scan;
 use crate::pg::ext::{callback, guarded};
 use crate::pg::heap::am as heapam;
 use crate::pg::memory::{alloc, slot_for_state};
-use crate::pg::parallel::{claim, ParallelDesc};
+use crate::pg::parallel::{ParallelDesc, Shared};
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::tid_of;
@@ -44,7 +44,7 @@ pub(in crate::entry) unsafe extern "C-unwind" fn begin(
             pg_sys::pfree(heap.cast());
             (*desc).context = pg_sys::CurrentMemoryContext;
             (*desc).state = slot_for_state();
-            let shared = (!pscan.is_null()).then_some((pscan as usize, claim as fn(usize) -> u32));
+            let shared = (!pscan.is_null()).then(|| Shared::of(pscan));
             *(*desc).state = Some(Scan::new(Rel::of(rel), Snap::of(snapshot), shared));
             desc as pg_sys::TableScanDesc
         })
