@@ -2,7 +2,7 @@
 
 use super::known::KnownStripes;
 use crate::directory::{tombstones, Directory};
-use crate::pg::datum::Datum;
+use crate::pg::datum::{Blank, Row};
 use crate::pg::wanted::Needed;
 use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
@@ -198,24 +198,22 @@ impl Fetcher {
         }
         let Some(at) = self.known.locate(directory, tid, snap) else { return false };
         if is_asked_whether_only(snap, slot) {
-            let columns = self.layout.columns.len();
-            let (mut values, mut nulls) = (vec![0; columns], vec![true; columns]);
-            let row = (&mut values[..], &mut nulls[..]);
-            slot.store_some_of_row(self.table, row, &vec![false; columns], tid, at.xmin);
+            let blank = slot.unasked(&vec![false; self.layout.columns.len()]);
+            slot.store_row(self.table, blank.row(), tid, at.xmin);
             return true;
         }
         match self.wanted_in(slot) {
             None => {
                 self.buffer.ask_for_all(self.layout.columns.len());
                 self.read(&at, 0..usize::MAX);
-                slot.store_row(self.table, &self.buffer.values, &self.buffer.nulls, tid, at.xmin);
+                slot.store_row(self.table, self.buffer.row(), tid, at.xmin);
             }
             Some(mut needed) => {
                 if let Some(less) = needed.unchecked.as_ref().filter(|_| self.unchecked) {
                     needed = less.clone();
                 }
                 let stages = needed.first.as_ref().map_or(&[][..], |first| &first.stages);
-                if self.buffer.wanted != needed.columns || self.buffer.first != stages {
+                if !self.buffer.asks_for(&needed.columns, stages) {
                     self.buffer.ask_for(&needed.columns, slot.unasked(&needed.columns));
                     self.buffer.read_first(stages);
                 }
@@ -226,8 +224,7 @@ impl Fetcher {
                     for number in 0..stages.len() {
                         self.read(&at, number..number + 1);
                         read = number + 1;
-                        let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
-                        if !slot.lend_row(self.table, values, nulls, tid) {
+                        if !slot.lend_row(self.table, self.buffer.row(), tid) {
                             break;
                         }
                         if !first.pass(number, slot) {
@@ -239,9 +236,9 @@ impl Fetcher {
                 if needed.some {
                     self.read(&at, read..usize::MAX);
                 }
-                let (values, nulls) = (&self.buffer.values, &self.buffer.nulls);
-                if !needed.plain || !slot.lend_row(self.table, values, nulls, tid) {
-                    slot.store_row(self.table, values, nulls, tid, at.xmin);
+                let row = self.buffer.row();
+                if !needed.plain || !slot.lend_row(self.table, row, tid) {
+                    slot.store_row(self.table, row, tid, at.xmin);
                 }
             }
         }
@@ -260,16 +257,15 @@ impl Fetcher {
     }
 
     /// Some columns (by attribute number) of the row at `tid`, whoever sees it; the others are NULL.
-    pub fn columns(&mut self, tid: Tid, numbers: &[i16]) -> Option<(&[Datum], &[bool])> {
+    pub fn columns(&mut self, tid: Tid, numbers: &[i16]) -> Option<Row<'_>> {
         let at = locate(self.directory.as_ref()?, tid, Snap::any())?;
         let columns = 1..=self.layout.columns.len() as i16;
         let wanted: Vec<bool> = columns.map(|n| numbers.contains(&n)).collect();
-        if self.buffer.wanted != wanted {
-            let none = (vec![0; wanted.len()], vec![true; wanted.len()]);
-            self.buffer.ask_for(&wanted, none);
+        if !self.buffer.asks_for(&wanted, &[]) {
+            self.buffer.ask_for(&wanted, Blank::nulls(wanted.len()));
         }
         self.read(&at, 0..usize::MAX);
-        Some((&self.buffer.values, &self.buffer.nulls))
+        Some(self.buffer.row())
     }
 
     /// Read the columns that the buffer is to have, of these stages.

@@ -40,8 +40,7 @@ pub fn visible_stripes(builder: &mut Builder, snap: Snap) -> f64 {
     let Some(mut rows) = stripe_rows(builder, snap) else { return 0.0 };
     let mut count = 0.0;
     while let Some((tid, xmin)) = rows.step(true) {
-        let (values, nulls) = rows.row();
-        builder.offer(tid, xmin, values, nulls, true);
+        builder.offer(tid, xmin, rows.row(), true);
         count += 1.0;
     }
     count
@@ -104,8 +103,7 @@ fn all_stripes(builder: &mut Builder) -> f64 {
         if fate == Some(true) {
             continue;
         }
-        let (values, nulls) = rows.row();
-        builder.offer(tid, xmin, values, nulls, fate.is_none());
+        builder.offer(tid, xmin, rows.row(), fate.is_none());
         if fate.is_none() {
             count += 1.0;
         }

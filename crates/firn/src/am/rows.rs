@@ -2,11 +2,11 @@
 //! plain scan, index builds and rewrites read through this; the custom scan has a faster way.
 
 use crate::directory::{tombstones, Directory, Found};
-use crate::pg::datum::Datum;
+use crate::pg::datum::{BatchRow, Datums, Row, Rows};
 use crate::pg::{lock, xact, LockMode, Rel, Snap, SnapKind, Toast, TupleSlot};
 use crate::stripe::{
-    handle_for, layout, layout_in, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer,
-    Rows, StripeHandle,
+    handle_for, layout, layout_in, pending_row, BatchReader, Layout, Projection, RowBuffer,
+    StripeHandle,
 };
 use crate::write::{pending_of, PendingRef};
 use firn_directory::Xid;
@@ -35,7 +35,10 @@ struct Current {
     within: std::ops::Range<i64>,
     /// Row last returned, or the one before the first asked for, or the one after the last.
     row: i64,
-    batch: Option<(Batch, Vec<(usize, Datums)>)>,
+    /// The batch that was read last.
+    batch: Option<Batch>,
+    /// Its values, and those of a row of it. Columns that are not wanted are NULL, unless something stands in for that.
+    values: BatchRow,
 }
 
 #[derive(Default)]
@@ -61,9 +64,8 @@ pub struct StripeRows {
     range: Option<(Tid, Tid)>,
     claim: Option<Claim>,
     current: Option<Current>,
+    /// A row that is not written yet.
     buffer: RowBuffer,
-    values: Vec<Datum>,
-    nulls: Vec<bool>,
     /// The directory is closed until a stripe is opened again.
     is_let_go: bool,
 }
@@ -99,8 +101,6 @@ impl StripeRows {
             claim,
             current: None,
             buffer: RowBuffer::default(),
-            values: Vec::new(),
-            nulls: Vec::new(),
             is_let_go: false,
         }
     }
@@ -156,11 +156,6 @@ impl StripeRows {
             self.directory = Directory::open(self.table, LockMode::AccessShare);
             self.directory.as_ref().inspect(|d| d.toast.read_in_bulk());
         }
-        // Of a stripe's rows only the wanted columns are written, the others are NULL.
-        self.values.clear();
-        self.values.resize(self.layout.columns.len(), 0);
-        self.nulls.clear();
-        self.nulls.resize(self.layout.columns.len(), true);
         let Some(directory) = &self.directory else { return };
         let (source, slot, rows, xmin) = match self.list.get(number) {
             Some(found) => {
@@ -192,8 +187,10 @@ impl StripeRows {
         };
         let within = rows_within(self.range, slot, rows);
         let row = if forward { within.start - 1 } else { within.end };
-        let batch = None;
-        self.current = Some(Current { source, slot, xmin, deleted, unsettled, within, row, batch });
+        let (batch, values) = (None, BatchRow::new(self.layout.columns.len()));
+        let current =
+            Current { source, slot, xmin, deleted, unsettled, within, row, batch, values };
+        self.current = Some(current);
     }
 
     fn read(&mut self, row: u32) {
@@ -201,8 +198,6 @@ impl StripeRows {
         match &mut current.source {
             Source::Pending(p) => {
                 pending_row(&self.layout, &p.writer, row, &mut self.buffer);
-                self.values.clone_from(&self.buffer.values);
-                self.nulls.clone_from(&self.buffer.nulls);
             }
             Source::Stripe(handle, reader) => {
                 if !has(&current.batch, row) {
@@ -211,20 +206,23 @@ impl StripeRows {
                     let toast = &directory.toast;
                     let begin = || Box::new(reader_of(handle, toast, &self.layout, &self.wanted));
                     let (reader, projection) = &mut **reader.get_or_insert_with(begin);
-                    current.batch = Some(load_batch(directory, reader, projection, row));
+                    let (batch, columns) = load_batch(directory, reader, projection, row);
+                    current.batch = Some(batch);
+                    current.values.load(columns);
                 }
-                let Some((batch, columns)) = &current.batch else { return };
-                let within = (row - batch.rows.start) as usize;
-                for (i, column) in columns {
-                    (self.values[*i], self.nulls[*i]) = column.get(within);
-                }
+                let Some(batch) = &current.batch else { return };
+                current.values.turn_to((row - batch.rows.start) as usize);
             }
         }
     }
 
     /// Values of the row last stepped to, one per column.
-    pub fn row(&self) -> (&[Datum], &[bool]) {
-        (&self.values, &self.nulls)
+    pub fn row(&self) -> Row<'_> {
+        match &self.current {
+            Some(Current { source: Source::Stripe(..), values, .. }) => values.row(),
+            Some(Current { source: Source::Pending(_), .. }) => self.buffer.row(),
+            None => Row::default(),
+        }
     }
 
     /// Step and store the row in a slot.
@@ -237,8 +235,13 @@ impl StripeRows {
         }
         match self.step(forward) {
             Some((tid, xmin)) => {
-                let row = (&mut self.values[..], &mut self.nulls[..]);
-                slot.store_some_of_row(self.table, row, &self.wanted, tid, xmin);
+                match &mut self.current {
+                    Some(Current { source: Source::Stripe(..), values, .. }) => {
+                        values.stand_in(slot, &self.wanted)
+                    }
+                    _ => self.buffer.stand_in(slot, &self.wanted),
+                }
+                slot.store_row(self.table, self.row(), tid, xmin);
                 true
             }
             None => false,
@@ -314,8 +317,8 @@ impl Current {
 }
 
 /// The row has been read.
-fn has(batch: &Option<(Batch, Vec<(usize, Datums)>)>, row: u32) -> bool {
-    batch.as_ref().is_some_and(|(batch, _)| batch.rows.contains(&row))
+fn has(batch: &Option<Batch>, row: u32) -> bool {
+    batch.as_ref().is_some_and(|batch| batch.rows.contains(&row))
 }
 
 /// Which rows of a stripe have TIDs in `range`.

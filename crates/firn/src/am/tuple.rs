@@ -77,8 +77,7 @@ fn has_same_key(directory: Directory, tid: Tid, slot: TupleSlot) -> (bool, Direc
         return (true, directory);
     }
     let mut fetcher = Fetcher::within(table, Some(directory));
-    let same = (fetcher.columns(tid, &key))
-        .is_some_and(|(values, nulls)| slot.has_same(table, &key, values, nulls));
+    let same = (fetcher.columns(tid, &key)).is_some_and(|row| slot.has_same(table, &key, row));
     (same, fetcher.end().unwrap_or_else(|| open(table)))
 }
 

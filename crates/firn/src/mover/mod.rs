@@ -157,8 +157,7 @@ impl Batch {
     }
 
     fn push(&mut self, row: TupleSlot) {
-        let (values, nulls) = row.values();
-        self.stripe.push(values, nulls);
+        self.stripe.push(row);
         self.origins.push(row.tid());
     }
 
@@ -191,7 +190,7 @@ impl Batch {
                 progress.add(Count::RowsDone, u64::from(256.min(rows - row)));
             }
             self.stripe.row(row, &mut buffer);
-            indexes.insert(Tid::of(slot, row), &buffer.values, &buffer.nulls, xid);
+            indexes.insert(Tid::of(slot, row), buffer.row(), xid);
         }
         indexes.finish();
         progress.add(Count::StripesDone, 1);

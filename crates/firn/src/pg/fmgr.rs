@@ -1,6 +1,5 @@
 //! Arguments and results of SQL-callable functions.
 
-use super::datum::Datum;
 use pgrx::pg_sys;
 
 /// A value of a result row.
@@ -55,11 +54,11 @@ pub struct Args(pg_sys::FunctionCallInfo);
 
 impl Args {
     /// # Safety
-    /// A call that fmgr makes, for as long as it runs.
+    /// A call that fmgr makes, for as long as it runs, of a function that is declared with arguments of the types that it asks for here.
     pub(crate) unsafe fn of(info: pg_sys::FunctionCallInfo) -> Args {
         Args(info)
     }
-    fn raw(self, n: usize) -> Option<Datum> {
+    fn raw(self, n: usize) -> Option<pg_sys::Datum> {
         // SAFETY: PostgreSQL passes nargs arguments behind the header.
         unsafe {
             let info = &*self.0;
@@ -67,20 +66,20 @@ impl Args {
                 return None;
             }
             let arg = &*info.args.as_ptr().add(n);
-            (!arg.isnull).then(|| arg.value.value())
+            (!arg.isnull).then_some(arg.value)
         }
     }
     pub fn oid(self, n: usize) -> Option<u32> {
-        self.raw(n).map(|d| d as u32)
+        self.raw(n).map(|d| d.value() as u32)
     }
     pub fn int4(self, n: usize) -> Option<i32> {
-        self.raw(n).map(|d| d as i32)
+        self.raw(n).map(|d| d.value() as i32)
     }
     pub fn int8(self, n: usize) -> Option<i64> {
-        self.raw(n).map(|d| d as i64)
+        self.raw(n).map(|d| d.value() as i64)
     }
     pub fn bool(self, n: usize) -> Option<bool> {
-        self.raw(n).map(|d| d & 0xff != 0)
+        self.raw(n).map(|d| d.value() & 0xff != 0)
     }
     /// This is a CALL that may end the transaction: its caller expects that.
     pub fn may_commit(self) -> bool {
@@ -96,9 +95,7 @@ impl Args {
     pub fn name(self, n: usize) -> Option<String> {
         self.raw(n).map(|d| {
             // SAFETY: a name datum is NUL-terminated within 64 bytes.
-            unsafe { std::ffi::CStr::from_ptr(d as *const core::ffi::c_char) }
-                .to_string_lossy()
-                .into_owned()
+            unsafe { std::ffi::CStr::from_ptr(d.cast_mut_ptr()) }.to_string_lossy().into_owned()
         })
     }
     /// The options of a FOREIGN DATA WRAPPER validator call: name and value.
@@ -106,7 +103,7 @@ impl Args {
         let Some(raw) = self.raw(n) else { return Vec::new() };
         // SAFETY: PostgreSQL passes a text[] of name=value.
         unsafe {
-            let list = pg_sys::untransformRelOptions(pg_sys::Datum::from(raw));
+            let list = pg_sys::untransformRelOptions(raw);
             super::catalog::options_of(list)
         }
     }

@@ -1,8 +1,9 @@
 //! Building and validating indexes: what heapam does for heap, redone on `heap_getnextslot`, which
 //! does not insist on heap's access method.
 
-use super::datum::Datum;
+use super::datum::Row;
 use super::parallel::Shared;
+use super::slot::Slot;
 use super::snapshot::{Registered, Snap};
 use super::toast::{raw_tid, tid_of, Address};
 use super::Rel;
@@ -144,17 +145,11 @@ impl Builder {
     }
     /// Hand one stripe row to the index build. `alive` is false for a row that only older
     /// snapshots see.
-    pub fn offer(
-        &mut self,
-        tid: Tid,
-        xmin: Xid,
-        values: &[Datum],
-        nulls: &[bool],
-        alive: bool,
-    ) -> bool {
+    pub fn offer(&mut self, tid: Tid, xmin: Xid, row: Row<'_>, alive: bool) -> bool {
         // The row's bytes must outlive the call only: the index copies what it needs.
         if let Some(columns) = &self.plain {
             // Neither a tuple nor the executor is needed for values that are there.
+            let (values, nulls) = row.words();
             for (i, column) in columns.iter().enumerate() {
                 self.values[i] = pg_sys::Datum::from(values.get(*column).copied().unwrap_or(0));
                 self.nulls[i] = nulls.get(*column).copied().unwrap_or(true);
@@ -162,9 +157,10 @@ impl Builder {
             self.hand_over(raw_tid(tid), alive);
             return true;
         }
-        let slot = super::slot::Slot::of(self.slot);
-        if !slot.lend_row(self.table(), values, nulls, tid) {
-            slot.store_row(self.table(), values, nulls, tid, xmin);
+        // SAFETY: a slot of the table's, until the build ends.
+        let slot = unsafe { Slot::of(self.slot) };
+        if !slot.lend_row(self.table(), row, tid) {
+            slot.store_row(self.table(), row, tid, xmin);
         }
         self.offer_slot(raw_tid(tid), alive)
     }
@@ -437,11 +433,11 @@ impl Indexes {
 
     /// Insert entries for a row at `tid` that is known not to violate uniqueness (it exists
     /// already, elsewhere).
-    pub fn insert(&mut self, tid: Tid, values: &[Datum], nulls: &[bool], xmin: Xid) {
+    pub fn insert(&mut self, tid: Tid, row: Row<'_>, xmin: Xid) {
         let table = Rel::of(self.table);
-        super::slot::Slot::of(self.slot).store_row(table, values, nulls, tid, xmin);
-        // SAFETY: as ExecInsertIndexTuples, without uniqueness checks.
+        // SAFETY: as ExecInsertIndexTuples, without uniqueness checks; the slot is the table's.
         unsafe {
+            Slot::of(self.slot).store_row(table, row, tid, xmin);
             let econtext = match (*self.estate).es_per_tuple_exprcontext.is_null() {
                 true => pg_sys::MakePerTupleExprContext(self.estate),
                 false => (*self.estate).es_per_tuple_exprcontext,

@@ -21,14 +21,17 @@ const NOT_LOOKED_THROUGH: usize = 4 << 10;
 const MOST_GROWTH: usize = 16;
 
 /// Call `f` with the text of a jsonb; false, without doing so, when it is not to be kept as text.
-pub fn with_text(value: Datum, f: impl FnOnce(&[u8])) -> bool {
-    // SAFETY: a jsonb datum; jsonb_out returns a palloc'ed C string.
+///
+/// # Safety
+/// The value is a jsonb.
+pub(super) unsafe fn with_text(value: Datum<'_>, f: impl FnOnce(&[u8])) -> bool {
+    // SAFETY: a jsonb, as the caller promises; jsonb_out returns a palloc'ed C string.
     memory::scratch(|| unsafe {
-        let size = pg_sys::toast_raw_datum_size(pg_sys::Datum::from(value));
+        let size = pg_sys::toast_raw_datum_size(value.raw());
         if size > MOST_BYTES {
             return false;
         }
-        let plain = pg_sys::pg_detoast_datum(value as *mut pg_sys::varlena);
+        let plain = pg_sys::pg_detoast_datum(value.raw().cast_mut_ptr());
         if size > NOT_LOOKED_THROUGH && most_text(plain) > MOST_BYTES {
             return false;
         }
@@ -61,7 +64,10 @@ unsafe fn most_text(value: *mut pg_sys::varlena) -> usize {
                 Token::WJB_KEY | Token::WJB_VALUE | Token::WJB_ELEM => match part.type_ {
                     // Each byte as \u001f.
                     T::jbvString => 6 * part.val.string.len as usize + 4,
-                    T::jbvNumeric => with_varlena(part.val.numeric as usize, most_digits) + 2,
+                    T::jbvNumeric => {
+                        let number = Datum::of(pg_sys::Datum::from(part.val.numeric));
+                        with_varlena(number, most_digits) + 2
+                    }
                     _ => 8,
                 },
                 _ => 4,

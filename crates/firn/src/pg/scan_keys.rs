@@ -32,11 +32,8 @@ unsafe fn holds(key: *mut pg_sys::ScanKeyData, slot: Slot) -> bool {
         if (*key).sk_flags as u32 & pg_sys::SK_ISNULL != 0 {
             return false;
         }
-        let Some((value, null)) = slot.attribute((*key).sk_attno) else { return false };
-        if null {
-            return false;
-        }
-        let (value, argument) = (pg_sys::Datum::from(value), (*key).sk_argument);
+        let Some(value) = slot.attribute((*key).sk_attno) else { return false };
+        let (value, argument) = (value.raw(), (*key).sk_argument);
         let truth =
             pg_sys::FunctionCall2Coll(&mut (*key).sk_func, (*key).sk_collation, value, argument);
         truth.value() as u8 != 0

@@ -1,11 +1,11 @@
 //! Tuple slots: where a scan puts a row, and where an insert finds one.
 
-use super::datum::Datum;
+use super::datum::{Blank, ColumnType, Datum, Row, TypedRow, Words};
 use super::rel::Attribute;
 use super::toast::{raw_tid, tid_of};
 use super::toast_scan::clear;
 use super::xact::{raw_xid, xid_of};
-use super::Rel;
+use super::{error, Kind, Rel};
 use firn_directory::{Cid, Xid};
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -16,42 +16,54 @@ use std::ffi::CStr;
 pub struct Slot(pub(super) *mut pg_sys::TupleTableSlot);
 
 impl Slot {
-    pub(crate) fn of(raw: *mut pg_sys::TupleTableSlot) -> Slot {
+    /// # Safety
+    /// A live slot for as long as it is used, and values in it are of its columns' types. Rows that are put into it are of the same table.
+    pub(crate) unsafe fn of(raw: *mut pg_sys::TupleTableSlot) -> Slot {
         Slot(raw)
     }
     pub(crate) fn raw(self) -> *mut pg_sys::TupleTableSlot {
         self.0
     }
 
-    /// Deform the row and look at all its values.
-    pub fn values(self) -> (&'static [Datum], &'static [bool]) {
-        // SAFETY: after slot_getallattrs the arrays hold natts entries. They live until the slot is
-        // cleared; callers use them at once.
+    /// Deform the row and look at all its values, until the slot is cleared or filled again.
+    pub fn row(&self) -> Row<'_> {
+        // SAFETY: after slot_getallattrs the arrays hold natts entries, which are of their columns' types.
         unsafe {
             pg_sys::slot_getallattrs(self.0);
             let n = (*(*self.0).tts_tupleDescriptor).natts as usize;
-            (
-                std::slice::from_raw_parts((*self.0).tts_values as *const Datum, n),
+            Row::of(
+                std::slice::from_raw_parts((*self.0).tts_values.cast(), n),
                 std::slice::from_raw_parts((*self.0).tts_isnull, n),
             )
         }
     }
 
+    /// As [`Slot::row`], to be stored as these columns are.
+    pub fn typed_row<'a>(&'a self, columns: &'a [Option<ColumnType>]) -> TypedRow<'a> {
+        // SAFETY: a slot's values are of its descriptor's types, which has natts attributes behind its header.
+        unsafe {
+            let desc = (*self.0).tts_tupleDescriptor;
+            let attributes =
+                std::slice::from_raw_parts((*desc).attrs.as_ptr(), (*desc).natts as usize);
+            TypedRow::of(self.row(), attributes, columns)
+        }
+    }
+
     /// In these columns (attribute numbers of `table`), the slot's row has the same values as another
-    /// row, given by all its values.
-    pub fn has_same(self, table: Rel, columns: &[i16], values: &[Datum], nulls: &[bool]) -> bool {
-        let (mine, mine_null) = self.values();
+    /// row of the table.
+    pub fn has_same(self, table: Rel, columns: &[i16], other: Row<'_>) -> bool {
+        let mine = self.row();
         columns.iter().all(|number| {
             let i = *number as usize - 1;
-            if mine_null[i] || nulls[i] {
-                return mine_null[i] == nulls[i];
-            }
+            let (Some(mine), Some(other)) = (mine.get(i), other.get(i)) else {
+                return mine.get(i).is_none() == other.get(i).is_none();
+            };
             // SAFETY: the table's descriptor has this attribute; two values of its type, not null.
             unsafe {
                 let attribute = &*(*table.tupdesc()).attrs.as_ptr().add(i);
                 super::ext::datum_image_eq(
-                    pg_sys::Datum::from(mine[i]),
-                    pg_sys::Datum::from(values[i]),
+                    mine.raw(),
+                    other.raw(),
                     attribute.attbyval,
                     i32::from(attribute.attlen),
                 )
@@ -70,7 +82,8 @@ impl Slot {
         let (mine, its) = (attributes_of(desc), table.attributes());
         // ALTER TABLE forgets the table's defaults of added columns before it reads the rows that lack them, whatever it alters.
         // SAFETY: the attribute is one of the live descriptor's.
-        let remembers = |a: &Attribute| !a.dropped && unsafe { !missing_of(desc, a.number).1 };
+        let remembers =
+            |a: &Attribute| !a.dropped && unsafe { missing_of(desc, a.number).is_some() };
         let forgotten = |a: &Attribute| remembered_default(table, a).is_none();
         let same = mine.len() == its.len()
             && !mine.iter().any(|a| remembers(a) && forgotten(a))
@@ -126,11 +139,10 @@ impl Slot {
         }
     }
 
-    /// The value of a column, or of a system column, of the stored heap tuple; None for other slots.
-    pub(crate) fn attribute(self, number: i16) -> Option<(Datum, bool)> {
+    /// The value of a column, or of a system column, of the stored heap tuple; None for other slots, and where it is NULL.
+    pub(crate) fn attribute(&self, number: i16) -> Option<Datum<'_>> {
         if let Ok(column) = usize::try_from(i32::from(number) - 1) {
-            let (values, nulls) = self.values();
-            return Some((*values.get(column)?, *nulls.get(column)?));
+            return self.row().get(column);
         }
         self.heap_tuple()?;
         // SAFETY: a buffer heap slot with a tuple.
@@ -138,7 +150,7 @@ impl Slot {
             let tuple = (*(self.0 as *mut pg_sys::BufferHeapTupleTableSlot)).base.tuple;
             let (descriptor, mut null) = ((*self.0).tts_tupleDescriptor, false);
             let value = pg_sys::heap_getsysattr(tuple, i32::from(number), descriptor, &mut null);
-            Some((value.value(), null))
+            (!null).then(|| Datum::of(value))
         }
     }
 
@@ -196,11 +208,16 @@ impl Slot {
 
     /// Store a row of a stripe as a heap tuple of its own, so that system columns, triggers and
     /// re-checks find what they expect.
-    pub fn store_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid, xmin: Xid) {
+    pub fn store_row(self, table: Rel, row: Row<'_>, tid: Tid, xmin: Xid) {
+        let (values, nulls) = row.words();
         // SAFETY: values match the slot's descriptor, which is the table's except while ALTER TABLE
         // reads the rows of a table whose definition it has changed already. ExecForceStoreHeapTuple copies the tuple into
         // the slot's own memory.
         unsafe {
+            let columns = (*(*self.0).tts_tupleDescriptor).natts as usize;
+            if values.len().min(nulls.len()) < columns {
+                error(Kind::Internal, "a row has fewer columns than its slot").raise()
+            }
             let tuple = pg_sys::heap_form_tuple(
                 (*self.0).tts_tupleDescriptor,
                 values.as_ptr() as *mut pg_sys::Datum,
@@ -221,40 +238,32 @@ impl Slot {
         }
     }
 
-    /// The same of a row of which only the columns `wanted` were asked for, and will be looked at.
-    pub fn store_some_of_row(
-        self,
-        table: Rel,
-        (values, nulls): (&mut [Datum], &mut [bool]),
-        wanted: &[bool],
-        tid: Tid,
-        xmin: Xid,
-    ) {
-        // SAFETY: the slot's descriptor lives as long as it.
-        unsafe { stand_in((*self.0).tts_tupleDescriptor, values, nulls, wanted) }
-        self.store_row(table, values, nulls, tid, xmin)
+    /// What is in the columns of a row that nobody asks for: with it, a tuple can be made of the others (`stand_in`).
+    pub fn unasked(self, wanted: &[bool]) -> Blank {
+        let mut blank = Blank::nulls(wanted.len());
+        self.stand_in(blank.words(), wanted);
+        blank
     }
 
-    /// What is in the columns of a row that nobody asks for: with it, a tuple can be made of the others (`stand_in`).
-    pub fn unasked(self, wanted: &[bool]) -> (Vec<Datum>, Vec<bool>) {
-        // (Not zeroed by the allocator, which would take small memory the long way.)
-        let mut values: Vec<Datum> = std::iter::repeat_n(0, wanted.len()).collect();
-        let mut nulls = vec![true; wanted.len()];
+    /// The same, of a row in which these columns are.
+    pub(super) fn stand_in(self, words: &mut Words, wanted: &[bool]) {
         // SAFETY: the slot's descriptor lives as long as it.
-        unsafe { stand_in((*self.0).tts_tupleDescriptor, &mut values, &mut nulls, wanted) }
-        (values, nulls)
+        unsafe { stand_in((*self.0).tts_tupleDescriptor, words, wanted) }
     }
 
     /// Put the values of a stripe row into the slot as they are, not as a tuple; false if the slot takes none. PostgreSQL allows that of slots
     /// for heap tuples, and makes a tuple where it needs one (tts_buffer_heap_materialize() in execTuples.c), but for system columns
-    /// other than TID and table. The values live until the slot is filled again or cleared.
-    pub fn lend_row(self, table: Rel, values: &[Datum], nulls: &[bool], tid: Tid) -> bool {
+    /// other than TID and table. Who lends a row keeps it until the slot is filled again or cleared: what holds it lives in the memory of
+    /// the scan that the slot is filled for.
+    pub fn lend_row(self, table: Rel, row: Row<'_>, tid: Tid) -> bool {
+        let (values, nulls) = row.words();
         // SAFETY: a live slot of heap tuples; it has room for its descriptor's columns.
         unsafe {
             let slot = self.0 as *mut pg_sys::BufferHeapTupleTableSlot;
             let columns = (*(*self.0).tts_tupleDescriptor).natts as usize;
             let ops = (*self.0).tts_ops;
             if columns != values.len()
+                || columns != nulls.len()
                 || !std::ptr::eq(ops, &raw const pg_sys::TTSOpsBufferHeapTuple)
             {
                 return false;
@@ -265,8 +274,8 @@ impl Slot {
             }
             (*slot).base.tuple = std::ptr::null_mut();
             (*slot).base.off = 0;
-            let to = (*self.0).tts_values as *mut Datum;
-            std::ptr::copy_nonoverlapping(values.as_ptr(), to, columns);
+            let to = (*self.0).tts_values;
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), columns);
             std::ptr::copy_nonoverlapping(nulls.as_ptr(), (*self.0).tts_isnull, columns);
             (*self.0).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
             (*self.0).tts_nvalid = columns as i16;
@@ -275,24 +284,24 @@ impl Slot {
         }
     }
 
-    /// Put values into some columns of a virtual slot; the others keep what they have. By-reference
-    /// values must outlive the slot's use.
-    #[inline]
-    pub fn fill(self, values: impl Iterator<Item = (usize, (Datum, bool))>) {
-        // SAFETY: a virtual slot has room for its descriptor's columns, and indexes are below their
-        // number.
+    /// Put these columns of a row into a virtual slot of the table's; the others keep what they have. Who lends the row keeps it, as
+    /// with [`Slot::lend_row`].
+    pub fn fill(self, row: Row<'_>, columns: &[usize]) {
+        let (values, nulls) = row.words();
+        // SAFETY: a virtual slot has room for its descriptor's columns.
         unsafe {
             // What was copied into the slot's memory goes with it, or the next row would count as copied, too.
             if (*self.0).tts_flags & pg_sys::TTS_FLAG_SHOULDFREE as u16 != 0 {
                 clear(self.0);
             }
             let slot = &mut *self.0;
-            for (i, (value, null)) in values {
-                *slot.tts_values.add(i) = pg_sys::Datum::from(value);
-                *slot.tts_isnull.add(i) = null;
+            let count = (*slot.tts_tupleDescriptor).natts as usize;
+            for i in columns.iter().copied().filter(|i| *i < count) {
+                *slot.tts_values.add(i) = pg_sys::Datum::from(values[i]);
+                *slot.tts_isnull.add(i) = nulls[i];
             }
             slot.tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
-            slot.tts_nvalid = (*slot.tts_tupleDescriptor).natts as i16;
+            slot.tts_nvalid = count as i16;
         }
     }
 }
@@ -305,24 +314,20 @@ static EMPTY: [u32; 2] = [(4_u32 << 2).to_le(), 0];
 
 /// Put a value where nobody asked for that of a NOT NULL column. PostgreSQL's compiled code does not look there whether a tuple has
 /// NULL (slot_compile_deform() in llvmjit_deform.c), and takes the bytes of the next column for what it passes over.
-unsafe fn stand_in(
-    descriptor: pg_sys::TupleDesc,
-    values: &mut [Datum],
-    nulls: &mut [bool],
-    wanted: &[bool],
-) {
+unsafe fn stand_in(descriptor: pg_sys::TupleDesc, words: &mut Words, wanted: &[bool]) {
     // SAFETY: a live descriptor has natts attributes behind its header.
     unsafe {
         let count = (*descriptor).natts as usize;
         let attributes = std::slice::from_raw_parts((*descriptor).attrs.as_ptr(), count);
-        let columns = attributes.iter().zip(values).zip(nulls).zip(wanted);
-        for (((attribute, value), null), wanted) in columns {
+        let row = words.values.iter_mut().zip(&mut words.nulls);
+        let columns = attributes.iter().zip(row).zip(wanted);
+        for ((attribute, (value, null)), wanted) in columns {
             if !*wanted && attribute.attnotnull && !attribute.attisdropped {
                 *null = false;
                 *value = match attribute.attlen {
                     _ if attribute.attbyval => 0,
-                    -1 => EMPTY.as_ptr() as Datum,
-                    _ => ZEROS.as_ptr() as Datum,
+                    -1 => EMPTY.as_ptr() as usize,
+                    _ => ZEROS.as_ptr() as usize,
                 };
             }
         }
@@ -389,10 +394,7 @@ unsafe fn remembered_in(desc: pg_sys::TupleDesc, attribute: &Attribute) -> Optio
         if attribute.dropped {
             return None;
         }
-        let (value, null) = missing_of(desc, attribute.number);
-        if null {
-            return None;
-        }
+        let value = missing_of(desc, attribute.number)?.value();
         if attribute.by_value {
             return Some(value.to_le_bytes().to_vec());
         }
@@ -405,11 +407,11 @@ unsafe fn remembered_in(desc: pg_sys::TupleDesc, attribute: &Attribute) -> Optio
     }
 }
 
-unsafe fn missing_of(desc: pg_sys::TupleDesc, attribute: i16) -> (Datum, bool) {
+unsafe fn missing_of(desc: pg_sys::TupleDesc, attribute: i16) -> Option<pg_sys::Datum> {
     // SAFETY: the descriptor is live, and has this attribute.
     unsafe {
         let mut null = true;
         let value = pg_sys::getmissingattr(desc, i32::from(attribute), &mut null);
-        (value.value(), null)
+        (!null).then_some(value)
     }
 }

@@ -1,7 +1,7 @@
 //! How large the tuple of a row may be that goes to a stripe. heapam refuses rows that fit on no page, whatever is put out of line, or into
 //! no memory. A stripe would take them, and they could not be changed, copied to a heap table or read whole ever after.
 
-use super::datum::Datum;
+use super::datum::{Datum, Row};
 use super::slot::Slot;
 use super::Rel;
 use pgrx::pg_sys;
@@ -61,8 +61,8 @@ impl TupleSize {
 
     /// The row in the slot may go to a stripe: heapam would take it, or so it seems. Of others heapam decides.
     pub fn suits(&self, slot: Slot) -> bool {
-        let (values, nulls) = slot.values();
-        self.fits_memory(values, nulls) && (self.always_fits || self.fits_page(values, nulls))
+        let row = slot.row();
+        self.fits_memory(row) && (self.always_fits || self.fits_page(row))
     }
 
     /// A row of the row store may go to a stripe: as large values as its may be lie out of line only.
@@ -70,31 +70,26 @@ impl TupleSize {
         if !slot.has_external() {
             return true;
         }
-        let (values, nulls) = slot.values();
-        self.fits_memory(values, nulls)
+        self.fits_memory(slot.row())
     }
 
-    fn present<'a>(
-        &'a self,
-        values: &'a [Datum],
-        nulls: &'a [bool],
-    ) -> impl Iterator<Item = (&'a Column, Datum)> {
-        let all = self.columns.iter().zip(values).zip(nulls);
-        all.filter(|(_, null)| !**null).map(|((column, value), _)| (column, *value))
+    fn present<'a>(&'a self, row: Row<'a>) -> impl Iterator<Item = (&'a Column, Datum<'a>)> {
+        let all = self.columns.iter().enumerate();
+        all.filter_map(move |(i, column)| Some((column, row.get(i)?)))
     }
 
     /// A tuple with all values in it can be made.
-    fn fits_memory(&self, values: &[Datum], nulls: &[bool]) -> bool {
-        let large = self.present(values, nulls).filter(|(column, _)| column.length == -1);
+    fn fits_memory(&self, row: Row<'_>) -> bool {
+        let large = self.present(row).filter(|(column, _)| column.length == -1);
         // SAFETY: live values of variable length.
         let sum: usize = large.map(|(_, value)| unsafe { plain_size(value) } + ALIGNED).sum();
         // As much as columns of other types take, and what the tuple is held by.
         sum + (1 << 16) <= MOST_MEMORY
     }
 
-    fn fits_page(&self, values: &[Datum], nulls: &[bool]) -> bool {
+    fn fits_page(&self, row: Row<'_>) -> bool {
         let mut end = 0;
-        for (column, value) in self.present(values, nulls) {
+        for (column, value) in self.present(row) {
             let aligned = usize::next_multiple_of(end, column.align);
             end = match column.length {
                 // SAFETY: a live value of variable length.
@@ -106,7 +101,7 @@ impl TupleSize {
                 length => aligned + length as usize,
             };
         }
-        let bitmap = if nulls.contains(&true) { self.columns.len() } else { 0 };
+        let bitmap = if row.words().1.contains(&true) { self.columns.len() } else { 0 };
         whole(end, bitmap) <= LARGEST
     }
 }
@@ -117,22 +112,22 @@ fn whole(end: usize, columns: usize) -> usize {
 }
 
 /// A value's size with its header, neither compressed nor out of line.
-unsafe fn plain_size(value: Datum) -> usize {
+unsafe fn plain_size(value: Datum<'_>) -> usize {
     // SAFETY: the value is one of variable length, whole in memory.
     unsafe {
-        let at = value as *const pg_sys::varlena;
+        let at = value.raw().cast_mut_ptr::<pg_sys::varlena>();
         match varlena::varatt_is_1b_e(at) || varlena::varatt_is_4b_c(at) {
-            true => pg_sys::toast_raw_datum_size(pg_sys::Datum::from(value)),
+            true => pg_sys::toast_raw_datum_size(value.raw()),
             false => varlena::varsize_any(at),
         }
     }
 }
 
 /// Where a value ends at most that TOAST has made as small as it can, behind one that ends at `end`.
-unsafe fn end_of_shrunk(value: Datum, end: usize, aligned: usize) -> usize {
+unsafe fn end_of_shrunk(value: Datum<'_>, end: usize, aligned: usize) -> usize {
     // SAFETY: the value is one of variable length, whole in memory.
     unsafe {
-        let at = value as *const pg_sys::varlena;
+        let at = value.raw().cast_mut_ptr::<pg_sys::varlena>();
         if !varlena::varatt_is_1b_e(at) && !varlena::varatt_is_4b_c(at) {
             // Short values have a header of one byte, and are not aligned.
             let size = varlena::varsize_any_exhdr(at) + 1;

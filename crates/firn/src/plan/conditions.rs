@@ -1,33 +1,13 @@
 //! From the conditions of a query to the filter of a stripe.
 
 use crate::pg::datum::{
-    each_element, fixed_bytes, parse_numeric_rescaled, with_varlena, Datum, EPOCH_DAYS,
-    EPOCH_MICROS,
+    parse_numeric_rescaled, Operand, Right, RightValue, Value, EPOCH_DAYS, EPOCH_MICROS,
 };
 use firn_format::{ColumnKind, CompareOp, Constant, Filter, Set};
 use std::cell::RefCell;
 use std::sync::Arc;
 
 const MICROS_PER_DAY: i64 = 86_400_000_000;
-
-/// The type of a comparison's right-hand side, as far as filters know it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operand {
-    Bool,
-    Int2,
-    Int4,
-    Int8,
-    Oid,
-    Float4,
-    Float8,
-    Date,
-    Timestamp,
-    TimestampTz,
-    Time,
-    Numeric,
-    Text,
-    Uuid,
-}
 
 /// What is asked of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +28,22 @@ pub enum Test {
     DoesNotStartWith,
     IsNull,
     IsNotNull,
+}
+
+impl Test {
+    /// What the column is compared with.
+    pub fn right(self) -> Right {
+        match self {
+            Test::Compare(_, operand) | Test::Distinct(operand) | Test::Same(operand) => {
+                Right::One(operand)
+            }
+            Test::Like | Test::NotLike | Test::StartsWith | Test::DoesNotStartWith => {
+                Right::One(Operand::Text)
+            }
+            Test::AnyOf(operand) | Test::NoneOf(operand) => Right::Array(operand),
+            Test::IsNull | Test::IsNotNull => Right::Nothing,
+        }
+    }
 }
 
 /// A condition on a column (0 = first); a comparison's right-hand side is evaluated when the scan
@@ -93,45 +89,6 @@ pub struct Qual {
     pub is_checked_again: bool,
 }
 
-/// A value of a comparison's right-hand side, free of PostgreSQL's memory.
-#[derive(Clone, Debug)]
-pub enum Value {
-    Bool(bool),
-    Int(i64),
-    Oid(u32),
-    Float(f64),
-    Date(i32),
-    Timestamp(i64),
-    TimestampTz(i64),
-    Time(i64),
-    /// The payload of a numeric.
-    Numeric(Box<[u8]>),
-    Text(Box<[u8]>),
-    Uuid(Box<[u8]>),
-}
-
-impl Value {
-    fn of(operand: Operand, value: Datum) -> Value {
-        let payload = |value| with_varlena(value, |bytes| Box::from(bytes));
-        match operand {
-            Operand::Bool => Value::Bool(value as u8 != 0),
-            Operand::Int2 => Value::Int(i64::from(value as u16 as i16)),
-            Operand::Int4 => Value::Int(i64::from(value as u32 as i32)),
-            Operand::Int8 => Value::Int(value as i64),
-            Operand::Oid => Value::Oid(value as u32),
-            Operand::Float4 => Value::Float(f64::from(f32::from_bits(value as u32))),
-            Operand::Float8 => Value::Float(f64::from_bits(value as u64)),
-            Operand::Date => Value::Date(value as u32 as i32),
-            Operand::Timestamp => Value::Timestamp(value as i64),
-            Operand::TimestampTz => Value::TimestampTz(value as i64),
-            Operand::Time => Value::Time(value as i64),
-            Operand::Numeric => Value::Numeric(payload(value)),
-            Operand::Text => Value::Text(payload(value)),
-            Operand::Uuid => Value::Uuid(fixed_bytes(value, 16).into()),
-        }
-    }
-}
-
 /// A condition whose right-hand side was evaluated, once for all stripes of a scan.
 pub struct Bound {
     pub condition: Condition,
@@ -149,24 +106,10 @@ pub struct Bound {
 const KINDS: usize = 4;
 
 impl Bound {
-    /// `value` is the right-hand side, None for NULL; it is not referred to afterwards.
-    pub fn new(condition: Condition, value: Option<Datum>) -> Bound {
-        let mut some_are_null = false;
-        let values = value.map(|value| match condition.test {
-            Test::Compare(_, operand) | Test::Distinct(operand) | Test::Same(operand) => {
-                vec![Value::of(operand, value)]
-            }
-            Test::Like | Test::NotLike | Test::StartsWith | Test::DoesNotStartWith => {
-                vec![Value::of(Operand::Text, value)]
-            }
-            Test::AnyOf(operand) | Test::NoneOf(operand) => {
-                let mut list = Vec::new();
-                some_are_null =
-                    each_element(value, |element| list.push(Value::of(operand, element)));
-                list
-            }
-            Test::IsNull | Test::IsNotNull => Vec::new(),
-        });
+    /// `value` is the right-hand side, as the test has it; None for NULL.
+    pub fn new(condition: Condition, value: Option<RightValue>) -> Bound {
+        let some_are_null = value.as_ref().is_some_and(|value| value.some_are_null);
+        let values = value.map(|value| value.values);
         let is_unknown = false;
         Bound { condition, values, some_are_null, is_unknown, sets: RefCell::default() }
     }
@@ -176,12 +119,10 @@ impl Bound {
         Bound { is_unknown: true, ..Bound::new(condition, None) }
     }
 
-    /// The column equals one of these values, none of which is NULL; they are not referred to afterwards.
-    pub fn among(column: usize, operand: Operand, values: impl Iterator<Item = Datum>) -> Bound {
+    /// The column equals one of these values of a type.
+    pub fn among(column: usize, operand: Operand, values: Vec<Value>) -> Bound {
         let condition = Condition { column, test: Test::AnyOf(operand) };
-        let values = Some(values.map(|value| Value::of(operand, value)).collect());
-        let (some_are_null, is_unknown) = (false, false);
-        Bound { condition, values, some_are_null, is_unknown, sets: RefCell::default() }
+        Bound::new(condition, Some(RightValue { values, some_are_null: false }))
     }
 
     /// What it compares with is kept as integers.

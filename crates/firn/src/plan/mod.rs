@@ -6,6 +6,6 @@ mod count;
 pub mod kinds;
 mod scan;
 
-pub use conditions::{Bound, Condition, Formula, Operand, Qual, Test};
+pub use conditions::{Bound, Condition, Formula, Qual, Test};
 pub use count::count_seen_rows;
 pub use scan::{sees_stripes, Counters, FirnScan};

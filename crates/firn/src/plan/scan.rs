@@ -5,11 +5,10 @@ use super::conditions::{filter_of, Bound, Formula, Qual};
 use super::kinds::{terms, zone_of};
 use crate::am::rows::visible_pending;
 use crate::directory::{tombstones, Directory, Found};
+use crate::pg::datum::{Datums, Rows};
 use crate::pg::jsonb::Fields;
 use crate::pg::{lock, xact, LockMode, Rel, Snap, TupleSlot};
-use crate::stripe::{
-    handle_for, layout, pending_row, BatchReader, Datums, Layout, Projection, RowBuffer, Rows,
-};
+use crate::stripe::{handle_for, layout, pending_row, BatchReader, Layout, Projection, RowBuffer};
 use crate::write::PendingRef;
 use firn_format::{
     ColumnKind, DeleteVector, DirectoryEntry, Filter, StripeMeta, Tid, VIRTUAL_BASE,
@@ -400,8 +399,7 @@ impl FirnScan {
                 continue;
             }
             pending_row(&self.layout, &p.writer, row, &mut self.pending_buffer);
-            let buffer = &self.pending_buffer;
-            slot.fill(self.wanted.iter().map(|i| (*i, (buffer.values[*i], buffer.nulls[*i]))));
+            slot.fill(self.pending_buffer.row(), &self.wanted);
             slot.set_tid(self.table.oid(), Tid::of(p.slot, row));
             self.table.count_reads(1);
             return true;

@@ -1,6 +1,6 @@
 //! Zone maps as people read them: JSON with the bounds in the column's own terms.
 
-use crate::pg::datum::{text_of, EPOCH_DAYS, EPOCH_MICROS};
+use crate::pg::datum::{text_of_word, EPOCH_DAYS, EPOCH_MICROS};
 use crate::pg::Rel;
 use crate::plan::kinds::zone_of;
 use crate::stripe::layout;
@@ -53,7 +53,7 @@ fn text(bound: &Bound, kind: ColumnKind, type_oid: u32) -> Option<Shown> {
         (K::Bool, Bound::I64(v)) => Shown::Number((*v != 0).to_string()),
         (K::Int8 | K::Int16 | K::Int32 | K::Int64, Bound::I64(v)) => Shown::Number(v.to_string()),
         // Oids, and the labels of enums.
-        (K::UInt32, Bound::I64(v)) => Shown::Text(text_of(type_oid, *v as u32 as usize)),
+        (K::UInt32, Bound::I64(v)) => Shown::Text(text_of_word(type_oid, i64::from(*v as u32))),
         (K::Decimal { scale, .. }, Bound::I64(v)) => Shown::Number(decimal(i128::from(*v), scale)),
         (K::Decimal { scale, .. }, Bound::I128(v)) => Shown::Number(decimal(*v, scale)),
         (K::Float32, Bound::F64(v)) if v.is_finite() => Shown::Number((*v as f32).to_string()),
@@ -66,16 +66,16 @@ fn text(bound: &Bound, kind: ColumnKind, type_oid: u32) -> Option<Shown> {
                 d @ (i32::MIN | i32::MAX) => d,
                 d => d.checked_sub(EPOCH_DAYS)?,
             };
-            Shown::Text(text_of(type_oid, days as u32 as usize))
+            Shown::Text(text_of_word(type_oid, i64::from(days as u32)))
         }
         (K::Timestamp | K::TimestampTz, Bound::I64(v)) => {
             let micros = match *v {
                 t @ (i64::MIN | i64::MAX) => t,
                 t => t.checked_sub(EPOCH_MICROS)?,
             };
-            Shown::Text(text_of(type_oid, micros as usize))
+            Shown::Text(text_of_word(type_oid, micros))
         }
-        (K::Time, Bound::I64(v)) => Shown::Text(text_of(type_oid, *v as usize)),
+        (K::Time, Bound::I64(v)) => Shown::Text(text_of_word(type_oid, *v)),
         (K::Uuid, Bound::Bytes(b)) if b.len() == 16 => Shown::Text(uuid(b)),
         (K::Text | K::Json, Bound::Bytes(b)) => {
             Shown::Text(String::from_utf8_lossy(b).into_owned())

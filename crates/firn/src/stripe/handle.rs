@@ -2,10 +2,9 @@
 //! are kept in a session-wide cache within `firn.metadata_cache`; a stripe never changes, so a handle
 //! is right as long as its key is. What scans that take turns need of it is not dropped ([`Held`]).
 
-use super::datums::{dictionary_datums, Datums};
 use super::pages;
 use crate::directory::chunks;
-use crate::pg::datum::Conversion;
+use crate::pg::datum::{dictionary_datums, Conversion, Datums};
 use crate::pg::report::raise_format;
 use crate::pg::{error, guc, Kind, Rel, Toast};
 use bytes::Bytes;

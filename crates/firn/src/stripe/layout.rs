@@ -1,7 +1,7 @@
 //! How a table's columns are stored, remembered per session until the table's definition changes.
 
 use crate::directory::keys;
-use crate::pg::datum::{ColumnType, Datum};
+use crate::pg::datum::{ColumnType, Missing};
 use crate::pg::rel::Attribute;
 use crate::pg::slot::remembered_default;
 use crate::pg::{ChunkKey, LockMode, Rel, Snap, Toast, TupleSlot};
@@ -16,21 +16,10 @@ pub struct Layout {
     missing: Vec<Missing>,
 }
 
-enum Missing {
-    Null,
-    Direct(Datum),
-    /// Bytes of a value by reference, aligned to 8.
-    Bytes(Box<[u64]>),
-}
-
 impl Layout {
     /// The value that rows written before column `i` was added have in it.
-    pub fn missing(&self, i: usize) -> (Datum, bool) {
-        match self.missing.get(i) {
-            Some(Missing::Direct(d)) => (*d, false),
-            Some(Missing::Bytes(b)) => (b.as_ptr() as usize, false),
-            _ => (0, true),
-        }
+    pub fn missing(&self, i: usize) -> Missing {
+        self.missing.get(i).cloned().unwrap_or_default()
     }
 }
 
@@ -38,28 +27,14 @@ impl Layout {
 /// a rewrite made PostgreSQL forget it.
 fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) -> Missing {
     if attribute.dropped {
-        return Missing::Null;
+        return Missing::default();
     }
     let kept = || {
         let toast = Toast::open(table, LockMode::AccessShare).filter(|t| !t.is_empty())?;
         let key = ChunkKey { id: keys::MISSING, seq: i32::from(attribute.number) };
         toast.find(key, Snap::self_snap()).map(|row| row.data)
     };
-    let Some(bytes) = remembered.or_else(kept) else {
-        return Missing::Null;
-    };
-    if attribute.by_value {
-        let mut word = [0u8; 8];
-        let n = bytes.len().min(8);
-        word[..n].copy_from_slice(&bytes[..n]);
-        return Missing::Direct(u64::from_le_bytes(word) as Datum);
-    }
-    let words = bytes.chunks(8).map(|c| {
-        let mut word = [0u8; 8];
-        word[..c.len()].copy_from_slice(c);
-        u64::from_ne_bytes(word)
-    });
-    Missing::Bytes(words.collect())
+    remembered.or_else(kept).map_or_else(Missing::default, |bytes| Missing::of(attribute, &bytes))
 }
 
 thread_local! {

@@ -3,7 +3,6 @@
 //! its rows: that is `directory` and `am`.
 
 mod batch;
-mod datums;
 mod handle;
 mod layout;
 mod pages;
@@ -11,7 +10,6 @@ mod projection;
 mod row;
 
 pub use batch::{BatchReader, PageReader};
-pub use datums::{timestamp, Datums, Rows};
 pub use handle::{handle_for, Held, StripeHandle};
 pub use layout::{layout, layout_in, Layout};
 pub use projection::{of_column, source, Projection, Source};

@@ -1,20 +1,20 @@
 //! Which columns of a table are wanted of a stripe, where each comes from, and what they are as datums: the one place that knows
 //! of columns that a stripe lacks because they came later.
 
-use super::datums::{column_datums, Datums, Rows};
 use super::handle::StripeHandle;
 use super::layout::Layout;
-use crate::pg::datum::{Conversion, Datum};
+use crate::pg::datum::{column_datums, Conversion, Datums, Missing, Rows};
 use crate::pg::jsonb::Fields;
+use crate::pg::{error, Kind};
 use firn_format::{Column, ColumnSpec, StripeMeta};
 use firn_scan::DecodedBatch;
 use std::rc::Rc;
 
 /// Where the values of a table's column come from.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub enum Source {
     /// All rows have this value.
-    Constant { value: Datum, null: bool },
+    Constant(Missing),
     /// The stripe's column `stored`.
     Stored { stored: usize, conversion: Conversion },
 }
@@ -47,7 +47,7 @@ impl Projection {
     pub fn stored(&self) -> Vec<usize> {
         let stored = self.columns.iter().filter_map(|(_, source)| match source {
             Source::Stored { stored, .. } => Some(*stored),
-            Source::Constant { .. } => None,
+            Source::Constant(_) => None,
         });
         stored.collect()
     }
@@ -61,17 +61,16 @@ impl Projection {
     ) -> Vec<(usize, Datums)> {
         let mut decoded = batch.columns.iter();
         let of = |(i, source): &(usize, Source)| {
-            let datums = match *source {
-                Source::Constant { value, null } => {
-                    Datums::constant(value, null, rows.len(batch.batch.rows.len()))
-                }
+            let count = rows.len(batch.batch.rows.len());
+            let datums = match source {
+                Source::Constant(value) => Datums::constant(value, count),
                 Source::Stored { stored, conversion } => match decoded.next() {
                     Some(column) => {
                         let fields = self.fields.iter().find(|(column, _)| column == i);
-                        let how = (conversion, fields.map(|(_, fields)| fields));
-                        of_column(handle, column, stored, how, rows)
+                        let how = (*conversion, fields.map(|(_, fields)| fields));
+                        of_column(handle, column, *stored, how, rows)
                     }
-                    None => Datums::constant(0, true, rows.len(batch.batch.rows.len())),
+                    None => Datums::constant(&Missing::default(), count),
                 },
             };
             (*i, datums)
@@ -83,17 +82,19 @@ impl Projection {
 /// Where column `i` of the table comes from, in a stripe of these columns.
 pub fn source(layout: &Layout, columns: &[ColumnSpec], i: usize) -> Source {
     let Some(column) = layout.columns.get(i).and_then(Option::as_ref) else {
-        return Source::Constant { value: 0, null: true };
+        return Source::Constant(Missing::default());
     };
     let number = i32::from(column.attribute.number);
     match columns.iter().enumerate().find(|(_, spec)| spec.field_id == number) {
         Some((stored, ColumnSpec { kind, .. })) => {
-            Source::Stored { stored, conversion: column.conversion_from(*kind) }
+            let Some(conversion) = column.conversion_from(*kind) else {
+                let (name, own) = (&column.attribute.name, &column.type_name);
+                let what = format!("a stripe has column \"{name}\", of type {own}, as {kind:?}");
+                error(Kind::Corrupt, what).raise()
+            };
+            Source::Stored { stored, conversion }
         }
-        None => {
-            let (value, null) = layout.missing(i);
-            Source::Constant { value, null }
-        }
+        None => Source::Constant(layout.missing(i)),
     }
 }
 

@@ -1,10 +1,10 @@
 //! One stripe in the making: rows are pushed, whoever is to read them meanwhile does, and a thread of its own encodes it.
 //! Inserts and the mover have the same one; where a stripe goes and when it is full is theirs to say.
 
-use crate::pg::datum::{form_numeric, push, Conversion, Datum};
+use crate::pg::datum::{form_numeric, timestamp, Conversion};
 use crate::pg::json::push_jsonb;
-use crate::pg::{error, thread, xact, Kind, Rel};
-use crate::stripe::{layout, pending_row, timestamp, Layout, RowBuffer};
+use crate::pg::{error, thread, xact, Kind, Rel, TupleSlot};
+use crate::stripe::{layout, pending_row, Layout, RowBuffer};
 use firn_format::{
     ColumnBuilder, ColumnKind, ColumnSpec, Stripe, StripeWriter, Value, WriteOptions,
 };
@@ -49,10 +49,10 @@ impl StripeBuilder {
         Arc::strong_count(&self.writer) != 1
     }
 
-    /// Add a row, by the table's columns.
-    pub fn push(&mut self, values: &[Datum], nulls: &[bool]) {
+    /// Add the row in a slot, of the table's columns.
+    pub fn push(&mut self, slot: TupleSlot) {
         match Arc::get_mut(&mut self.writer) {
-            Some(writer) => push_row(writer, &self.layout, values, nulls),
+            Some(writer) => push_row(writer, &self.layout, slot),
             None => error(Kind::Internal, "a stripe that others hold takes no more rows").raise(),
         }
     }
@@ -119,20 +119,16 @@ impl Encoding {
 }
 
 /// Push one row; columns that cannot hold a value fall back to a kind that can.
-fn push_row(writer: &mut StripeWriter, layout: &Layout, values: &[Datum], nulls: &[bool]) {
+fn push_row(writer: &mut StripeWriter, layout: &Layout, slot: TupleSlot) {
+    let row = slot.typed_row(&layout.columns);
     let mut stored = 0;
     for (i, column) in layout.columns.iter().enumerate() {
         let Some(column) = column else { continue };
-        let (value, null) = match (values.get(i), nulls.get(i)) {
-            (Some(v), Some(n)) => (*v, *n),
-            _ => (0, true),
-        };
         let kind = writer.columns()[stored].kind;
-        let conversion = column.conversion_from(kind);
-        if !push(writer.column_mut(stored), conversion, value, null) {
+        if !row.push(i, kind, writer.column_mut(stored)) {
             let fallback = column.fallback();
-            degrade(writer, stored, conversion, fallback);
-            push(writer.column_mut(stored), column.conversion_from(fallback), value, null);
+            degrade(writer, stored, column.conversion_from(kind), fallback);
+            row.push(i, fallback, writer.column_mut(stored));
         }
         stored += 1;
     }
@@ -140,9 +136,9 @@ fn push_row(writer: &mut StripeWriter, layout: &Layout, values: &[Datum], nulls:
 }
 
 /// Turn a column collected so far into the kind `to`.
-fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: ColumnKind) {
+fn degrade(writer: &mut StripeWriter, column: usize, from: Option<Conversion>, to: ColumnKind) {
     let scale = match from {
-        Conversion::Numeric { scale } => scale,
+        Some(Conversion::Numeric { scale }) => scale,
         _ => 0,
     };
     let spec = ColumnSpec { kind: to, ..writer.columns()[column].clone() };
@@ -150,11 +146,11 @@ fn degrade(writer: &mut StripeWriter, column: usize, from: Conversion, to: Colum
     let mut bytes = Vec::new();
     for row in 0..writer.rows() as usize {
         let value = match writer.value(column, row) {
-            Value::I64(v) if from == Conversion::Timestamp => {
-                all.push_i64(timestamp(v) as i64);
+            Value::I64(v) if from == Some(Conversion::Timestamp) => {
+                all.push_i64(timestamp(v));
                 continue;
             }
-            Value::Bytes(text) if from == Conversion::Jsonb => {
+            Value::Bytes(text) if from == Some(Conversion::Jsonb) => {
                 bytes.clear();
                 push_jsonb(text, None, &mut bytes);
                 all.push_bytes(&bytes[4..]);

@@ -194,8 +194,7 @@ fn append(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) {
             None => Box::new(start(table, owner, frozen)),
         };
         let row = pending.stripe.rows();
-        let (values, nulls) = slot.values();
-        pending.stripe.push(values, nulls);
+        pending.stripe.push(*slot);
         slot.set_inserted(table.oid(), Tid::of(pending.slot, row), pending.xid, cid);
         if pending.stripe.is_full(pending.capacity, STRIPE_BYTES) {
             begin_encoding(table, pending);

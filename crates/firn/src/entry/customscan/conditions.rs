@@ -2,8 +2,9 @@
 //! known when the scan starts, joined by AND, OR and NOT.
 
 use super::{list_items, path};
+use crate::pg::datum::Operand;
 use crate::pg::ext;
-use crate::plan::{Condition, Formula, Operand, Test};
+use crate::plan::{Condition, Formula, Test};
 use firn_format::CompareOp;
 use pgrx::pg_sys;
 

@@ -11,7 +11,7 @@ use super::{
     backward, columns_of, explain, joins, list_items, path, substitute, table_columns, Shared,
 };
 use crate::entry::tableam::{self, hidden::hidden};
-use crate::pg::datum::Datum;
+use crate::pg::datum::{Datum, RightValue};
 use crate::pg::ext::{callback, direct, guarded};
 use crate::pg::jsonb::Fields;
 use crate::pg::memory::{alloc, slot_for_state};
@@ -53,7 +53,7 @@ pub(super) struct State {
 
 /// Values of a column in the batch at hand and the column of a slot they go to.
 struct Feed {
-    values: *const Datum,
+    values: *const usize,
     /// Null when no value is NULL.
     nulls: *const bool,
     to: usize,
@@ -526,8 +526,8 @@ unsafe fn refill(node: *mut pg_sys::CustomScanState, run: &mut Run) {
             run.qual = if ready.exact { run.residual } else { (*node).ss.ps.qual };
             let feed = |column: usize, to: usize| {
                 let (_, d) = ready.columns.iter().find(|(i, _)| *i == column)?;
-                let nulls = if d.nulls.is_empty() { std::ptr::null() } else { d.nulls.as_ptr() };
-                Some(Feed { values: d.values.as_ptr(), nulls, to })
+                let (values, nulls) = d.as_raw();
+                Some(Feed { values, nulls, to })
             };
             run.straight = run.qual.is_null() && run.outputs.is_some();
             match &run.outputs {
@@ -582,10 +582,13 @@ unsafe fn start_stripes(node: *mut pg_sys::CustomScanState, run: &mut Run, snap:
             let bound = memory::within(per_tuple, || {
                 let state: *mut pg_sys::ExprState = values[*value];
                 let value = match (*state).evalfunc {
-                    Some(f) => guarded(|| f(state, econtext, is_null)).value(),
-                    None => 0,
+                    Some(f) => guarded(|| f(state, econtext, is_null)),
+                    None => pg_sys::Datum::from(0usize),
                 };
-                Bound::new(*condition, (!null).then_some(value))
+                // Of the type that the operator takes there.
+                let value =
+                    (!null).then(|| RightValue::of(condition.test.right(), Datum::of(value)));
+                Bound::new(*condition, value)
             });
             pg_sys::MemoryContextReset(per_tuple);
             bound

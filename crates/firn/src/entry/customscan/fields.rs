@@ -317,20 +317,21 @@ unsafe fn names(search: &mut Search, function: pg_sys::Oid, args: *mut pg_sys::L
 }
 
 /// The value of a constant of this type that is not NULL.
-unsafe fn constant(node: *mut pg_sys::Node, kind: pg_sys::Oid) -> Option<Datum> {
-    // SAFETY: an expression of a query: its tag says of which type it is.
+unsafe fn constant<'a>(node: *mut pg_sys::Node, kind: pg_sys::Oid) -> Option<Datum<'a>> {
+    // SAFETY: an expression of a query: its tag says of which type it is; a constant lives as long as the query.
     unsafe {
         let value = node as *mut pg_sys::Const;
         let fits = (*node).type_ == pg_sys::NodeTag::T_Const
             && (*value).consttype == kind
             && !(*value).constisnull;
-        fits.then(|| (*value).constvalue.value())
+        fits.then(|| Datum::of((*value).constvalue))
     }
 }
 
-/// Note the name of a field.
-fn note(search: &mut Search, place: Place, text: Datum) -> bool {
-    with_varlena(text, |name| push(search, place, name))
+/// Note the name of a field, a text.
+unsafe fn note(search: &mut Search, place: Place, text: Datum<'_>) -> bool {
+    // SAFETY: a text, as the caller promises.
+    unsafe { with_varlena(text, |name| push(search, place, name)) }
 }
 
 fn push(search: &mut Search, place: Place, name: &[u8]) -> bool {
@@ -342,23 +343,26 @@ fn push(search: &mut Search, place: Place, name: &[u8]) -> bool {
     fits
 }
 
-/// Note the first name of a path. One without names is the document itself.
-fn note_first(search: &mut Search, place: Place, path: Datum) -> bool {
+/// Note the first name of a path, an array of text. One without names is the document itself.
+unsafe fn note_first(search: &mut Search, place: Place, path: Datum<'_>) -> bool {
     let (mut seen, mut fits) = (false, false);
-    let some_are_null = each_element(path, |name| {
-        if !std::mem::replace(&mut seen, true) {
-            fits = note(search, place, name);
-        }
-    });
-    fits && !some_are_null
+    // SAFETY: an array of text, as the caller promises.
+    unsafe {
+        let some_are_null = each_element(path, |name| {
+            if !std::mem::replace(&mut seen, true) {
+                fits = note(search, place, name);
+            }
+        });
+        fits && !some_are_null
+    }
 }
 
-/// Note the keys of an object that the document is asked to contain. (So many pairs it must have at least: of all fields as of these.)
-fn note_keys(search: &mut Search, place: Place, part: Datum) -> bool {
-    // SAFETY: a jsonb; the iterator frees itself at its end, and its memory is emptied in any case.
+/// Note the keys of an object, a jsonb, that the document is asked to contain. (So many pairs it must have at least: of all fields as of these.)
+unsafe fn note_keys(search: &mut Search, place: Place, part: Datum<'_>) -> bool {
+    // SAFETY: a jsonb, as the caller promises; the iterator frees itself at its end, and its memory is emptied in any case.
     memory::scratch(|| unsafe {
         use pg_sys::JsonbIteratorToken as Token;
-        let whole = pg_sys::pg_detoast_datum(part as *mut pg_sys::varlena) as *mut pg_sys::Jsonb;
+        let whole = pg_sys::pg_detoast_datum(part.raw().cast_mut_ptr()) as *mut pg_sys::Jsonb;
         let mut at = pg_sys::JsonbIteratorInit(&raw mut (*whole).root);
         let mut value: pg_sys::JsonbValue = std::mem::zeroed();
         if pg_sys::JsonbIteratorNext(&mut at, &mut value, true) != Token::WJB_BEGIN_OBJECT {

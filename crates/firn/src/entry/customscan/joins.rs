@@ -12,9 +12,10 @@
 //! part of the other side. Nobody changes the table from then on.
 
 use super::{conditions, exec, list_items, path};
+use crate::pg::datum::{Datum, Operand, Value};
 use crate::pg::ext::callback;
 use crate::pg::slot::Slot;
-use crate::plan::{Bound, FirnScan, Operand};
+use crate::plan::{Bound, FirnScan};
 use pgrx::pg_sys;
 
 /// Keys that are taken out of a table at most; so many rows of stripes there must be for each.
@@ -308,7 +309,8 @@ pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
                 if let Some(keys) =
                     keys((*join.join).hj_HashTupleSlot, &*table, join.number, is_varlena)
                 {
-                    scan.narrow(Bound::among(join.column, join.operand, keys.into_iter()));
+                    let keys = keys.into_iter().map(|key| Value::of(join.operand, key));
+                    scan.narrow(Bound::among(join.column, join.operand, keys.collect()));
                 }
             }
         }
@@ -317,12 +319,12 @@ pub(super) unsafe fn take(joins: &mut [Join], scan: &mut FirnScan) {
 
 /// The values of a column in all rows of the table but NULLs; they live as long as that. None if the copies that a filter makes
 /// of them would not fit into `work_mem`: the join's own memory is that already.
-unsafe fn keys(
+unsafe fn keys<'a>(
     like: *mut pg_sys::TupleTableSlot,
-    table: &Table,
+    table: &'a Table,
     number: i16,
     is_varlena: bool,
-) -> Option<Vec<usize>> {
+) -> Option<Vec<Datum<'a>>> {
     // SAFETY: rows in the hash table's memory, of the descriptor that the slot has; what is copied is copied before the slot is emptied.
     unsafe {
         let columns = (*like).tts_tupleDescriptor;
@@ -334,16 +336,17 @@ unsafe fn keys(
             let mut entry = table.entry(*table.buckets.add(bucket));
             while !entry.is_null() {
                 pg_sys::ExecStoreMinimalTuple(entry.add(1).cast_mut().cast(), row, false);
-                if let Some((value, false)) = Slot::of(row).attribute(number) {
+                if let Some(value) = Slot::of(row).attribute(number) {
                     // As long as they are when they are neither compressed nor elsewhere: only their headers are read for this.
                     let own =
-                        if is_varlena { pg_sys::toast_raw_datum_size(value.into()) } else { 0 };
+                        if is_varlena { pg_sys::toast_raw_datum_size(value.raw()) } else { 0 };
                     let Some(rest) = room.checked_sub(2 * own + BYTES_PER_KEY) else {
                         fits = false;
                         break 'table;
                     };
                     room = rest;
-                    keys.push(value);
+                    // The slot points into the table.
+                    keys.push(Datum::of(value.raw()));
                 }
                 entry = table.entry((*entry).next);
             }

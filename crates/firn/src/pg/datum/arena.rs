@@ -1,38 +1,81 @@
 //! From decoded columns to PostgreSQL datums, whole columns at a time and without PostgreSQL's
 //! memory: by-reference values live in an arena beside the datums.
 
-use crate::pg::datum::{form_numeric, Conversion, Datum, EPOCH_DAYS, EPOCH_MICROS};
+use super::{form_numeric, Conversion, Missing, Word, EPOCH_DAYS, EPOCH_MICROS};
 use crate::pg::json::push_jsonb;
 use crate::pg::jsonb::Fields;
 use firn_format::{ByteColumn, Column, Dictionary, Value, Values};
 use std::rc::Rc;
 
-/// Datums of one column for a run of rows. The arena owns what they point to.
+/// Datums of one column for a run of rows, with what they point to.
 #[derive(Default)]
 pub struct Datums {
-    pub values: Vec<Datum>,
+    values: Vec<Word>,
     /// True = NULL; empty when there is none.
-    pub nulls: Vec<bool>,
-    _arena: Arena,
-    _dictionary: Option<Rc<Datums>>,
+    nulls: Vec<bool>,
+    owner: Owner,
+}
+
+/// What owns the bytes that datums point to: they are only kept.
+#[derive(Default)]
+enum Owner {
+    /// There are none.
+    #[default]
+    Nobody,
+    Arena(Arena),
+    Dictionary(#[allow(dead_code)] Rc<Datums>),
+    Missing(#[allow(dead_code)] Missing),
+    /// Several columns one behind the other.
+    Parts(#[allow(dead_code)] Vec<Owner>),
 }
 
 impl Datums {
+    /// The word in a row, and whether it is NULL.
     #[inline]
-    pub fn get(&self, row: usize) -> (Datum, bool) {
-        let null = self.nulls.get(row).copied().unwrap_or(false);
-        (self.values.get(row).copied().unwrap_or(0), null)
+    pub(super) fn word(&self, row: usize) -> (Word, bool) {
+        match self.values.get(row) {
+            Some(word) => (*word, self.nulls.get(row).copied().unwrap_or(false)),
+            None => (0, true),
+        }
+    }
+    /// The words, and which of them are NULL, or null when none is: for who copies them into PostgreSQL's arrays, and holds this for as long
+    /// as they are looked at there.
+    pub(crate) fn as_raw(&self) -> (*const Word, *const bool) {
+        let nulls = if self.nulls.is_empty() { std::ptr::null() } else { self.nulls.as_ptr() };
+        (self.values.as_ptr(), nulls)
     }
     pub fn memory_bytes(&self) -> usize {
-        self.values.len() * 8 + self.nulls.len() + self._arena.bytes.len()
+        let arena = match &self.owner {
+            Owner::Arena(arena) => arena.bytes.len(),
+            _ => 0,
+        };
+        self.values.len() * 8 + self.nulls.len() + arena
     }
     /// The same value in every row.
-    pub fn constant(value: Datum, null: bool, rows: usize) -> Datums {
+    pub fn constant(value: &Missing, rows: usize) -> Datums {
+        let (word, null, _) = value.word();
         Datums {
-            values: vec![value; rows],
+            values: vec![word; rows],
             nulls: if null { vec![true; rows] } else { Vec::new() },
-            ..Datums::default()
+            owner: Owner::Missing(value.clone()),
         }
+    }
+    /// Those of each part, one behind the other.
+    pub fn joined(parts: Vec<Datums>) -> Datums {
+        let mut all = Datums::default();
+        let mut owners = Vec::with_capacity(parts.len());
+        for part in parts {
+            let some_are_null = part.nulls.contains(&true);
+            if some_are_null || !all.nulls.is_empty() {
+                all.nulls.resize(all.values.len(), false);
+                all.nulls.extend_from_slice(&part.nulls);
+                all.nulls.resize(all.values.len() + part.values.len(), false);
+            }
+            all.values.extend_from_slice(&part.values);
+            owners.push(part.owner);
+        }
+        all.owner = Owner::Parts(owners);
+        all
     }
 }
 
@@ -90,6 +133,11 @@ impl ArenaBuilder {
         self.align();
         self.bytes.extend_from_slice(value);
     }
+    /// As many bytes as the type has are looked at, whatever is stored.
+    fn fixed(&mut self, value: &[u8], len: u16) {
+        self.raw(value);
+        pad(&mut self.bytes, value.len(), len);
+    }
     fn varlena(&mut self, payload: &[u8]) {
         self.align();
         self.bytes.extend_from_slice(&(((payload.len() + 4) as u32) << 2).to_le_bytes());
@@ -99,7 +147,7 @@ impl ArenaBuilder {
         self.align();
         form_numeric(value, scale, &mut self.bytes);
     }
-    fn finish(mut self) -> (Vec<Datum>, Arena) {
+    fn finish(mut self) -> (Vec<Word>, Arena) {
         let misaligned = self.bytes.as_ptr() as usize % 8;
         if misaligned != 0 {
             // The allocator aligns to 8 and more in practice; if not, shift the contents once.
@@ -118,50 +166,55 @@ impl ArenaBuilder {
     }
 }
 
+fn pad(bytes: &mut Vec<u8>, stored: usize, len: u16) {
+    if let Some(rest @ 1..) = usize::from(len).checked_sub(stored) {
+        bytes.resize(bytes.len() + rest, 0);
+    }
+}
+
 #[inline]
-fn date(days: i32) -> Datum {
+fn date(days: i32) -> Word {
     let v = match days {
         i32::MIN | i32::MAX => days,
         d => d.wrapping_sub(EPOCH_DAYS),
     };
     // PostgreSQL widens all integers of four bytes with their sign, and compares images of datums.
-    v as i64 as Datum
+    v as i64 as Word
 }
 
-/// The datum of a stored point in time.
+/// PostgreSQL's number of a stored point in time.
 #[inline]
-pub fn timestamp(micros: i64) -> Datum {
-    let v = match micros {
+pub fn timestamp(micros: i64) -> i64 {
+    match micros {
         i64::MIN | i64::MAX => micros,
         m => m.wrapping_sub(EPOCH_MICROS),
-    };
-    v as Datum
-}
-
-#[inline]
-fn int32(conversion: Conversion, v: i32) -> Datum {
-    match conversion {
-        Conversion::Date => date(v),
-        Conversion::Int16 => v as i16 as i64 as Datum,
-        Conversion::Int8 => v as i8 as i64 as Datum,
-        // Unsigned ones, too: that is how they come out of a heap tuple.
-        _ => v as i64 as Datum,
     }
 }
 
 #[inline]
-fn int64(conversion: Conversion, v: i64) -> Datum {
+fn int32(conversion: Conversion, v: i32) -> Word {
+    match conversion {
+        Conversion::Date => date(v),
+        Conversion::Int16 => v as i16 as i64 as Word,
+        Conversion::Int8 => v as i8 as i64 as Word,
+        // Unsigned ones, too: that is how they come out of a heap tuple.
+        _ => v as i64 as Word,
+    }
+}
+
+#[inline]
+fn int64(conversion: Conversion, v: i64) -> Word {
     if conversion == Conversion::Timestamp {
-        timestamp(v)
+        timestamp(v) as Word
     } else {
-        v as Datum
+        v as Word
     }
 }
 
 /// As PostgreSQL makes the datum, with its sign: there are those who compare all of it.
 #[inline]
-fn float4(v: f32) -> Datum {
-    v.to_bits() as i32 as i64 as Datum
+fn float4(v: f32) -> Word {
+    v.to_bits() as i32 as i64 as Word
 }
 
 fn numeric_scale(conversion: Conversion) -> Option<u8> {
@@ -175,7 +228,7 @@ fn by_reference(
     count: usize,
     bytes: usize,
     mut add: impl FnMut(&mut ArenaBuilder),
-) -> (Vec<Datum>, Arena) {
+) -> (Vec<Word>, Arena) {
     let mut arena = ArenaBuilder::with_capacity(count, bytes);
     add(&mut arena);
     arena.finish()
@@ -187,7 +240,7 @@ fn bytes_datums(
     is_null: impl Fn(usize) -> bool,
     rows: Rows<'_>,
     all: usize,
-) -> (Vec<Datum>, Arena) {
+) -> (Vec<Word>, Arena) {
     let count = rows.len(all);
     let one = |arena: &mut ArenaBuilder, row: usize| {
         if is_null(row) {
@@ -196,7 +249,7 @@ fn bytes_datums(
         }
         let value = column.get(row);
         match conversion {
-            Conversion::Fixed(_) => arena.raw(value),
+            Conversion::Fixed(n) => arena.fixed(value, n),
             Conversion::CString => {
                 arena.raw(value);
                 arena.bytes.push(0);
@@ -227,12 +280,11 @@ pub fn column_datums(
     dictionary: impl FnOnce(&Dictionary) -> Rc<Datums>,
 ) -> Datums {
     let all = column.rows;
-    let mut arena = Arena::default();
-    let mut shared = None;
+    let mut owner = Owner::Nobody;
     let values = match &column.values {
-        Values::Bool(v) => rows.map(all, |r| Datum::from(v.value(r))),
+        Values::Bool(v) => rows.map(all, |r| Word::from(v.value(r))),
         Values::I32(v) => match conversion {
-            Conversion::Int32 => rows.map(all, |r| v[r] as i64 as Datum),
+            Conversion::Int32 => rows.map(all, |r| v[r] as i64 as Word),
             c => rows.map(all, |r| int32(c, v[r])),
         },
         Values::I64(v) => match numeric_scale(conversion) {
@@ -243,7 +295,7 @@ pub fn column_datums(
                         list.iter().for_each(|r| arena.numeric(i128::from(v[*r as usize]), scale))
                     }
                 });
-                arena = a;
+                owner = Owner::Arena(a);
                 d
             }
             None => rows.map(all, |r| int64(conversion, v[r])),
@@ -254,21 +306,21 @@ pub fn column_datums(
                 Rows::All => v.iter().for_each(|x| arena.numeric(*x, scale)),
                 Rows::Some(list) => list.iter().for_each(|r| arena.numeric(v[*r as usize], scale)),
             });
-            arena = a;
+            owner = Owner::Arena(a);
             d
         }
         Values::F32(v) => rows.map(all, |r| float4(v[r])),
-        Values::F64(v) => rows.map(all, |r| v[r].to_bits() as Datum),
+        Values::F64(v) => rows.map(all, |r| v[r].to_bits() as Word),
         Values::Bytes(v) => {
             let how = (conversion, fields);
             let (d, a) = bytes_datums(v, how, |row| column.is_null(row), rows, all);
-            arena = a;
+            owner = Owner::Arena(a);
             d
         }
         Values::Dict { keys, dict } => {
             let known = dictionary(dict);
             let d = rows.map(all, |r| known.values.get(keys[r] as usize).copied().unwrap_or(0));
-            shared = Some(known);
+            owner = Owner::Dictionary(known);
             d
         }
     };
@@ -277,11 +329,11 @@ pub fn column_datums(
         (Some(_), Rows::All) => column.null_flags(),
         (Some(n), Rows::Some(_)) => rows.map(all, |r| n.is_null(r)),
     };
-    Datums { values, nulls, _arena: arena, _dictionary: shared }
+    Datums { values, nulls, owner }
 }
 
 /// Datums of all values of a dictionary.
-pub(super) fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion) -> Datums {
+pub fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion) -> Datums {
     let (values, arena) = match dictionary {
         Dictionary::I32(v) => (v.iter().map(|x| int32(conversion, *x)).collect(), Arena::default()),
         Dictionary::I64(v) => match numeric_scale(conversion) {
@@ -297,16 +349,16 @@ pub(super) fn dictionary_datums(dictionary: &Dictionary, conversion: Conversion)
             })
         }
         Dictionary::F32(v) => (v.iter().map(|x| float4(*x)).collect(), Arena::default()),
-        Dictionary::F64(v) => (v.iter().map(|x| x.to_bits() as Datum).collect(), Arena::default()),
+        Dictionary::F64(v) => (v.iter().map(|x| x.to_bits() as Word).collect(), Arena::default()),
         Dictionary::Bytes(v) => bytes_datums(v, (conversion, None), |_| false, Rows::All, v.len()),
     };
-    Datums { values, nulls: Vec::new(), _arena: arena, _dictionary: None }
+    Datums { values, nulls: Vec::new(), owner: Owner::Arena(arena) }
 }
 
-/// One value as a datum, its bytes (if by reference) appended to `out` with the offset noted.
+/// One value as a word, its bytes (if by reference) appended to `out` with the offset noted.
 pub(super) enum One {
     Null,
-    Direct(Datum),
+    Direct(Word),
     /// Offset in the buffer of a value by reference.
     At(usize),
 }
@@ -322,10 +374,10 @@ pub(super) fn one_value(value: &Value<'_>, conversion: Conversion, out: &mut Vec
     };
     match value {
         Value::Null => One::Null,
-        Value::Bool(b) => One::Direct(Datum::from(*b)),
+        Value::Bool(b) => One::Direct(Word::from(*b)),
         Value::I32(v) => One::Direct(int32(conversion, *v)),
         Value::F32(v) => One::Direct(float4(*v)),
-        Value::F64(v) => One::Direct(v.to_bits() as Datum),
+        Value::F64(v) => One::Direct(v.to_bits() as Word),
         Value::I64(v) => match numeric_scale(conversion) {
             Some(scale) => {
                 let at = start();
@@ -342,7 +394,10 @@ pub(super) fn one_value(value: &Value<'_>, conversion: Conversion, out: &mut Vec
         Value::Bytes(bytes) => {
             let at = start();
             match conversion {
-                Conversion::Fixed(_) => out.extend_from_slice(bytes),
+                Conversion::Fixed(n) => {
+                    out.extend_from_slice(bytes);
+                    pad(out, bytes.len(), n);
+                }
                 Conversion::CString => {
                     out.extend_from_slice(bytes);
                     out.push(0);
