@@ -37,6 +37,7 @@ PROGRAM = {
     "plan": "pure decisions",
     "archive": "what an archive says",
     "crypt": "encryption of backups",
+    "stop": "how the work is stopped",
     "store": "local paths and object stores",
     "pg": "the fence around libpq",
     "row_sum": "a checksum of rows in any order",

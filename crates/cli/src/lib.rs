@@ -4,6 +4,7 @@
 //! - [`archive`]: what a `pg_dump` archive says (custom, directory and tar format), from a folder or an object store.
 //! - [`plan`]: pure decisions: which statements, in which transactions, at the same time as which others.
 //! - [`pg`]: the fence around libpq; the only place for `unsafe`.
+//! - [`stop`]: how the user, or a part that fails, ends the work.
 //! - [`store`]: local paths and object stores, and how to reach them.
 //! - [`restore`]: carries a plan out on connections, with a journal in the target database.
 //! - [`script`]: what `pg_restore` does on one connection, printed or run.
@@ -29,6 +30,7 @@ pub mod restore;
 pub mod row_sum;
 mod say;
 pub mod script;
+pub mod stop;
 pub mod store;
 pub mod verify;
 

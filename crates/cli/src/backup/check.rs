@@ -7,10 +7,11 @@ use crate::archive::manifest::{self, hex, Manifest};
 use crate::archive::Archive;
 use crate::crypt::{self, Keys};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stop::Stop;
 use crate::store::StoreSettings;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a check found.
@@ -37,7 +38,7 @@ pub fn check(
     keys: Option<&Keys>,
     jobs: usize,
     progress: &dyn Progress,
-    stop: Arc<AtomicBool>,
+    stop: &Stop,
 ) -> Result<Checked> {
     let halt = Halt::new(stop);
     let listed = Place::open(location, settings, &halt, false)?.list(0)?.0;

@@ -15,12 +15,11 @@ use super::place::Place;
 use super::survey::{survey, Lot, Standing};
 use crate::archive::manifest::{self, selection, Head};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stop::Stop;
 use crate::store::StoreSettings;
 use remove::Removal;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything `firn backup expire` is told.
@@ -71,7 +70,7 @@ pub struct Expired {
 /// does not answer at all any more; the error comes at the end.
 pub fn run(
     options: &Options,
-    stop: Arc<AtomicBool>,
+    stop: &Stop,
     mut each: impl FnMut(&Expired) -> Result<()>,
 ) -> Result<Vec<Error>> {
     let halt = Halt::new(stop);

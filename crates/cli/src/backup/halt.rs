@@ -1,28 +1,33 @@
 //! Stopping everything when one part fails or the user asks to.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Canceller;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::pg::Connection;
+use crate::stop::{Cancels, Stop};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// What all threads of a run look at to learn whether to go on. The first failure is the run's.
 pub struct Halt {
-    /// Set when the user asks to stop.
-    asked: Arc<AtomicBool>,
-    failed: AtomicBool,
+    /// Stopped when the user asks to.
+    asked: Stop,
+    /// Stopped with it, and when a part fails.
+    all: Stop,
     error: Mutex<Option<Error>>,
 }
 
 impl Halt {
-    /// `asked` is set by whoever handles the user's signals.
-    pub fn new(asked: Arc<AtomicBool>) -> Arc<Halt> {
-        Arc::new(Halt { asked, failed: AtomicBool::new(false), error: Mutex::new(None) })
+    /// `asked` is stopped by whoever handles the user's signals.
+    pub fn new(asked: &Stop) -> Arc<Halt> {
+        Arc::new(Halt { asked: asked.clone(), all: asked.within(), error: Mutex::new(None) })
     }
 
     /// Whether to stop.
     pub fn is_set(&self) -> bool {
-        self.failed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
+        self.all.is_set()
+    }
+
+    /// As long as the answer lives, what a connection does is cancelled when the run is over.
+    pub fn cancels(&self, connection: &Connection) -> Cancels {
+        self.all.cancels(connection)
     }
 
     /// An error if the run is over.
@@ -39,12 +44,13 @@ impl Halt {
         if error.is_none() && !(e.kind == ErrorKind::Cancelled && self.is_set()) {
             *error = Some(e);
         }
-        self.failed.store(true, Ordering::Relaxed);
+        drop(error);
+        self.all.stop();
     }
 
     /// Why the run is over.
     pub fn reason(&self) -> Error {
-        if self.asked.load(Ordering::Relaxed) {
+        if self.asked.is_set() {
             return Error::new(ErrorKind::Cancelled, "stopped at the user's request");
         }
         let error = self.error.lock().unwrap_or_else(|e| e.into_inner());
@@ -63,40 +69,13 @@ impl Halt {
     }
 }
 
-/// Cancels what some connections do once the run is over, until it is dropped.
-pub struct Watch {
-    over: Arc<AtomicBool>,
-}
-
-impl Watch {
-    pub fn start(connections: Vec<Canceller>, halt: &Arc<Halt>) -> Watch {
-        let over = Arc::new(AtomicBool::new(false));
-        let (ended, halt) = (Arc::clone(&over), Arc::clone(halt));
-        std::thread::spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
-                if halt.is_set() {
-                    connections.iter().for_each(Canceller::cancel);
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        });
-        Watch { over }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_first_failure_counts() {
-        let halt = Halt::new(Arc::default());
+        let halt = Halt::new(&Stop::default());
         halt.check().unwrap();
         halt.fail(Error::archive("first"));
         halt.fail(Error::archive("second"));
@@ -105,9 +84,9 @@ mod tests {
 
     #[test]
     fn the_user_goes_before_failures() {
-        let asked = Arc::new(AtomicBool::new(false));
-        let halt = Halt::new(asked.clone());
-        asked.store(true, Ordering::Relaxed);
+        let asked = Stop::default();
+        let halt = Halt::new(&asked);
+        asked.stop();
         halt.fail(Error::archive("a broken connection"));
         assert_eq!(halt.reason().kind, ErrorKind::Cancelled);
     }

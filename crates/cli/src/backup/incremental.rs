@@ -2,7 +2,7 @@
 
 use super::basis::{Facts, Pages};
 use super::destination::{Destination, Sibling};
-use super::halt::{Halt, Watch};
+use super::halt::Halt;
 use super::options::Base;
 use super::place::Place;
 use super::progress::Progress;
@@ -315,7 +315,7 @@ fn unchanged<'a>(
         Ok(pages) => pages,
         Err(why) => return Ok(Err(why)),
     };
-    let _watch = Watch::start(vec![pages.canceller()], halt);
+    let _cancels = halt.cancels(&pages.connection);
     if let Err(why) = pages.settle()? {
         return Ok(Err(why));
     }

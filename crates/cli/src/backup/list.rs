@@ -7,10 +7,9 @@ use crate::archive::manifest;
 use crate::archive::Archive;
 use crate::crypt::Keys;
 use crate::error::{Error, ErrorKind, Result};
+use crate::stop::Stop;
 use crate::store::StoreSettings;
 use serde::Serialize;
-use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
 
 /// Whether a backup is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +61,7 @@ pub fn list(
     location: &str,
     settings: &StoreSettings,
     keys: Option<&Keys>,
-    stop: Arc<AtomicBool>,
+    stop: &Stop,
 ) -> Result<(Vec<Backup>, Vec<Error>)> {
     let halt = Halt::new(stop);
     let place = Place::open(location, settings, &halt, false)?;

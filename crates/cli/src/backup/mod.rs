@@ -40,6 +40,7 @@ pub use progress::{size, Done, Lines, Progress, Silent};
 
 use crate::archive::manifest::{self, Encryption, Head, Manifest, Marker};
 use crate::error::{Error, Result};
+use crate::stop::Stop;
 use destination::{Destination, Preparation};
 use halt::Halt;
 use known::Known;
@@ -48,7 +49,6 @@ use pack::Packer;
 use program::Program;
 use sealed::Sealer;
 use session::Leader;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -64,12 +64,8 @@ pub struct Report {
     pub settle: Duration,
 }
 
-/// Makes a backup. `stop` set to true ends it as soon as can be, without a manifest; while that is written it is waited for instead.
-pub fn run(
-    options: &Options,
-    progress: Arc<dyn Progress>,
-    stop: Arc<AtomicBool>,
-) -> Result<Report> {
+/// Makes a backup. `stop` ends it as soon as can be, without a manifest; while that is written it is waited for instead.
+pub fn run(options: &Options, progress: Arc<dyn Progress>, stop: &Stop) -> Result<Report> {
     let halt = Halt::new(stop);
     let result = Backup::begin(options, progress, halt.clone()).and_then(Backup::finish);
     match result {

@@ -1,6 +1,5 @@
 //! The schema as of a snapshot: `pg_dump` writes it down while the tables that it names are locked.
 
-use super::halt::Watch;
 use super::program::{self, Running};
 use super::sealed::Scratch;
 use super::session::{self, Held, Leader, Snapshot};
@@ -32,8 +31,7 @@ impl Backup<'_> {
     /// Takes a snapshot, has the schema written down as of it, and locks the tables.
     pub fn schema(&self) -> Result<Schema> {
         let present = session::connect(&self.options.login)?;
-        let connections = vec![self.leader().connection.canceller(), present.canceller()];
-        let _watch = Watch::start(connections, &self.halt);
+        let _cancels = [self.halt.cancels(&self.leader().connection), self.halt.cancels(&present)];
         let mut why = String::new();
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {

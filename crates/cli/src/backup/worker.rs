@@ -10,7 +10,7 @@ use super::Options;
 use crate::archive::manifest::{self, TableData};
 use crate::archive::rewrite::DataEntry;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{Canceller, Connection};
+use crate::pg::Connection;
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -50,12 +50,12 @@ pub fn copy(
         options.jobs.min(tasks.len())
     };
     let plan = Arc::new(plan);
-    let mut cancellers: Vec<Canceller> =
-        vec![plan.leader.lock().unwrap_or_else(|e| e.into_inner()).canceller()];
+    // As long as it takes: a connection may just have begun with the next table.
+    let mut cancels = vec![halt.cancels(&plan.leader.lock().unwrap_or_else(|e| e.into_inner()))];
     let (ended, ends) = channel();
     for number in 0..jobs {
         let follower = Follower::connect(options, snapshot, encoding)?;
-        cancellers.push(follower.connection.canceller());
+        cancels.push(halt.cancels(&follower.connection));
         let (plan, halt, ended) = (Arc::clone(&plan), Arc::clone(halt), ended.clone());
         std::thread::Builder::new()
             .name(format!("firn-copy-{number}"))
@@ -77,8 +77,6 @@ pub fn copy(
             }
             Err(RecvTimeoutError::Timeout) if !halt.is_set() => {}
             Err(RecvTimeoutError::Timeout) => {
-                // A connection may just have begun with the next table: ask as long as it takes.
-                cancellers.iter().for_each(Canceller::cancel);
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
                 if Instant::now() > deadline {
                     break;

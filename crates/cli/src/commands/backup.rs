@@ -1,5 +1,6 @@
 //! `firn backup`, `firn backup verify`, `firn backup list`, `firn backup expire`.
 
+use super::signals::Signals;
 use crate::archive::manifest::Encryption;
 use crate::archive::Archive;
 use crate::args::backup::{Args, Command, Expire, List, Make, Verify};
@@ -16,7 +17,6 @@ use crate::store::StoreSettings;
 use crate::verify::{self, Expected};
 use std::io::{stderr, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -28,20 +28,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// A flag that is set when the user asks to stop; asking twice ends the program at once. `say` tells that it was heard.
-fn stop_flag(say: impl Fn(&str) + Send + 'static) -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let handle = Arc::clone(&stop);
-    ctrlc::set_handler(move || {
-        if handle.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        say("stopping; press Ctrl-C again to leave at once");
-    })
-    .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-    Ok(stop)
-}
-
 fn say(text: &str) {
     report::say(&format!("firn: {text}"));
 }
@@ -51,9 +37,9 @@ fn make(args: &Make) -> Result<ExitCode> {
     let reporter =
         Reporter::start(args.output.settings("backup", &options.destination, options.jobs))?;
     let screen = reporter.clone();
-    let stop = stop_flag(move |text| screen.say(text))?;
+    let stop = Signals::handle()?.begin(move |text| screen.say(text));
     let progress = Arc::new(Watched::new(reporter.clone()));
-    let result = backup::run(&options, progress, stop);
+    let result = backup::run(&options, progress, &stop);
     if let Ok(report) = &result {
         tell(&reporter, report);
     }
@@ -101,13 +87,11 @@ fn check(args: &Verify) -> Result<ExitCode> {
         false => Box::new(Lines::new(stderr(), false)),
     };
     let login = args.login()?;
-    let stop = stop_flag(say)?;
-    let asked = Arc::clone(&stop);
-    let cancelled = Some(Arc::new(move || asked.load(Ordering::Relaxed)) as _);
-    let settings = StoreSettings { cancelled, ..StoreSettings::default() };
+    let stop = Signals::handle()?.begin(say);
+    let settings = stop.settings();
     let keys = args.locked.keys()?;
     let Checked { manifest, closed, problems } =
-        check::check(&args.dest, &settings, keys.as_ref(), jobs, &*progress, Arc::clone(&stop))?;
+        check::check(&args.dest, &settings, keys.as_ref(), jobs, &*progress, &stop)?;
     if !problems.is_empty() {
         for problem in &problems {
             report::print(problem);
@@ -145,7 +129,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
     let archive = Archive::open_locked(&args.dest, &settings, &keys.unwrap_or_default())?;
     let expected =
         Expected::Archive { archive: &archive, manifest: manifest.as_ref(), selected: &|_| true };
-    let outcome = verify::compare(&login, &expected, &args.terms(), &*progress, stop)?;
+    let outcome = verify::compare(&login, &expected, &args.terms(), &*progress, &stop)?;
     for note in &outcome.notes {
         report::say(&format!("firn: note: {note}"));
     }
@@ -169,8 +153,9 @@ fn check(args: &Verify) -> Result<ExitCode> {
 
 fn list(args: &List) -> Result<ExitCode> {
     let keys = args.locked.keys()?;
+    let stop = Signals::handle()?.begin(say);
     let (backups, notes) =
-        list::list(&args.parent, &StoreSettings::default(), keys.as_ref(), stop_flag(say)?)?;
+        list::list(&args.parent, &StoreSettings::default(), keys.as_ref(), &stop)?;
     for note in notes {
         say(&format!("note: {}", note.message));
     }
@@ -182,13 +167,11 @@ fn list(args: &List) -> Result<ExitCode> {
 }
 
 fn expire(args: &Expire) -> Result<ExitCode> {
-    let stop = stop_flag(say)?;
-    let asked = Arc::clone(&stop);
-    let cancelled = Some(Arc::new(move || asked.load(Ordering::Relaxed)) as _);
-    let options = args.options(StoreSettings { cancelled, ..StoreSettings::default() })?;
+    let stop = Signals::handle()?.begin(say);
+    let options = args.options(stop.settings())?;
     let mut out = std::io::stdout().lock();
     let (mut kept, mut removed, mut freed) = (0, 0, 0);
-    let result = expire::run(&options, stop, |backup| {
+    let result = expire::run(&options, &stop, |backup| {
         match backup.fate {
             Fate::Kept => kept += 1,
             Fate::Removed => {

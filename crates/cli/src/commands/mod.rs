@@ -4,6 +4,7 @@ pub mod backup;
 pub mod completions;
 pub mod man;
 pub mod restore;
+mod signals;
 
 use crate::error::{Error, Result};
 use std::io::{ErrorKind, Write};

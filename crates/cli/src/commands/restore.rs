@@ -1,8 +1,9 @@
 //! `firn restore`.
 
+use super::signals::Signals;
 use crate::archive::{Absent, Archive};
 use crate::args::restore::Args;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::pg::For;
 use crate::plan::build::describe;
 use crate::plan::select::{choose, unmatched, Filter};
@@ -10,7 +11,6 @@ use crate::plan::simulate::{components, simulate};
 use crate::plan::{Rules, Work};
 use crate::report::file::{NewFile, Readers};
 use crate::report::{say, Event, Reporter, Watch};
-use crate::restore::work::Stop;
 use crate::restore::{self, facts, journal, session, Options};
 use crate::script::server;
 use crate::script::text::Text;
@@ -18,32 +18,9 @@ use crate::script::walk::walk;
 use crate::store::StoreSettings;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What a signal stops: nothing of a restore before there is one.
-type Stopped = Arc<Mutex<Option<(Stop, Reporter)>>>;
-
-fn lock(stopped: &Stopped) -> MutexGuard<'_, Option<(Stop, Reporter)>> {
-    stopped.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends the program by a signal, or the restore that it does, if that has not been asked for before.
-fn handle_signals() -> Result<Stopped> {
-    let stopped = Stopped::default();
-    let handle = Arc::clone(&stopped);
-    ctrlc::set_handler(move || match &*lock(&handle) {
-        Some((stop, screen)) if !stop.is_set() => {
-            screen.say("stopping; press Ctrl-C again to leave at once");
-            stop.stop();
-        }
-        _ => std::process::exit(130),
-    })
-    .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-    Ok(stopped)
-}
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let stopped = handle_signals()?;
+    let signals = Signals::handle()?;
     let options = args.options()?;
     if args.list {
         return list(&options, args.file.as_deref().unwrap_or("-"));
@@ -60,8 +37,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let reporter =
         Reporter::start(args.output.settings("restore", &options.archive, options.jobs))?;
-    let stop = Stop::default();
-    *lock(&stopped) = Some((stop.clone(), reporter.clone()));
+    let screen = reporter.clone();
+    let stop = signals.begin(move |text| screen.say(text));
     let result = match args.one_connection() {
         true => server::run(&options, &args.wishes(options.filter.clone())?, &reporter, &stop),
         false => restore::run(&options, &reporter, &stop),

@@ -3,7 +3,6 @@
 //! The archive, or the manifest that a backup has, says what must be there. A source that still exists can be asked
 //! itself, by `--verify-source`.
 
-use super::work::Stop;
 use super::{reload, unlogged, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::backup::program::Program;
@@ -13,6 +12,7 @@ use crate::pg::{quote_ident, quote_literal, Address, Connection};
 use crate::plan::select::Selection;
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
+use crate::stop::Stop;
 use crate::verify::{self, Depth, Expected, Ignore, Outcome};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -209,7 +209,7 @@ pub fn check(
         ignore: ignore(terms, archive, selection),
         pg_dump: check.pg_dump.clone(),
     };
-    let outcome = verify::compare(&target, &expected, &terms, &Told(watch), stop.flag())?;
+    let outcome = verify::compare(&target, &expected, &terms, &Told(watch), stop)?;
     tell(&outcome, check, watch)
 }
 

@@ -1,11 +1,11 @@
 //! Rows and large objects on their way to the server.
 
 use super::pieces::{stopped, Pieces, BLOCK};
-use super::work::Stop;
 use crate::archive::{read_error, Archive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_literal, Connection, Rows};
 use crate::plan::text::{inserted_rows, split_statement, take_name};
+use crate::stop::Stop;
 use std::collections::HashSet;
 use std::io::Read;
 

@@ -2,7 +2,6 @@
 
 use super::journal::{self, fence};
 use super::session;
-use super::work::Stop;
 use super::{tell, Options, Terms};
 use crate::archive::{Archive, Entry, Toc};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use crate::plan::render::{large_objects, search_path};
 use crate::plan::select::Selection;
 use crate::plan::text::{take_name, unquoted};
 use crate::report::{Event, Watch};
+use crate::stop::Stop;
 use std::time::Duration;
 
 /// Between looks whether a database is still being made. A look at all locks stops all who take one for a moment.

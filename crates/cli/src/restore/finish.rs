@@ -12,7 +12,7 @@ use crate::plan::text::{last_part, unquoted};
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::restore::together::together;
-use crate::restore::work::Stop;
+use crate::stop::Stop;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -54,11 +54,12 @@ use crate::plan::render::{Refused, Renderer, Style};
 use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
+use crate::stop::{Cancels, Stop};
 use journal::{Done, Identity};
 use left_out::LeftOut;
 use session::Target;
 use std::sync::{Arc, OnceLock};
-use work::{Cancels, Ended, Stop};
+use work::Ended;
 
 /// All that a plan follows from, besides the archive. Kept in the journal.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]

@@ -1,9 +1,8 @@
-//! What all workers of a restore share, and how they are started. What each does: [`worker`]. Stopping them: [`stop`]. Sequences of
+//! What all workers of a restore share, and how they are started. What each does: [`worker`]. Sequences of
 //! tables: [`uses`]. What is put off as something before it failed: [`order`].
 
 mod dead;
 mod order;
-mod stop;
 mod uses;
 mod worker;
 
@@ -19,12 +18,12 @@ use crate::plan::render::Renderer;
 use crate::plan::schedule::Scheduler;
 use crate::plan::Plan;
 use crate::report::{Costs, Event, Watch};
+use crate::stop::Stop;
 use dead::Dead;
 use order::LateRows;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-pub use stop::{Cancels, Stop};
 use uses::Uses;
 use worker::keys::Early;
 use worker::Worker;

@@ -16,8 +16,8 @@ use crate::restore::left_out::LeftOut;
 use crate::restore::proof::in_order::{self, InOrder};
 use crate::restore::proof::schemas;
 use crate::restore::session::{self, Target};
-use crate::restore::work::{Cancels, Stop};
 use crate::restore::{check, facts, finish, tell, Options, Report, Terms};
+use crate::stop::{Cancels, Stop};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The last COMMIT is there when it is told, and all before it: with `synchronous_commit = off` the server answers before. Only a

@@ -21,12 +21,12 @@ use crate::backup::halt::Halt;
 use crate::backup::program::{self, Program};
 use crate::backup::{session, Login, Progress, Spec};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stop::Stop;
 use forms::Settings;
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 /// Something that is not as it should be.
@@ -107,7 +107,7 @@ pub fn compare(
     expected: &Expected,
     terms: &Terms,
     progress: &dyn Progress,
-    stop: Arc<AtomicBool>,
+    stop: &Stop,
 ) -> Result<Outcome> {
     let halt = Halt::new(stop);
     let result = compare_all(target, expected, terms, progress, &halt);

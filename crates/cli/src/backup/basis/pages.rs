@@ -6,11 +6,11 @@ use super::lsn;
 use crate::archive::manifest::TableBasis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hex;
-use crate::pg::{quote_literal, Canceller, Connection};
+use crate::pg::{quote_literal, Connection};
 
 /// Reads pages' headers on the server.
 pub struct Pages {
-    connection: Connection,
+    pub connection: Connection,
     page: u64,
     segment: u64,
 }
@@ -58,10 +58,6 @@ impl Pages {
             }
             Err(failure) => Err(failure.error),
         }
-    }
-
-    pub fn canceller(&self) -> Canceller {
-        self.connection.canceller()
     }
 
     /// Whether no page of a table, or of its TOAST relation, was changed after the place in WAL that is noted.

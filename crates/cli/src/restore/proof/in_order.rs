@@ -9,8 +9,8 @@ use crate::plan::select::Selection;
 use crate::plan::{Plan, Step, Work};
 use crate::report::{Event, Watch};
 use crate::restore::journal::Done;
-use crate::restore::work::Stop;
 use crate::restore::{Job, Options, Terms};
+use crate::stop::Stop;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

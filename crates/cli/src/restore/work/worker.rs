@@ -13,7 +13,7 @@ mod reload;
 mod session;
 
 use super::dead::passes;
-use super::{lock, Cancels, Failure, Site};
+use super::{lock, Failure, Site};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use crate::plan::build::describe;
@@ -25,6 +25,7 @@ use crate::report::{Did, Event, Setback};
 use crate::restore::data::table_of_copy;
 use crate::restore::journal::{self, fence::Session};
 use crate::restore::tell::notices;
+use crate::stop::Cancels;
 use attempt::{Attempt, Statements, Tried};
 use std::cell::Cell;
 use std::sync::PoisonError;

@@ -1,17 +1,20 @@
-//! Stopping a run, and what its connections do.
+//! Stopping what the program does, and what its connections do.
 
-use super::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Canceller, Connection};
 use crate::store::StoreSettings;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often statements are cancelled, for as long as there are any: a request that comes between two of them ends neither.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Lets others stop a run: the signal handler, a test.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets others stop the work: the signal handler, a part of it that has failed.
 #[derive(Clone, Default)]
 pub struct Stop {
     flags: Flags,
@@ -22,13 +25,12 @@ pub struct Stop {
 struct Flags {
     own: Arc<AtomicBool>,
     /// What stops more than this stops this as well.
-    above: Option<Arc<AtomicBool>>,
+    above: Option<Arc<Flags>>,
 }
 
 impl Flags {
     fn is_set(&self) -> bool {
-        let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
-        set(&self.own) || self.above.as_ref().is_some_and(set)
+        self.own.load(Ordering::SeqCst) || self.above.as_ref().is_some_and(|above| above.is_set())
     }
 }
 
@@ -57,7 +59,7 @@ impl Drop for Cancels {
 impl Stop {
     /// One that can be stopped by itself, and is stopped with this one.
     pub fn within(&self) -> Stop {
-        let flags = Flags { own: Arc::default(), above: Some(Arc::clone(&self.flags.own)) };
+        let flags = Flags { own: Arc::default(), above: Some(Arc::new(self.flags.clone())) };
         Stop { flags, list: Arc::clone(&self.list) }
     }
 
@@ -78,11 +80,6 @@ impl Stop {
             cancel(&self.list);
         }
         Cancels { number, list: Arc::clone(&self.list) }
-    }
-
-    /// The flag that says so.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.flags.own)
     }
 
     pub fn is_set(&self) -> bool {
@@ -139,5 +136,24 @@ fn cancel(list: &Arc<Mutex<List>>) {
         let mut list = lock(list);
         list.busy = false;
         list.entries.iter().filter(|(_, flags, _)| flags.is_set()).for_each(|e| e.2.cancel());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stops_more_stops_all_within() {
+        let all = Stop::default();
+        let (one, other) = (all.within(), all.within());
+        let inner = one.within();
+        one.stop();
+        assert!(inner.is_set() && one.is_set() && !other.is_set() && !all.is_set());
+        let store = other.settings().cancelled.unwrap();
+        assert!(!store());
+        all.stop();
+        assert!(other.is_set() && store());
+        assert_eq!(other.check().unwrap_err().kind, ErrorKind::Cancelled);
     }
 }
