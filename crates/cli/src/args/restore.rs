@@ -9,12 +9,11 @@ use super::output::Output;
 use crate::archive::Format;
 use crate::crypt::Keys;
 use crate::error::{Error, Result};
-use crate::pg::{is_conninfo, Address};
+use crate::pg::{is_conninfo, Address, Login};
 use crate::plan::redirect::{names, Redirects};
 use crate::plan::select::Filter;
 use crate::plan::Rules;
 use crate::restore::check::{Check, Source};
-use crate::restore::session::Target;
 use crate::restore::Options;
 use crate::script::text::restrict_key;
 use crate::script::Wishes;
@@ -459,13 +458,12 @@ impl Args {
             format: self.format()?,
             keys: self.keys()?,
             use_list: self.use_list.clone(),
-            target: Target {
+            login: Login {
                 address: self.address()?,
-                named: self.dbname.is_some(),
                 role: self.role.clone(),
                 row_security: self.enable_row_security,
-                create: self.create,
             },
+            named: self.dbname.is_some(),
             jobs: usize::from(self.jobs()),
             filter,
             rules: self.rules()?,

@@ -35,7 +35,7 @@ mod survey;
 pub(crate) mod tasks;
 mod worker;
 
-pub use options::{Base, Login, Options, Spec};
+pub use options::{Base, Options, Spec};
 pub use progress::{size, Done, Lines, Progress, Silent};
 
 use crate::archive::manifest::{self, Encryption, Head, Manifest, Marker};

@@ -3,7 +3,7 @@
 use crate::archive::Compression;
 use crate::crypt::Sealing;
 use crate::error::{Error, Result};
-use crate::pg::Address;
+use crate::pg::Login;
 use crate::store::StoreSettings;
 use std::fmt;
 use std::path::PathBuf;
@@ -73,16 +73,6 @@ impl fmt::Display for Spec {
             None => write!(f, "{}", self.method),
         }
     }
-}
-
-/// Whom to connect as, and to what.
-#[derive(Clone, Debug, Default)]
-pub struct Login {
-    pub address: Address,
-    /// The role to become.
-    pub role: Option<String>,
-    /// Take what row-level security lets see, rather than fail.
-    pub row_security: bool,
 }
 
 /// Everything a backup is told.

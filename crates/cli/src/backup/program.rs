@@ -5,12 +5,12 @@
 //! was tried: docs/decisions/0008-backup.md.
 
 use super::halt::Halt;
-use super::options::{Login, Spec};
+use super::options::Spec;
 use super::session::Snapshot;
 use crate::archive::rewrite::{to_directory, Rewritten};
 use crate::archive::Compression;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::Address;
+use crate::pg::{Address, Login};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

@@ -2,11 +2,11 @@
 
 use super::basis::{self, Before};
 use super::halt::Halt;
-use super::options::{Login, Options};
+use super::options::Options;
 use super::tasks::{Table, Tables};
 use crate::archive::rewrite::{Content, DataEntry};
 use crate::error::{Error, Result};
-use crate::pg::{quote_ident, quote_literal, Connection, For};
+use crate::pg::{quote_ident, quote_literal, Connection, For, Login};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(file) = &args.file {
         return script(args, &options, file);
     }
-    if !options.target.named && std::env::var_os("PGDATABASE").is_none() {
+    if !options.named && std::env::var_os("PGDATABASE").is_none() {
         return Err(Error::usage("no target database was given")
             .hint("Name it with -d; with -C that is a database to connect to first, such as \"postgres\"."));
     }
@@ -161,11 +161,11 @@ fn dry_run(args: &Args, options: &Options) -> Result<ExitCode> {
     let filter = options.filter_for(archive.toc(), &mut |line| say(&format!("firn: {line}")))?;
     let options = &Options { filter, ..options.clone() };
     options.redirect(&mut archive, &mut |line| say(&format!("firn: {line}")))?;
-    let facts = match options.target.named {
+    let facts = match options.named {
         true => {
             // As the restore begins: who restores, in which encoding the archive names tables, and what is there.
-            let connection = options.target.connect(None, For::OwnQueries)?;
-            session::prepare(&connection, archive.toc(), &options.target, None)?;
+            let connection = options.connect(None, For::OwnQueries)?;
+            session::prepare(&connection, archive.toc(), options, None)?;
             match !options.create && journal::is_there(&connection)? {
                 true if options.resume => journal::find(&connection)?.terms.facts,
                 true => return Err(journal::unfinished()),

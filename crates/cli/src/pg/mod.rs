@@ -6,10 +6,12 @@
 
 mod connection;
 mod conninfo;
+mod login;
 mod result;
 
 pub use connection::{Canceller, Connection, For, Ping};
 pub use conninfo::{is_conninfo, Address};
+pub use login::Login;
 pub use result::{Failure, Rows};
 
 /// An identifier quoted for SQL, always with quotes.

@@ -6,9 +6,9 @@
 use super::{reload, unlogged, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::backup::program::Program;
-use crate::backup::{Done, Login, Progress};
+use crate::backup::{Done, Progress};
 use crate::error::{Error, Result};
-use crate::pg::{quote_ident, quote_literal, Address, Connection};
+use crate::pg::{quote_ident, quote_literal, Address, Connection, Login};
 use crate::plan::select::Selection;
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
@@ -188,11 +188,11 @@ pub fn check(
     stop: &Stop,
 ) -> Result<()> {
     let Restored { archive, terms, selection, dbname } = *restored;
-    let login = |address| Login { address, role: options.target.role.clone(), row_security: false };
-    let target = login(options.target.at(dbname));
+    let own = Login { row_security: false, ..options.login.clone() };
+    let target = own.at(dbname);
     let source = check.source.as_ref().map(|source| match source {
-        Source::Database(name) => login(options.target.at(Some(name))),
-        Source::Elsewhere(address) => login(address.clone()),
+        Source::Database(name) => own.at(Some(name)),
+        Source::Elsewhere(address) => Login { address: address.clone(), ..own.clone() },
     });
     let manifest = match source {
         None => archive.manifest()?,

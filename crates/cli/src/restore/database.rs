@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// A database that was made, or that was there.
 pub struct Made {
-    /// For [`session::Target::connect`].
+    /// For [`Options::connect`].
     pub name: String,
     /// It was made without its owner, who could not be had: what failed.
     pub ownerless: Option<String>,
@@ -47,7 +47,7 @@ pub fn create(
         Error::usage("the name of the archive's database is not in UTF-8")
             .hint("Create the database yourself and restore into it without --create.")
     })?;
-    let connection = options.target.connect(None, For::OwnQueries)?;
+    let connection = options.connect(None, For::OwnQueries)?;
     let _cancels = stop.cancels(&connection);
     // As on the connections that come, but for what the archive sets within its database.
     connection.run(&session::no_limits(&connection))?;
@@ -67,7 +67,7 @@ pub fn create(
             std::thread::sleep(PAUSE + Duration::from_millis(u64::from(std::process::id() % 37)));
         }
     }
-    if let Some(role) = &options.target.role {
+    if let Some(role) = &options.login.role {
         connection.run(&[b"SET ROLE ", &quote_ident(role.as_bytes())[..]].concat())?;
     }
     let mut literal =

@@ -67,7 +67,7 @@ pub fn analyze(
     let chosen = {
         // It waits for who alters or drops a table just now.
         let _cancels = stop.cancels(&connection);
-        session::prepare(&connection, toc, &options.target, None)
+        session::prepare(&connection, toc, options, None)
             .and_then(|()| choose(&connection, archive, &loaded, options.jobs))
     };
     let Chosen { tables, parents, alone, left } =
@@ -88,8 +88,8 @@ pub fn analyze(
     let tables = Mutex::new(tables);
     let next = || tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let connect = || {
-        let own = options.target.connect(dbname, For::Statements)?;
-        session::prepare(&own, toc, &options.target, None)?;
+        let own = options.connect(dbname, For::Statements)?;
+        session::prepare(&own, toc, options, None)?;
         Ok(own)
     };
     let work = |worker: usize, connection: &Connection| {
@@ -360,7 +360,7 @@ fn first(options: &Options, dbname: Option<&str>, stop: &Stop) -> Result<Connect
     let mut tries = 0;
     loop {
         // ANALYZE runs functions of indexes, as their owners.
-        match options.target.connect(dbname, For::Statements) {
+        match options.connect(dbname, For::Statements) {
             Err(e) if e.kind == ErrorKind::Connection && tries < 20 && !stop.is_set() => tries += 1,
             connection => return connection,
         }

@@ -46,7 +46,7 @@ pub mod work;
 use crate::archive::{Archive, Format, Toc};
 use crate::crypt::Keys;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pg::{Connection, For};
+use crate::pg::{Connection, For, Login};
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
 use crate::plan::redirect::Redirects;
@@ -57,7 +57,6 @@ use crate::report::{Event, Watch};
 use crate::stop::{Cancels, Stop};
 use journal::{Done, Identity};
 use left_out::LeftOut;
-use session::Target;
 use std::sync::{Arc, OnceLock};
 use work::Ended;
 
@@ -142,7 +141,9 @@ pub struct Options {
     pub keys: Keys,
     /// A list file of what is restored.
     pub use_list: Option<String>,
-    pub target: Target,
+    pub login: Login,
+    /// `-d` was given. What it does not say, or all without it, comes from the environment.
+    pub named: bool,
     pub jobs: usize,
     pub filter: Filter,
     pub rules: Rules,
@@ -243,7 +244,7 @@ impl Options {
             clean: self.clean,
             if_exists: self.if_exists,
             strict_names: self.strict_names,
-            row_security: self.target.row_security,
+            row_security: self.login.row_security,
             disable_triggers: self.disable_triggers,
             superuser: self.superuser.clone(),
             session_authorization: self.session_authorization,
@@ -273,8 +274,8 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn connect(&self) -> Result<Connection> {
-        let connection = self.options.target.connect(self.dbname, For::OwnQueries)?;
-        session::prepare(&connection, self.archive.toc(), &self.options.target, None)?;
+        let connection = self.options.connect(self.dbname, For::OwnQueries)?;
+        session::prepare(&connection, self.archive.toc(), self.options, None)?;
         Ok(connection)
     }
 
@@ -286,7 +287,7 @@ impl Job<'_> {
             no_table_access_method: terms.no_table_access_method,
             session_authorization: terms.session_authorization,
         };
-        let role = self.options.target.role.as_ref().map(|role| role.as_bytes());
+        let role = self.options.login.role.as_ref().map(|role| role.as_bytes());
         let (toc, plan) = (self.archive.toc(), &self.plan);
         Renderer { toc, plan, style, role, refused: Refused::default() }
     }
@@ -312,9 +313,9 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
     };
     let dbname = created.as_ref().map(|made| &made.name[..]);
     let ownerless = created.as_ref().and_then(|made| made.ownerless.clone());
-    let connection = options.target.connect(dbname, For::OwnQueries)?;
+    let connection = options.connect(dbname, For::OwnQueries)?;
     let cancels = stop.cancels(&connection);
-    session::prepare(&connection, archive.toc(), &options.target, None)?;
+    session::prepare(&connection, archive.toc(), options, None)?;
     journal::fence::be_alone(&connection, None, &|| stop.is_set())?;
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });

@@ -6,13 +6,12 @@
 
 use super::journal::{self, fence};
 use super::too_early::TooEarly;
-use super::work::{Ended, Keeper, Site};
+use super::work::{Ended, Found, Keeper, Site};
 use super::{facts, remade, tell, unlogged, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{Connection, Ping};
 use crate::plan::schedule::{Limits, Scheduler};
 use crate::report::{Event, Setback};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Passes that were lost without a step being done, in a row, after which one gives up.
@@ -133,7 +132,7 @@ pub fn connect_again(job: &Job, lost: &Error) -> Result<Connection> {
         if job.stop.is_set() {
             return Err(cancelled());
         }
-        match job.options.target.ping(job.dbname)? {
+        match job.options.ping(job.dbname)? {
             Ping::NotYet => silent = Instant::now(),
             Ping::Ready | Ping::Silent => match job.connect() {
                 Ok(connection) => return Ok(connection),
@@ -185,26 +184,10 @@ fn one(
     let scheduler =
         Scheduler::new(&job.plan, job.options.jobs, slots, &recorded.steps, Limits::default());
     let keeper = Keeper::new(connection, epoch);
-    let mut site = Site::new(
-        &keeper,
-        job.archive,
-        &job.plan,
-        &job.terms,
-        job.renderer(),
-        &job.options.target,
-        job.dbname,
-        scheduler,
-        job.watch,
-        job.stop,
-    );
-    site.memory_kb = memory_kb;
-    site.processors = processors;
-    site.again = again;
-    site.too_early = too_early;
-    site.deferrable = remade::deferrable(job, &recorded);
-    site.entries_done = Mutex::new(recorded.entries.into_iter().collect());
-    site.left_out = Arc::clone(&job.left_out);
-    site.go_on_after_errors = job.options.go_on_after_errors;
+    let deferrable = remade::deferrable(job, &recorded);
+    let entries_done = recorded.entries.into_iter().collect();
+    let found = Found { memory_kb, processors, again, too_early, deferrable, entries_done };
+    let site = Site::new(job, &keeper, scheduler, found);
     let ended = site.run(job.options.jobs);
     drop(site);
     let now = keeper.with(|c| journal::done(c, job.plan.steps.len()));

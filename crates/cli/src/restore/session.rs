@@ -1,41 +1,26 @@
 //! Connections to the target, set up as `pg_restore` sets up its own.
 
+use super::Options;
 use crate::archive::Toc;
 use crate::error::{Error, Result};
 use crate::pg::{quote_ident, Address, Connection, For, Ping};
 
-/// How to connect and what to be.
-#[derive(Clone, Debug, Default)]
-pub struct Target {
-    pub address: Address,
-    /// `-d` was given. What it does not say, or all without it, comes from the environment.
-    pub named: bool,
-    pub role: Option<String>,
-    /// Let row-level security policies apply instead of failing where they would.
-    pub row_security: bool,
-    /// The database is made by this restore (`-C`): what the archive sets for it is for those who come later.
-    pub create: bool,
-}
-
-impl Target {
-    /// Where the database of this name is, or the target's own.
-    pub fn at(&self, dbname: Option<&str>) -> Address {
-        dbname.map_or_else(|| self.address.clone(), |name| self.address.database(name))
-    }
-
-    fn connected_to(&self, dbname: Option<&str>) -> Address {
+impl Options {
+    /// Where the database of this name is, or the login's own.
+    fn address(&self, dbname: Option<&str>) -> Address {
+        let address = self.login.at(dbname).address;
         // A firewall that forgets quiet connections is to be noticed.
-        self.at(dbname).or("keepalives_idle", "60").or("fallback_application_name", "firn")
+        address.or("keepalives_idle", "60").or("fallback_application_name", "firn")
     }
 
-    /// Connect; to the database named in place of the target's own if one is.
+    /// Connect; to the database named in place of the login's own if one is.
     pub fn connect(&self, dbname: Option<&str>, purpose: For) -> Result<Connection> {
-        Connection::open(&self.connected_to(dbname), purpose)
+        Connection::open(&self.address(dbname), purpose)
     }
 
     /// Whether the server takes connections.
     pub fn ping(&self, dbname: Option<&str>) -> Result<Ping> {
-        Connection::ping(&self.connected_to(dbname))
+        Connection::ping(&self.address(dbname))
     }
 }
 
@@ -74,7 +59,7 @@ pub fn of_archive(toc: &Toc) -> Result<Vec<u8>> {
 pub fn prepare(
     connection: &Connection,
     toc: &Toc,
-    target: &Target,
+    options: &Options,
     memory_kb: Option<u64>,
 ) -> Result<()> {
     let mut sql = of_archive(toc)?;
@@ -85,16 +70,17 @@ pub fn prepare(
           SET default_transaction_isolation = 'read committed';\n",
     );
     sql.extend(no_limits(connection));
-    if target.row_security {
+    if options.login.row_security {
         sql.extend_from_slice(b"SET row_security = on;\n");
     }
-    if target.create && super::database::is_read_only(toc) {
+    // What the archive sets for a database that is made by this restore is for those who come later.
+    if options.create && super::database::is_read_only(toc) {
         sql.extend_from_slice(b"SET default_transaction_read_only = off;\n");
     }
     if let Some(kb) = memory_kb {
         sql.extend_from_slice(format!("SET maintenance_work_mem = '{kb}kB';\n").as_bytes());
     }
-    if let Some(role) = &target.role {
+    if let Some(role) = &options.login.role {
         sql.extend_from_slice(b"SET ROLE ");
         sql.extend(quote_ident(role.as_bytes()));
         sql.extend_from_slice(b";\n");

@@ -7,9 +7,8 @@ mod uses;
 mod worker;
 
 use super::journal::fence::{self, Session};
-use super::session::Target;
 use super::too_early::TooEarly;
-use super::{left_out::LeftOut, tell, Terms};
+use super::{left_out::LeftOut, tell, Job, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
@@ -78,6 +77,21 @@ impl Keeper {
     }
 }
 
+/// What a pass finds on the server and in the journal before it begins.
+pub(super) struct Found<'a> {
+    /// For each connection.
+    pub memory_kb: Option<u64>,
+    /// Of the server, where they are known.
+    pub processors: Option<usize>,
+    /// Entries of rows that were there already, and were lost.
+    pub again: HashSet<u32>,
+    pub too_early: TooEarly<'a>,
+    /// Keys that are made again behind rows that come late, by the dump id of their table.
+    pub deferrable: HashMap<i32, Vec<u32>>,
+    /// Entries that were done by themselves, of steps that are not done.
+    pub entries_done: HashSet<u32>,
+}
+
 /// What all workers share.
 pub struct Site<'a> {
     pub keeper: &'a Keeper,
@@ -85,12 +99,11 @@ pub struct Site<'a> {
     pub plan: &'a Plan,
     pub terms: &'a Terms,
     pub renderer: Renderer<'a>,
-    pub target: &'a Target,
+    pub options: &'a Options,
     pub dbname: Option<&'a str>,
     pub memory_kb: Option<u64>,
     /// Of the server, where they are known.
     pub processors: Option<usize>,
-    pub go_on_after_errors: bool,
     pub left_out: Arc<LeftOut>,
     pub watch: &'a dyn Watch,
     pub stop: Stop,
@@ -155,37 +168,30 @@ impl Ended {
 }
 
 impl<'a> Site<'a> {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
+    pub(super) fn new(
+        job: &'a Job,
         keeper: &'a Keeper,
-        archive: &'a Archive,
-        plan: &'a Plan,
-        terms: &'a Terms,
-        renderer: Renderer<'a>,
-        target: &'a Target,
-        dbname: Option<&'a str>,
         scheduler: Scheduler<'a>,
-        watch: &'a dyn Watch,
-        stop: &Stop,
+        found: Found<'a>,
     ) -> Site<'a> {
+        let Found { memory_kb, processors, again, too_early, deferrable, entries_done } = found;
         Site {
             keeper,
-            archive,
-            plan,
-            terms,
-            renderer,
-            target,
-            dbname,
-            memory_kb: None,
-            processors: None,
-            go_on_after_errors: false,
-            left_out: Arc::default(),
-            watch,
-            stop: stop.within(),
-            entries_done: Mutex::default(),
-            again: HashSet::new(),
-            too_early: TooEarly::new(archive.toc(), plan),
-            deferrable: HashMap::new(),
+            archive: job.archive,
+            plan: &job.plan,
+            terms: &job.terms,
+            renderer: job.renderer(),
+            options: job.options,
+            dbname: job.dbname,
+            memory_kb,
+            processors,
+            left_out: Arc::clone(&job.left_out),
+            watch: job.watch,
+            stop: job.stop.within(),
+            entries_done: Mutex::new(entries_done),
+            again,
+            too_early,
+            deferrable,
             scheduler: Mutex::new(scheduler),
             wake: Condvar::new(),
             failures: Mutex::default(),

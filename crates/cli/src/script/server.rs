@@ -15,7 +15,7 @@ use crate::restore::journal;
 use crate::restore::left_out::LeftOut;
 use crate::restore::proof::in_order::{self, InOrder};
 use crate::restore::proof::schemas;
-use crate::restore::session::{self, Target};
+use crate::restore::session;
 use crate::restore::{check, facts, finish, tell, Options, Report, Terms};
 use crate::stop::{Cancels, Stop};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,6 @@ struct Failed {
 
 struct Server<'a> {
     connection: Connection,
-    target: &'a Target,
     watch: &'a dyn Watch,
     stop: &'a Stop,
     /// Statements are cancelled when it is stopped.
@@ -144,7 +143,7 @@ impl Sink for Server<'_> {
             Error::usage("the name of the archive's database is not in UTF-8")
                 .hint("Create the database yourself and restore into it without --create.")
         })?;
-        self.connection = self.target.connect(Some(&name), For::Statements)?;
+        self.connection = self.options.connect(Some(&name), For::Statements)?;
         self.cancels = self.stop.cancels(&self.connection);
         be_alone(&self.connection, self.stop)?;
         self.made = Some(name);
@@ -245,7 +244,7 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     if let Some(missing) = unmatched(archive.toc(), &filter).filter(|_| options.strict_names) {
         return Err(Error::usage(missing));
     }
-    let connection = options.target.connect(None, For::Statements)?;
+    let connection = options.connect(None, For::Statements)?;
     let cancels = stop.cancels(&connection);
     let (database, server_version) = (&connection.database(), connection.server_version());
     watch.event(&Event::Target { database, server_version });
@@ -275,7 +274,6 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     let wishes = Wishes { filter, ..wishes.clone() };
     let mut server = Server {
         connection,
-        target: &options.target,
         watch,
         stop,
         cancels,

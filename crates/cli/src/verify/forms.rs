@@ -7,8 +7,8 @@
 //! amount.
 
 use crate::archive::Entry;
-use crate::backup::Login;
 use crate::error::Result;
+use crate::pg::Login;
 use crate::pg::{quote_literal, Connection};
 use crate::plan::text::{take_name, unquoted};
 use std::borrow::Cow;

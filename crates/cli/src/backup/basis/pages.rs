@@ -1,12 +1,11 @@
 //! The places in WAL of a table's pages, read from its files.
 
 use super::super::session;
-use super::super::Login;
 use super::lsn;
 use crate::archive::manifest::TableBasis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hex;
-use crate::pg::{quote_literal, Connection};
+use crate::pg::{quote_literal, Connection, Login};
 
 /// Reads pages' headers on the server.
 pub struct Pages {

@@ -38,7 +38,7 @@ fn settings(connection: &Connection, options: &Options, local: bool) -> Vec<u8> 
         format!("SET {scope}SESSION AUTHORIZATION DEFAULT; SET {scope}search_path = '';\n");
     sql += &connection.restriction(local);
     let mut sql = sql.into_bytes();
-    if let Some(role) = &options.target.role {
+    if let Some(role) = &options.login.role {
         let role = quote_ident(role.as_bytes());
         sql.extend([b"SET ", scope.as_bytes(), b"ROLE ", &role, b";\n"].concat());
     }

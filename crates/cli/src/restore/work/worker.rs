@@ -126,7 +126,7 @@ impl Worker<'_, '_> {
             for step in batch.steps.iter().filter(|s| outcome(**s) == Outcome::NotRun) {
                 lock(&site.tried).remove(step);
             }
-            let ends = !site.go_on_after_errors && outcomes.contains(&Outcome::Failed);
+            let ends = !site.options.go_on_after_errors && outcomes.contains(&Outcome::Failed);
             if ends {
                 // Before others can take what waits for it: nothing is begun after a failure.
                 site.stop.stop();
@@ -184,7 +184,8 @@ impl Worker<'_, '_> {
                     && site.plan.followers(*before as usize).contains(step)
             });
             let entries = site.plan.entries(*step as usize).len();
-            if site.stop.is_set() || !site.go_on_after_errors && outcomes.contains(&Outcome::Failed)
+            if site.stop.is_set()
+                || !site.options.go_on_after_errors && outcomes.contains(&Outcome::Failed)
             {
                 outcomes.push(Outcome::NotRun);
                 continue;
@@ -285,11 +286,12 @@ impl Worker<'_, '_> {
         let site = self.site;
         // There is none of this name, no right to it, or a partitioned table has none on this server.
         let state = tried.error.sqlstate.as_deref();
-        let is_new =
-            match site.go_on_after_errors && state.is_some_and(|state| WITHOUT.contains(&state)) {
-                true => site.renderer.refused.add(tried.statement.as_bytes()),
-                false => None,
-            };
+        let is_new = match site.options.go_on_after_errors
+            && state.is_some_and(|state| WITHOUT.contains(&state))
+        {
+            true => site.renderer.refused.add(tried.statement.as_bytes()),
+            false => None,
+        };
         if is_new == Some(true) {
             let error = tried.error.clone();
             self.give_up(site.describe(step), Tried { error, statement: tried.statement.clone() });
@@ -393,12 +395,14 @@ impl Worker<'_, '_> {
                     failed = true;
                     site.bury(place, passes(&tried.error));
                     self.give_up(describe(&toc.entry(place as usize)), tried);
-                    if !site.go_on_after_errors {
+                    if !site.options.go_on_after_errors {
                         break;
                     }
                 }
                 // What is left of it is done by others, unless this has ended all.
-                Attempt::Left if failed && !site.go_on_after_errors => return Ok(Outcome::Failed),
+                Attempt::Left if failed && !site.options.go_on_after_errors => {
+                    return Ok(Outcome::Failed)
+                }
                 Attempt::Left => return Ok(Outcome::NotRun),
             }
         }

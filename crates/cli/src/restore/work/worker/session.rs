@@ -57,9 +57,9 @@ impl Worker<'_, '_> {
 
     fn connect(&mut self) -> Result<()> {
         let site = self.site;
-        let connection = site.target.connect(site.dbname, For::Statements)?;
+        let connection = site.options.connect(site.dbname, For::Statements)?;
         self.cancels = Some(site.stop.cancels(&connection));
-        prepare(&connection, site.archive.toc(), site.target, site.memory_kb)?;
+        prepare(&connection, site.archive.toc(), site.options, site.memory_kb)?;
         let session = site.keeper.enter(&connection)?;
         let pid = connection.backend_pid();
         site.watch.event(&Event::Connected { worker: self.number, pid });
