@@ -1,6 +1,6 @@
 //! `firn backup`, `firn backup verify`, `firn backup list`, `firn backup expire`.
 
-use super::signals::Signals;
+use super::signals;
 use crate::archive::manifest::Encryption;
 use crate::archive::Archive;
 use crate::args::backup::{Args, Command, Expire, List, Make, Verify};
@@ -37,7 +37,7 @@ fn make(args: &Make) -> Result<ExitCode> {
     let reporter =
         Reporter::start(args.output.settings("backup", &options.destination, options.jobs))?;
     let screen = reporter.clone();
-    let stop = Signals::handle()?.begin(move |text| screen.say(text));
+    let stop = signals::begin(move |text| screen.say(text))?;
     let progress = Arc::new(Watched::new(reporter.clone()));
     let result = backup::run(&options, progress, &stop);
     if let Ok(report) = &result {
@@ -87,7 +87,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
         false => Box::new(Lines::new(stderr(), false)),
     };
     let login = args.login()?;
-    let stop = Signals::handle()?.begin(say);
+    let stop = signals::begin(say)?;
     let settings = stop.settings();
     let keys = args.locked.keys()?;
     let Checked { manifest, closed, problems } =
@@ -153,7 +153,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
 
 fn list(args: &List) -> Result<ExitCode> {
     let keys = args.locked.keys()?;
-    let stop = Signals::handle()?.begin(say);
+    let stop = signals::begin(say)?;
     let (backups, notes) =
         list::list(&args.parent, &StoreSettings::default(), keys.as_ref(), &stop)?;
     for note in notes {
@@ -167,7 +167,7 @@ fn list(args: &List) -> Result<ExitCode> {
 }
 
 fn expire(args: &Expire) -> Result<ExitCode> {
-    let stop = Signals::handle()?.begin(say);
+    let stop = signals::begin(say)?;
     let options = args.options(stop.settings())?;
     let mut out = std::io::stdout().lock();
     let (mut kept, mut removed, mut freed) = (0, 0, 0);

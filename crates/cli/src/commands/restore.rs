@@ -20,7 +20,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let signals = Signals::handle()?;
+    let signals = Signals::default();
+    signals.handle()?;
     let options = args.options()?;
     if args.list {
         return list(&options, args.file.as_deref().unwrap_or("-"));

@@ -10,17 +10,18 @@ struct Work {
     say: Box<dyn Fn(&str) + Send>,
 }
 
-/// Signals are handled: one ends the program, or the work that has begun, if that has not been asked for before.
+/// What signals end: the program, or the work that has begun, if that has not been asked for before.
+#[derive(Clone, Default)]
 pub struct Signals(Arc<Mutex<Option<Work>>>);
 
-fn lock(work: &Mutex<Option<Work>>) -> MutexGuard<'_, Option<Work>> {
-    work.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(signals: &Signals) -> MutexGuard<'_, Option<Work>> {
+    signals.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Signals {
-    pub fn handle() -> Result<Signals> {
-        let work = Arc::default();
-        let handle = Arc::clone(&work);
+    /// From now on they do.
+    pub fn handle(&self) -> Result<()> {
+        let handle = self.clone();
         ctrlc::set_handler(move || match &*lock(&handle) {
             Some(Work { stop, say }) if !stop.is_set() => {
                 say("stopping; press Ctrl-C again to leave at once");
@@ -28,14 +29,21 @@ impl Signals {
             }
             _ => std::process::exit(130),
         })
-        .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
-        Ok(Signals(work))
+        .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))
     }
 
-    /// The work begins: from now on the answer is what a signal stops. `say` tells that it was heard.
+    /// The work begins: from now on a signal stops what is answered. `say` tells that it was heard.
     pub fn begin(&self, say: impl Fn(&str) + Send + 'static) -> Stop {
         let stop = Stop::default();
-        *lock(&self.0) = Some(Work { stop: stop.clone(), say: Box::new(say) });
+        *lock(self) = Some(Work { stop: stop.clone(), say: Box::new(say) });
         stop
     }
+}
+
+/// For commands that handle no signals before their work begins.
+pub fn begin(say: impl Fn(&str) + Send + 'static) -> Result<Stop> {
+    let signals = Signals::default();
+    let stop = signals.begin(say);
+    signals.handle()?;
+    Ok(stop)
 }
