@@ -2,11 +2,11 @@
 
 use super::halt::Halt;
 use super::place::Place;
-use super::progress::Progress;
 use crate::archive::manifest::{self, hex, Manifest};
 use crate::archive::Archive;
 use crate::crypt::{self, Keys};
 use crate::error::{Error, ErrorKind, Result};
+use crate::report::{Costs, Event, Kind, Watch};
 use crate::stop::Stop;
 use crate::store::StoreSettings;
 use sha2::{Digest, Sha256};
@@ -37,7 +37,7 @@ pub fn check(
     settings: &StoreSettings,
     keys: Option<&Keys>,
     jobs: usize,
-    progress: &dyn Progress,
+    watch: &dyn Watch,
     stop: &Stop,
 ) -> Result<Checked> {
     let halt = Halt::new(stop);
@@ -117,8 +117,9 @@ pub fn check(
         },
         None => None,
     };
-    progress.total(to_read.len() as u64, to_read.iter().map(|file| file.size).sum());
-    let reading = Reading { location, settings: &settings, unlocked: unlocked.as_ref(), progress };
+    let cost = Costs::of(Kind::Verify, to_read.iter().map(|file| file.size).sum());
+    watch.event(&Event::Work { steps: to_read.len(), cost });
+    let reading = Reading { location, settings: &settings, unlocked: unlocked.as_ref(), watch };
     for (name, problem) in check_sums(&place, &reading, &to_read, jobs, &halt)? {
         note(&name, problem);
     }
@@ -166,7 +167,7 @@ struct Reading<'a> {
     settings: &'a StoreSettings,
     /// Of an encrypted backup: what decrypts it.
     unlocked: Option<&'a Archive>,
-    progress: &'a dyn Progress,
+    watch: &'a dyn Watch,
 }
 
 /// Reads files and compares their checksums; several at the same time.
@@ -177,14 +178,15 @@ fn check_sums(
     jobs: usize,
     halt: &Arc<Halt>,
 ) -> Result<Vec<(String, String)>> {
-    let Reading { location, settings, unlocked, progress } = *reading;
+    let Reading { location, settings, unlocked, watch } = *reading;
+    let moved = |bytes| watch.event(&Event::Moved { worker: None, rows: 0, bytes });
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let read_some = |place: &Place| {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Some(archive) = unlocked {
                 let examined = archive.examine(&file.name, &mut |bytes| {
-                    progress.advance(None, 0, bytes);
+                    moved(bytes);
                     halt.check()
                 });
                 match examined {
@@ -204,7 +206,7 @@ fn check_sums(
             let mut hash = Sha256::new();
             let read = place.read(&file.name, |piece| {
                 hash.update(piece);
-                progress.advance(None, 0, piece.len() as u64);
+                moved(piece.len() as u64);
                 halt.check()
             });
             if halt.is_set() {

@@ -5,7 +5,7 @@ use super::destination::{Destination, Sibling};
 use super::halt::Halt;
 use super::options::Base;
 use super::place::Place;
-use super::progress::Progress;
+use super::progress::Watched;
 use super::survey::{survey, Standing};
 use super::tasks::Table;
 use super::Options;
@@ -103,7 +103,7 @@ pub fn take(
     ask: &Ask,
     base: &Base,
     destination: &dyn Destination,
-    progress: &dyn Progress,
+    progress: &Watched,
     halt: &Arc<Halt>,
 ) -> Result<Taken> {
     progress.phase("looking for tables that have not changed");
@@ -200,7 +200,7 @@ fn find(
     ask: &Ask,
     own_basis: &Basis,
     base: &Base,
-    progress: &dyn Progress,
+    progress: &Watched,
     halt: &Arc<Halt>,
 ) -> Result<Option<Earlier>> {
     let options = ask.options;

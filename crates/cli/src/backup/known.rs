@@ -1,7 +1,7 @@
 //! What the manifest tells of tables, for later backups to go by.
 
 use super::basis::{self, Facts};
-use super::progress::Progress;
+use super::progress::Watched;
 use super::schema::Schema;
 use super::session::{self, Leader, Snapshot};
 use super::tasks::Table;
@@ -23,7 +23,7 @@ impl Known {
         leader: &Leader,
         schema: &Schema,
         options: &Options,
-        progress: &dyn Progress,
+        progress: &Watched,
     ) -> Result<Known> {
         let none = Known { basis: None, facts: Facts::default() };
         let read = match &schema.snapshot.before {
@@ -49,7 +49,7 @@ impl Known {
         snapshot: &Snapshot,
         copied: &[Table],
         entries: &[DataEntry],
-        progress: &dyn Progress,
+        progress: &Watched,
     ) -> (Option<Basis>, HashMap<i32, TableBasis>) {
         if self.basis.is_none() {
             return (None, HashMap::new());

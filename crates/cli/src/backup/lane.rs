@@ -6,7 +6,7 @@
 use super::destination::{Destination, Output};
 use super::halt::Halt;
 use super::pack::{Block, Packed, Packer, BLOCK};
-use super::progress::{Done, Progress};
+use super::progress::Watched;
 use crate::archive::manifest::{hex, FileRecord, LargeObjects, TableData};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row_sum::RowSum;
@@ -14,7 +14,6 @@ use sha2::{Digest, Sha256};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// The most blocks of one lane on their way: enough for a big table to keep so many threads compressing.
 const UNDER_WAY: usize = 8;
@@ -23,7 +22,7 @@ const UNDER_WAY: usize = 8;
 pub struct Work {
     pub destination: Box<dyn Destination>,
     pub packer: Packer,
-    pub progress: Arc<dyn Progress>,
+    pub progress: Arc<Watched>,
     pub halt: Arc<Halt>,
     pub records: Mutex<Vec<FileRecord>>,
     pub large_objects: Mutex<LargeObjects>,
@@ -41,13 +40,12 @@ pub struct NewFile {
 }
 
 enum Item {
-    Begin(NewFile),
+    Begin(Box<NewFile>),
     Block(Receiver<Result<Packed>>),
-    /// The file is complete, with so many rows as the server counted.
+    /// The file is complete, with so many rows as the server counted, and with it the table of this name.
     End {
         rows: Option<u64>,
-        done: Option<Done>,
-        began: Instant,
+        done: Option<String>,
     },
 }
 
@@ -59,7 +57,6 @@ pub struct Lane {
     block: Vec<u8>,
     rows: bool,
     blocks: u64,
-    began: Instant,
 }
 
 impl Lane {
@@ -70,8 +67,7 @@ impl Lane {
         let thread = std::thread::Builder::new()
             .name("firn-write".to_string())
             .spawn(move || {
-                let mut writer =
-                    Writer { work: own, connection, file: None, since: Default::default() };
+                let mut writer = Writer { work: own, connection, file: None };
                 while let Ok(item) = items.recv() {
                     let halt = Arc::clone(&writer.work.halt);
                     if halt.watch(|| writer.take(item)).is_none() {
@@ -82,7 +78,7 @@ impl Lane {
             .map_err(|e| Error::io("could not start a thread", &e))?;
         let (queue, thread) = (Some(queue), Some(thread));
         let block = Vec::new();
-        Ok(Lane { queue, thread, work, block, rows: false, blocks: 0, began: Instant::now() })
+        Ok(Lane { queue, thread, work, block, rows: false, blocks: 0 })
     }
 
     fn send(&self, item: Item) -> Result<()> {
@@ -96,8 +92,7 @@ impl Lane {
         self.block.clear();
         self.blocks = 0;
         self.rows = file.table.is_some();
-        self.began = Instant::now();
-        self.send(Item::Begin(file))
+        self.send(Item::Begin(Box::new(file)))
     }
 
     /// Adds data; of tables whole rows.
@@ -118,8 +113,8 @@ impl Lane {
         self.send(Item::Block(packed))
     }
 
-    /// Ends the file; of tables with the end mark of `pg_dump`. `rows`: what the server counted.
-    pub fn end(&mut self, rows: Option<u64>, done: Option<Done>) -> Result<()> {
+    /// Ends the file; of tables with the end mark of `pg_dump`. `rows`: what the server counted. `done`: what ends with it.
+    pub fn end(&mut self, rows: Option<u64>, done: Option<String>) -> Result<()> {
         let mut tail = 0;
         if self.rows {
             self.block.extend_from_slice(END_MARK);
@@ -128,7 +123,7 @@ impl Lane {
         if !self.block.is_empty() || self.blocks == 0 {
             self.flush(tail)?;
         }
-        self.send(Item::End { rows, done, began: self.began })
+        self.send(Item::End { rows, done })
     }
 
     /// Waits until everything is written.
@@ -165,8 +160,6 @@ struct Writer {
     work: Arc<Work>,
     connection: usize,
     file: Option<Open>,
-    /// Rows, bytes and stored bytes of the files since the last report.
-    since: (u64, u64, u64),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -180,7 +173,8 @@ fn lost() -> Error {
 impl Writer {
     fn take(&mut self, item: Item) -> Result<()> {
         match item {
-            Item::Begin(NewFile { name, expected, table }) => {
+            Item::Begin(file) => {
+                let NewFile { name, expected, table } = *file;
                 let output = self.work.destination.create(&name, expected)?;
                 let (hash, sum) = (Sha256::new(), RowSum::default());
                 self.file = Some(Open { output, hash, name, table, size: 0, raw: 0, rows: 0, sum });
@@ -197,10 +191,10 @@ impl Writer {
                 file.rows += packed.rows;
                 file.sum.merge(packed.sum);
                 file.output.write(packed.bytes)?;
-                self.work.progress.advance(Some(self.connection), packed.rows, packed.raw);
+                self.work.progress.advance(self.connection, packed.rows, packed.raw);
                 Ok(())
             }
-            Item::End { rows, done, began } => {
+            Item::End { rows, done } => {
                 let mut file = self.file.take().ok_or_else(lost)?;
                 if rows.is_some_and(|rows| rows != file.rows) {
                     return Err(Error::new(ErrorKind::Internal, "rows were lost on their way")
@@ -220,15 +214,11 @@ impl Writer {
                         all.stored += file.size;
                     }
                 }
-                let since = &mut self.since;
-                *since = (since.0 + file.rows, since.1 + file.raw, since.2 + file.size);
                 let sha256 = hex(&file.hash.finalize());
                 let Open { name, size, table, .. } = file;
                 lock(&self.work.records).push(FileRecord { name, size, sha256, table });
-                if let Some(mut done) = done {
-                    (done.rows, done.bytes, done.stored) = std::mem::take(&mut self.since);
-                    done.elapsed = began.elapsed();
-                    self.work.progress.done(&done);
+                if let Some(name) = done {
+                    self.work.progress.done(self.connection, &name);
                 }
                 Ok(())
             }

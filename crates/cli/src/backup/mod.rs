@@ -9,7 +9,7 @@
 //! - `basis`, `known`, `incremental`: what proves that a table has not changed, and whose files are then taken.
 //! - `ending`: what is written after all data; `sealed`: encrypted backups.
 //! - `survey`: what lies in a folder. [`check`], [`list`]: looking at backups, without a server; [`expire`]: removing them.
-//! - [`Progress`]: what it tells while it works; `halt`: how it stops.
+//! - `progress`: what it tells while it works; `halt`: how it stops.
 
 pub mod check;
 pub mod expire;
@@ -36,10 +36,11 @@ pub(crate) mod tasks;
 mod worker;
 
 pub use options::{Base, Options, Spec};
-pub use progress::{size, Done, Lines, Progress, Silent};
 
 use crate::archive::manifest::{self, Encryption, Head, Manifest, Marker};
 use crate::error::{Error, Result};
+use crate::report::words::size;
+use crate::report::Watch;
 use crate::stop::Stop;
 use destination::{Destination, Preparation};
 use halt::Halt;
@@ -47,6 +48,7 @@ use known::Known;
 use lane::Work;
 use pack::Packer;
 use program::Program;
+use progress::Watched;
 use sealed::Sealer;
 use session::Leader;
 use std::sync::{Arc, Mutex};
@@ -65,8 +67,9 @@ pub struct Report {
 }
 
 /// Makes a backup. `stop` ends it as soon as can be, without a manifest; while that is written it is waited for instead.
-pub fn run(options: &Options, progress: Arc<dyn Progress>, stop: &Stop) -> Result<Report> {
+pub fn run(options: &Options, watch: Arc<dyn Watch>, stop: &Stop) -> Result<Report> {
     let halt = Halt::new(stop);
+    let progress = Arc::new(Watched::new(watch));
     let result = Backup::begin(options, progress, halt.clone()).and_then(Backup::finish);
     match result {
         // What is left in doubt is told, whatever the reason.
@@ -86,7 +89,7 @@ struct Backup<'a> {
     started: SystemTime,
     began: Instant,
     halt: Arc<Halt>,
-    progress: Arc<dyn Progress>,
+    progress: Arc<Watched>,
     /// Two threads use it in turn.
     leader: Mutex<Leader>,
     program: Program,
@@ -100,11 +103,7 @@ struct Backup<'a> {
 }
 
 impl<'a> Backup<'a> {
-    fn begin(
-        options: &'a Options,
-        progress: Arc<dyn Progress>,
-        halt: Arc<Halt>,
-    ) -> Result<Backup<'a>> {
+    fn begin(options: &'a Options, progress: Arc<Watched>, halt: Arc<Halt>) -> Result<Backup<'a>> {
         let (started, began) = (SystemTime::now(), Instant::now());
         incremental::check(options)?;
         let leader = Leader::connect(options)?;
@@ -173,7 +172,7 @@ impl<'a> Backup<'a> {
         } = self;
         let leader = leader.into_inner().unwrap_or_else(|e| e.into_inner());
         let (objects, objects_bytes) = schema::objects(&leader, &schema.contents)?;
-        let known = Known::read(&leader, &schema, options, &*progress)?;
+        let known = Known::read(&leader, &schema, options, &progress)?;
         let taken = match &options.incremental {
             Some(base) => {
                 let ask = incremental::Ask {
@@ -187,7 +186,7 @@ impl<'a> Backup<'a> {
                     tables: &schema.tables.list,
                     entries: &schema.contents.data,
                 };
-                incremental::take(&ask, base, &*destination, &*progress, &halt)?
+                incremental::take(&ask, base, &*destination, &progress, &halt)?
             }
             None => incremental::Taken::default(),
         };
@@ -226,7 +225,7 @@ impl<'a> Backup<'a> {
             ending::write_toc(&work, schema.toc)?;
             work.destination.settle()?;
             let entries = &schema.contents.data;
-            let proofs = known.confirmed(options, &schema.snapshot, &tables, entries, &*progress);
+            let proofs = known.confirmed(options, &schema.snapshot, &tables, entries, &progress);
             halt.check()?;
             Ok((after_data, proofs))
         });

@@ -2,7 +2,6 @@
 
 use super::halt::Halt;
 use super::lane::{Lane, NewFile};
-use super::progress::Done;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
 use std::fmt::Write;
@@ -10,14 +9,14 @@ use std::fmt::Write;
 /// Bytes of a large object read at a time. A large object of more takes statements of its own.
 const PIECE: usize = 512 << 10;
 
-/// Copies large objects, each to a file of its own. `suffix` is what compression adds to names.
+/// Copies large objects, together called `name`, each to a file of its own. `suffix` is what compression adds to names.
 pub fn copy(
     connection: &Connection,
     oids: &[u32],
     suffix: &str,
     lane: &mut Lane,
     halt: &Halt,
-    done: Done,
+    name: String,
 ) -> Result<()> {
     let mut list = String::new();
     for oid in oids {
@@ -30,7 +29,7 @@ pub fn copy(
     );
     let mut long = Vec::new();
     let mut left = oids.len();
-    let mut done = Some(done);
+    let mut done = Some(name);
     pieces(connection, &sql, halt, |oid, data| {
         if data.len() >= PIECE {
             long.push(oid);

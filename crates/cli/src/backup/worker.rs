@@ -3,7 +3,6 @@
 use super::halt::Halt;
 use super::lane::{Lane, NewFile, Work};
 use super::objects;
-use super::progress::Done;
 use super::session::{Follower, Snapshot};
 use super::tasks::{Table, Task};
 use super::Options;
@@ -95,20 +94,11 @@ fn run(plan: &Plan, mut follower: Follower, number: usize) -> Result<()> {
         work.halt.check()?;
         let name = task.shown();
         work.progress.begin(number, &name, task.weight());
-        let done = Done {
-            name,
-            rows: 0,
-            bytes: 0,
-            stored: 0,
-            weight: task.weight(),
-            elapsed: Duration::ZERO,
-            connection: number,
-        };
         match task {
-            Task::Table(table) => copy_table(plan, &mut follower, &mut lane, &table, done)?,
+            Task::Table(table) => copy_table(plan, &mut follower, &mut lane, &table, &name)?,
             Task::Objects { oids, .. } => {
                 let from = &follower.connection;
-                objects::copy(from, &oids, plan.suffix, &mut lane, &work.halt, done)
+                objects::copy(from, &oids, plan.suffix, &mut lane, &work.halt, name)
                     .map_err(|e| about(e, "large objects"))?;
             }
         }
@@ -121,23 +111,22 @@ fn copy_table(
     follower: &mut Follower,
     lane: &mut Lane,
     table: &Table,
-    done: Done,
+    name: &str,
 ) -> Result<()> {
     let lock: [&[u8]; 3] = [b"LOCK TABLE ONLY ", &table.quoted, b" IN ACCESS SHARE MODE NOWAIT; "];
     let lock = if table.lockable() { lock.concat() } else { Vec::new() };
     let statement = [&lock[..], &table.copy].concat();
-    let name = &done.name.clone();
     if !table.lockable() {
         // What foreign tables show was asked for, by --include-foreign-data.
         let connection = &follower.connection;
         return connection.refusing("view", || {
             connection.start_copy(&statement).map_err(|e| about(e, name))?;
-            stream(plan, connection, lane, table, done).map_err(|e| about(e, name))
+            stream(plan, connection, lane, table, name).map_err(|e| about(e, name))
         });
     }
     match follower.connection.start_copy(&statement) {
         Ok(()) => {
-            stream(plan, &follower.connection, lane, table, done).map_err(|e| about(e, name))?;
+            stream(plan, &follower.connection, lane, table, name).map_err(|e| about(e, name))?;
             follower.count_table()
         }
         // Somebody waits to change the table, and new locks queue behind. The leader has its lock already.
@@ -145,7 +134,7 @@ fn copy_table(
             let leader = plan.leader.lock().unwrap_or_else(|e| e.into_inner());
             plan.work.halt.check()?;
             leader.start_copy(&table.copy).map_err(|e| about(e, name))?;
-            stream(plan, &leader, lane, table, done).map_err(|e| about(e, name))?;
+            stream(plan, &leader, lane, table, name).map_err(|e| about(e, name))?;
             drop(leader);
             follower.begin_again()
         }
@@ -159,7 +148,7 @@ fn stream(
     connection: &Connection,
     lane: &mut Lane,
     table: &Table,
-    done: Done,
+    name: &str,
 ) -> Result<()> {
     let entry = &plan.entries[table.place];
     lane.begin(NewFile {
@@ -180,7 +169,7 @@ fn stream(
         lane.write(&row)?;
     }
     let rows = connection.copied()?;
-    lane.end(Some(rows), Some(done))
+    lane.end(Some(rows), Some(name.to_string()))
 }
 
 /// Says what was being copied.

@@ -5,14 +5,14 @@ use crate::archive::manifest::Encryption;
 use crate::archive::Archive;
 use crate::args::backup::{Args, Command, Expire, List, Make, Verify};
 use crate::args::output::LogFormat;
+use crate::backup;
 use crate::backup::check::{self, Checked};
 use crate::backup::expire::{self, Expired, Fate};
 use crate::backup::list::{self, Backup, State};
-use crate::backup::{self, size, Lines, Progress, Silent};
 use crate::error::{Error, ErrorKind, Result};
-use crate::report::backup::Watched;
-use crate::report::words::{bytes, count};
-use crate::report::{self, Event, Reporter, Watch};
+use crate::report::plain::Lines;
+use crate::report::words::{bytes, count, size};
+use crate::report::{self, Event, Quiet, Reporter, Watch};
 use crate::store::StoreSettings;
 use crate::verify::{self, Expected};
 use std::io::{stderr, Write};
@@ -38,8 +38,7 @@ fn make(args: &Make) -> Result<ExitCode> {
         Reporter::start(args.output.settings("backup", &options.destination, options.jobs))?;
     let screen = reporter.clone();
     let stop = signals::begin(move |text| screen.say(text))?;
-    let progress = Arc::new(Watched::new(reporter.clone()));
-    let result = backup::run(&options, progress, &stop);
+    let result = backup::run(&options, Arc::new(reporter.clone()), &stop);
     if let Ok(report) = &result {
         tell(&reporter, report);
     }
@@ -82,16 +81,16 @@ fn tell(reporter: &Reporter, report: &backup::Report) {
 
 fn check(args: &Verify) -> Result<ExitCode> {
     let jobs = usize::from(args.jobs);
-    let progress: Box<dyn Progress> = match args.quiet {
-        true => Box::new(Silent),
-        false => Box::new(Lines::new(stderr(), false)),
+    let watch: Box<dyn Watch> = match args.quiet {
+        true => Box::new(Quiet),
+        false => Box::new(Lines::new(stderr())),
     };
     let login = args.login()?;
     let stop = signals::begin(say)?;
     let settings = stop.settings();
     let keys = args.locked.keys()?;
     let Checked { manifest, closed, problems } =
-        check::check(&args.dest, &settings, keys.as_ref(), jobs, &*progress, &stop)?;
+        check::check(&args.dest, &settings, keys.as_ref(), jobs, &*watch, &stop)?;
     if !problems.is_empty() {
         for problem in &problems {
             report::print(problem);
@@ -129,7 +128,7 @@ fn check(args: &Verify) -> Result<ExitCode> {
     let archive = Archive::open_locked(&args.dest, &settings, &keys.unwrap_or_default())?;
     let expected =
         Expected::Archive { archive: &archive, manifest: manifest.as_ref(), selected: &|_| true };
-    let outcome = verify::compare(&login, &expected, &args.terms(), &*progress, &stop)?;
+    let outcome = verify::compare(&login, &expected, &args.terms(), &*watch, &stop)?;
     for note in &outcome.notes {
         report::say(&format!("firn: note: {note}"));
     }

@@ -4,19 +4,18 @@
 //! - [`estimate`]: rates, and when it will be done.
 //! - [`timeline`]: what each connection did when, in bounded memory.
 //! - [`progress`]: all that is known of a run so far; fed by events, asked by the displays.
-//! - [`live`], [`lines`], [`json`]: a display on a terminal, lines in a log, objects for programs.
+//! - [`live`], [`lines`], [`json`]: a display on a terminal, lines in a log, objects for programs; [`plain`]: lines and nothing besides.
 //! - [`summary`], [`html`]: how it went.
-//! - [`backup`]: what `firn backup` tells, as events.
 //! - [`secret`]: passwords are not told; [`file`]: who may read what is written.
 //! - [`reporter`]: the watcher that puts these together.
 
-pub mod backup;
 pub mod estimate;
 pub mod file;
 pub mod html;
 pub mod json;
 pub mod lines;
 pub mod live;
+pub mod plain;
 pub mod progress;
 pub mod reporter;
 pub mod secret;
@@ -152,7 +151,7 @@ pub struct Did {
     pub ok: bool,
 }
 
-/// Something that happened during a restore or a backup. Workers are counted from 0.
+/// Something that happened during a restore, a backup or a comparison. Workers are counted from 0.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A new part of the work: reading the archive, planning, restoring, analyzing …
@@ -202,7 +201,7 @@ pub enum Event<'a> {
     Finished,
 }
 
-/// Looks on while a restore or a backup works. Called by many threads.
+/// Looks on while one of them works. Called by many threads.
 pub trait Watch: Send + Sync {
     fn event(&self, event: &Event);
 }

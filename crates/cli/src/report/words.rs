@@ -46,6 +46,18 @@ fn three(value: f64) -> String {
     }
 }
 
+/// A number of bytes for people, as `pg_size_pretty` shows it, in whole units: what is told of a backup that is there.
+pub fn size(bytes: u64) -> String {
+    let mut n = bytes;
+    for unit in ["bytes", "kB", "MB", "GB"] {
+        if n < 10 * 1024 {
+            return format!("{n} {unit}");
+        }
+        n = (n + 512) / 1024;
+    }
+    format!("{n} TB")
+}
+
 /// So many per second: `12.3`, `4,567`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
@@ -173,6 +185,21 @@ pub fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_in_whole_units() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (10_239, "10239 bytes"),
+            (10_240, "10 kB"),
+            (5 << 20, "5120 kB"),
+            (50 << 20, "50 MB"),
+            (1 << 40, "1024 GB"),
+            (1 << 50, "1024 TB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
 
     #[test]
     fn counts() {

@@ -6,12 +6,11 @@
 use super::{reload, unlogged, Options, Terms};
 use crate::archive::{Archive, Entry};
 use crate::backup::program::Program;
-use crate::backup::{Done, Progress};
 use crate::error::{Error, Result};
 use crate::pg::{quote_ident, quote_literal, Address, Connection, Login};
 use crate::plan::select::Selection;
 use crate::report::words::count;
-use crate::report::{Costs, Did, Event, Kind, Watch};
+use crate::report::{Did, Event, Watch};
 use crate::stop::Stop;
 use crate::verify::{self, Depth, Expected, Ignore, Outcome};
 use std::collections::BTreeSet;
@@ -209,7 +208,7 @@ pub fn check(
         ignore: ignore(terms, archive, selection),
         pg_dump: check.pg_dump.clone(),
     };
-    let outcome = verify::compare(&target, &expected, &terms, &Told(watch), stop)?;
+    let outcome = verify::compare(&target, &expected, &terms, &Compared(watch), stop)?;
     tell(&outcome, check, watch)
 }
 
@@ -249,37 +248,16 @@ fn tell(outcome: &Outcome, check: &Check, watch: &dyn Watch) -> Result<()> {
     Ok(())
 }
 
-/// What looking at a table is guessed to cost, in microseconds.
-const TABLE: u64 = 1000;
+/// A comparison's events. Rows that are compared are not rows that were loaded.
+struct Compared<'a>(&'a dyn Watch);
 
-/// A comparison's progress as events.
-struct Told<'a>(&'a dyn Watch);
-
-impl Progress for Told<'_> {
-    fn phase(&self, name: &str) {
-        self.0.event(&Event::Phase(name));
-    }
-
-    fn total(&self, tables: u64, _: u64) {
-        let cost = Costs::of(Kind::Verify, tables * TABLE);
-        self.0.event(&Event::Work { steps: tables as usize, cost });
-    }
-
-    // Rows that are compared are not rows that were loaded.
-    fn advance(&self, _: Option<usize>, _: u64, _: u64) {}
-
-    fn begin(&self, worker: usize, what: &str, _: u64) {
-        let cost = Costs::of(Kind::Verify, TABLE);
-        self.0.event(&Event::Begin { worker, what, steps: 1, cost });
-    }
-
-    fn done(&self, done: &Done) {
-        let cost = Costs::of(Kind::Verify, TABLE);
-        let did = Did { steps: 1, cost, ok: true, ..Did::default() };
-        self.0.event(&Event::End { worker: done.connection, did });
-    }
-
-    fn note(&self, line: &str) {
-        self.0.event(&Event::Note(line));
+impl Watch for Compared<'_> {
+    fn event(&self, event: &Event) {
+        match *event {
+            Event::End { worker, did } => {
+                self.0.event(&Event::End { worker, did: Did { rows: 0, ..did } });
+            }
+            _ => self.0.event(event),
+        }
     }
 }

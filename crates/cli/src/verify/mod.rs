@@ -19,9 +19,10 @@ use crate::archive::manifest::Manifest;
 use crate::archive::{Archive, Compression, Toc};
 use crate::backup::halt::Halt;
 use crate::backup::program::{self, Program};
-use crate::backup::{session, Progress, Spec};
+use crate::backup::{session, Spec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Login;
+use crate::report::{Event, Watch};
 use crate::stop::Stop;
 use forms::Settings;
 use std::fmt;
@@ -107,11 +108,11 @@ pub fn compare(
     target: &Login,
     expected: &Expected,
     terms: &Terms,
-    progress: &dyn Progress,
+    watch: &dyn Watch,
     stop: &Stop,
 ) -> Result<Outcome> {
     let halt = Halt::new(stop);
-    let result = compare_all(target, expected, terms, progress, &halt);
+    let result = compare_all(target, expected, terms, watch, &halt);
     match result {
         Err(_) if halt.is_set() => Err(halt.reason()),
         other => other,
@@ -122,11 +123,11 @@ fn compare_all(
     target: &Login,
     expected: &Expected,
     terms: &Terms,
-    progress: &dyn Progress,
+    watch: &dyn Watch,
     halt: &Arc<Halt>,
 ) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    progress.phase("comparing the schema");
+    watch.event(&Event::Phase("comparing the schema"));
     let program = Program::find(terms.pg_dump.as_deref(), newest_server(target, expected)?)?;
     let source;
     let all = |_: usize| true;
@@ -181,7 +182,7 @@ fn compare_all(
     connection.run(&[b"SET client_encoding = ", &literal[..]].concat())?;
     let tables = rows::tables(archive, selected, &connection)?;
     if !ignore.data {
-        progress.phase("comparing large objects");
+        watch.event(&Event::Phase("comparing large objects"));
         let source = match expected {
             Expected::Archive { .. } => None,
             Expected::Database(login) => Some(session::connect(login)?),
@@ -211,10 +212,10 @@ fn compare_all(
         }
     }
     drop(connection);
-    progress.phase("comparing rows");
+    watch.event(&Event::Phase("comparing rows"));
     // Each is looked at on both sides.
-    progress.total(2 * tables.len() as u64, 2 * tables.len() as u64);
-    let work = rows::Work { depth: terms.depth, jobs: terms.jobs, progress, halt };
+    watch.event(&rows::work(2 * tables.len()));
+    let work = rows::Work { depth: terms.depth, jobs: terms.jobs, watch, halt };
     // An archive's rows were most likely written under the settings that the database has.
     let settings = match expected {
         Expected::Archive { .. } => Settings::default(),

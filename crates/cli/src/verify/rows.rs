@@ -10,18 +10,17 @@ use crate::archive::{read_error, Archive, Entry};
 use crate::backup::halt::Halt;
 use crate::backup::session;
 use crate::backup::tasks::copy_target;
-use crate::backup::{Done, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Login;
 use crate::pg::{quote_ident, quote_literal, Connection};
 use crate::plan::text::{inserted_rows, last_part, split_statement, take_name, unquoted};
+use crate::report::{Costs, Did, Event, Kind, Watch};
 use crate::row_sum::RowSum;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 /// A table whose rows are compared.
 #[derive(Clone, Debug, Default)]
@@ -176,11 +175,21 @@ pub enum Depth {
 /// Bytes of INSERT statements that are read at once.
 const AT_ONCE: u64 = 1 << 20;
 
+/// What looking at so many tables is guessed to cost.
+fn costs(tables: usize) -> Costs {
+    Costs::of(Kind::Verify, 1000 * tables as u64)
+}
+
+/// So many tables are to be looked at.
+pub fn work(tables: usize) -> Event<'static> {
+    Event::Work { steps: tables, cost: costs(tables) }
+}
+
 /// How to go about it.
 pub struct Work<'a> {
     pub depth: Depth,
     pub jobs: usize,
-    pub progress: &'a dyn Progress,
+    pub watch: &'a dyn Watch,
     pub halt: &'a Arc<Halt>,
 }
 
@@ -189,7 +198,7 @@ pub struct Work<'a> {
 fn each<S, T: Send>(
     tables: &[Rows],
     whose: &str,
-    Work { jobs, progress, halt, .. }: &Work,
+    Work { jobs, watch, halt, .. }: &Work,
     begin: impl Fn() -> Result<S> + Sync,
     one: impl Fn(&S, &Rows) -> Result<(T, u64)> + Sync,
 ) -> Result<Vec<T>> {
@@ -197,7 +206,7 @@ fn each<S, T: Send>(
     let results = Mutex::new(Vec::with_capacity(tables.len()));
     std::thread::scope(|scope| {
         let (next, results, begin, one) = (&next, &results, &begin, &one);
-        for connection in 0..(*jobs).clamp(1, tables.len().max(1)) {
+        for worker in 0..(*jobs).clamp(1, tables.len().max(1)) {
             scope.spawn(move || {
                 halt.watch(|| {
                     let state = begin()?;
@@ -205,19 +214,11 @@ fn each<S, T: Send>(
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(table) = tables.get(at) else { return Ok(()) };
                         halt.check()?;
-                        let (name, start) = (format!("{whose}{}", table.shown()), Instant::now());
-                        progress.begin(connection, &name, 1);
+                        let (what, cost) = (&format!("{whose}{}", table.shown()), costs(1));
+                        watch.event(&Event::Begin { worker, what, steps: 1, cost });
                         let (result, rows) = one(&state, table)?;
-                        let (bytes, stored, weight, elapsed) = (0, 0, 1, start.elapsed());
-                        progress.done(&Done {
-                            name,
-                            rows,
-                            bytes,
-                            stored,
-                            weight,
-                            elapsed,
-                            connection,
-                        });
+                        let did = Did { steps: 1, cost, rows, ok: true, ..Did::default() };
+                        watch.event(&Event::End { worker, did });
                         results.lock().unwrap_or_else(|e| e.into_inner()).push((at, result));
                     }
                 })
@@ -288,8 +289,8 @@ pub fn under_others(
     if places.is_empty() {
         return Ok(());
     }
-    work.progress.phase("comparing rows again that differ, by their values");
-    work.progress.total(places.len() as u64, places.len() as u64);
+    work.watch.event(&Event::Phase("comparing rows again that differ, by their values"));
+    work.watch.event(&self::work(places.len()));
     let again: Vec<Rows> = places.iter().map(|&at| tables[at].clone()).collect();
     let made = archive.toc().entries().filter(|entry| entry.desc == b"TABLE");
     let made: HashMap<_, _> =
