@@ -39,21 +39,33 @@ pub struct Flow<'a> {
     pub moved: &'a dyn Fn(u64),
 }
 
-/// Copy a part, `(which, of how many)`, of a table's rows. The transaction is open.
-///
-/// `skip_empty`: run nothing for a table without rows. `freeze`: the table is of this restore and has no rows. `into`: copy into another
-/// table than the archive's statement does.
-#[allow(clippy::too_many_arguments)]
+/// How a table's rows are copied; by default all of them, as the archive has it.
+pub struct How<'a> {
+    /// A part of them: which, of how many.
+    pub part: (u16, u16),
+    /// Run nothing for a table without rows.
+    pub skip_empty: bool,
+    /// The table is of this restore and has no rows.
+    pub freeze: bool,
+    /// Copy into another table than the archive's statement does.
+    pub into: Option<&'a [u8]>,
+}
+
+impl Default for How<'_> {
+    fn default() -> Self {
+        How { part: (0, 1), skip_empty: false, freeze: false, into: None }
+    }
+}
+
+/// Copy a table's rows. The transaction is open.
 pub fn copy_rows(
     connection: &Connection,
     archive: &Archive,
     place: usize,
-    part: (u16, u16),
-    skip_empty: bool,
-    freeze: bool,
-    into: Option<&[u8]>,
+    how: &How,
     flow: &Flow,
 ) -> Result<Copied> {
+    let How { part, skip_empty, freeze, into } = *how;
     let entry = archive.toc().entry(place);
     let elsewhere = into.and_then(|table| copy_into(entry.copy_stmt, table));
     let statement = elsewhere.as_deref().unwrap_or(entry.copy_stmt);

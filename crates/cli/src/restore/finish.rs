@@ -2,12 +2,12 @@
 //!
 //! `pg_class.reltuples` does not tell whether a table was analyzed: building an index sets it, too.
 
+use super::check::Restored;
 use super::{facts, reload, session, tell, unlogged, Options};
 use crate::archive::Archive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::{quote_literal, Connection, For};
 use crate::plan::build::copies_via_root;
-use crate::plan::select::Selection;
 use crate::plan::text::{last_part, unquoted};
 use crate::report::words::count;
 use crate::report::{Costs, Did, Event, Kind, Watch};
@@ -22,17 +22,15 @@ use std::time::Duration;
 ///
 /// Where others have all places of the server by now nothing is analyzed, and that is told: all that the archive has is there. That is
 /// so if the session that has seen it lives; a server that has crashed since has emptied unlogged tables.
-#[allow(clippy::too_many_arguments)]
 pub fn analyze(
+    restored: &Restored,
     options: &Options,
     witness: Witness,
-    dbname: Option<&str>,
-    archive: &Archive,
-    selection: &Selection,
     watch: &dyn Watch,
     stop: &Stop,
     hint: &str,
 ) -> Result<()> {
+    let Restored { archive, selection, dbname, .. } = *restored;
     let toc = archive.toc();
     let is_loaded = |place: &u32| {
         matches!(toc.entry(*place as usize).desc, b"TABLE DATA" | b"MATERIALIZED VIEW DATA")

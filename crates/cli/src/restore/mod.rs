@@ -479,16 +479,15 @@ fn finish(job: &Job, connection: Connection) -> Result<()> {
     if proof::money::may_be(job) {
         proof::money::compare(job, &job.connect()?)?;
     }
+    let restored = check::Restored { archive, terms, selection, dbname: *dbname };
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself, or the command with --resume.";
         let witness = finish::Witness::Kept(&connection);
-        finish::analyze(options, witness, *dbname, archive, selection, *watch, stop, hint)?;
+        finish::analyze(&restored, options, witness, *watch, stop, hint)?;
     }
-    let compared = options.verify.as_ref().map(|check| {
-        let restored = check::Restored { archive, terms, selection, dbname: *dbname };
-        check::check(check, &restored, options, *watch, stop)
-    });
+    let verify = options.verify.as_ref();
+    let compared = verify.map(|check| check::check(check, &restored, options, *watch, stop));
     if let Some(Err(e)) = &compared {
         // Whoever has been told of differences need not be told again; other errors may go away.
         if e.kind != ErrorKind::Verify {

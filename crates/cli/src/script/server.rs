@@ -10,7 +10,7 @@ use crate::plan::build::describe;
 use crate::plan::redirect::Redirects;
 use crate::plan::select::{select, unmatched, Selection};
 use crate::report::{Event, Watch};
-use crate::restore::data::{copy_rows, Flow};
+use crate::restore::data::{copy_rows, Flow, How};
 use crate::restore::journal;
 use crate::restore::left_out::LeftOut;
 use crate::restore::proof::in_order::{self, InOrder};
@@ -153,7 +153,7 @@ impl Sink for Server<'_> {
     fn rows(&mut self, archive: &Archive, place: usize) -> Result<()> {
         let moved = |bytes| self.watch.event(&Event::Moved { worker: None, rows: 0, bytes });
         let flow = Flow { stop: self.stop, moved: &moved };
-        let copied = copy_rows(&self.connection, archive, place, (0, 1), false, false, None, &flow);
+        let copied = copy_rows(&self.connection, archive, place, &How::default(), &flow);
         tell::notices(&self.connection, self.watch);
         let (toc, at) = (archive.toc(), place as u32);
         let noted = copied.and_then(|copied| {
@@ -321,18 +321,17 @@ fn restore(options: &Options, wishes: &Wishes, watch: &dyn Watch, stop: &Stop) -
     server.left_out.sum_up(watch);
     let Server { connection, cancels, made, .. } = server;
     drop(cancels);
+    let (archive, terms, selection) = (&archive, &terms, &selection);
+    let restored = check::Restored { archive, terms, selection, dbname: made.as_deref() };
     if options.analyze && terms.filter.wants_data() {
         watch.event(&Event::Phase("analyzing"));
         let hint = "All is restored; run ANALYZE yourself.";
-        let (witness, dbname) = (finish::Witness::Last(connection), made.as_deref());
-        finish::analyze(options, witness, dbname, &archive, &selection, watch, stop, hint)?;
+        let witness = finish::Witness::Last(connection);
+        finish::analyze(&restored, options, witness, watch, stop, hint)?;
     } else {
         drop(connection);
     }
     if let Some(check) = &options.verify {
-        let dbname = made.as_deref();
-        let restored =
-            check::Restored { archive: &archive, terms: &terms, selection: &selection, dbname };
         check::check(check, &restored, options, watch, stop)?;
     }
     watch.event(&Event::Finished);

@@ -8,7 +8,7 @@ use crate::plan::render::{EarlyIndex, Settings};
 use crate::plan::who::Who;
 use crate::plan::Work;
 use crate::report::{Event, Kind};
-use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow};
+use crate::restore::data::{copy_rows, write_large_objects, Copied, Flow, How};
 use crate::restore::journal::fence::Session;
 use crate::restore::tell::{self, statement_at};
 use crate::restore::unlogged;
@@ -254,16 +254,8 @@ impl Worker<'_, '_> {
                     let detached = without.first().filter(|_| !by_catalogs);
                     let into = detached.and_then(|early| self.site.renderer.table_of(early));
                     let skip_empty = rules.skip_empty_data && self.table_made(place).is_some();
-                    copy_rows(
-                        connection,
-                        site.archive,
-                        place,
-                        part,
-                        skip_empty,
-                        freeze,
-                        into,
-                        &flow,
-                    )
+                    let how = How { part, skip_empty, freeze, into };
+                    copy_rows(connection, site.archive, place, &how, &flow)
                 }
                 None => {
                     let others = site.objects_of_others();

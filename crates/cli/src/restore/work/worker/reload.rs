@@ -8,7 +8,7 @@ use crate::plan::build::describe;
 use crate::plan::render::Settings;
 use crate::plan::who::Who;
 use crate::plan::{Reload, Work};
-use crate::restore::data::{copy_rows, Copied, Flow};
+use crate::restore::data::{copy_rows, Copied, Flow, How};
 use crate::restore::unlogged;
 use std::collections::HashMap;
 
@@ -68,11 +68,10 @@ impl Worker<'_, '_> {
             }
             sql.extend(site.renderer.before_rows(place, settings));
             copied.statements += self.send(connection, sql)?;
-            let skip_empty = site.terms.rules.skip_empty_data;
+            let how = How { skip_empty: site.terms.rules.skip_empty_data, ..How::default() };
             let at = place as usize;
-            let found =
-                copy_rows(connection, site.archive, at, (0, 1), skip_empty, false, None, flow)
-                    .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
+            let found = copy_rows(connection, site.archive, at, &how, flow)
+                .map_err(|error| Tried { error, statement: self.copy_statement(at) })?;
             if found.rows < found.sent {
                 let (rows, sent) = (found.rows, found.sent);
                 let what = describe(&site.archive.toc().entry(at));
