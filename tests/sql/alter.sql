@@ -91,3 +91,11 @@ CREATE TABLE st (id int PRIMARY KEY, a int, t text); INSERT INTO st SELECT i, i,
 ALTER TABLE st ADD e int DEFAULT 7, ADD f text NOT NULL DEFAULT 'f f'; ALTER TABLE st ALTER a TYPE int USING a + 1; SELECT count(*), sum(a), sum(e), count(f), min(f) FROM st;
 SELECT settle('st'); ALTER TABLE st ADD g numeric DEFAULT 2.5; ALTER TABLE st ALTER t TYPE text USING trim(t), ALTER e TYPE int USING e * 2; SELECT sum(e), sum(g), count(f), min(t) FROM st;
 SELECT settle('st'); ALTER TABLE st ADD h int NOT NULL DEFAULT 4; VACUUM FULL st; ALTER TABLE st ALTER h TYPE int USING h + 1; SELECT sum(h), sum(g), sum(e), count(f) FROM st; DROP TABLE st;
+-- A default that VACUUM FULL or CLUSTER makes PostgreSQL forget, of a column whose type then changes: its bytes are none of the new type.
+CREATE TABLE kt (id int PRIMARY KEY); INSERT INTO kt SELECT generate_series(1, 700); SELECT settle('kt');
+ALTER TABLE kt ADD a int DEFAULT 7, ADD b int DEFAULT 1, ADD c int NOT NULL DEFAULT 2, ADD d uuid DEFAULT '00000000-0000-0000-0000-000000000001', ADD e text DEFAULT 'Text', ADD f text DEFAULT '00000000-0000-0000-0000-00000000000f', ADD g int DEFAULT 33;
+VACUUM FULL kt; ALTER TABLE kt ALTER a TYPE text; SELECT count(*), min(a), max(a), sum(b), sum(c) FROM kt;
+ALTER TABLE kt ALTER b TYPE text; SELECT settle('kt'); SELECT min(b), max(b), sum(c), min(d::text) FROM kt;
+ALTER TABLE kt ADD h int DEFAULT 1, ADD i text DEFAULT 'i'; CLUSTER kt USING kt_pkey; ALTER TABLE kt ALTER h TYPE numeric, ALTER c TYPE numeric(9,2), ALTER i TYPE name; SELECT sum(h), sum(c), min(i::text), min(d::text) FROM kt;
+ALTER TABLE kt ADD j uuid DEFAULT '00000000-0000-0000-0000-000000000002', ADD k int DEFAULT 1; ALTER TABLE kt ALTER k DROP DEFAULT, ALTER f DROP DEFAULT; VACUUM FULL kt; ALTER TABLE kt ALTER j TYPE text, ALTER k TYPE point USING point(k, k), ALTER f TYPE uuid USING f::uuid; SELECT min(j), count(k), min(f::text) FROM kt;
+ALTER TABLE kt ADD l int DEFAULT 5, ADD m text DEFAULT 'M'; ALTER TABLE kt ALTER l DROP DEFAULT, ALTER m DROP DEFAULT; SELECT settle('kt'); VACUUM FULL kt; ALTER TABLE kt ALTER l TYPE interval USING l * interval '1 day', ALTER m TYPE bytea USING m::bytea, ALTER g TYPE varchar; SELECT min(l), max(encode(m, 'hex')), min(g) FROM kt WHERE id > 3; SELECT * FROM kt WHERE id IN (1, 700) ORDER BY id; DROP TABLE kt;

@@ -48,6 +48,8 @@ impl UnitRows {
         };
         let reader = self.reader.insert(reader);
         (self.stripe, self.xmin) = (found.slot, found.xmin);
+        // Before the new ones, which may need their room.
+        self.values.load(Vec::new());
         let columns = 0..self.layout.columns.len();
         let columns = columns.map(|i| (i, column(&self.layout, reader, toast, i, &rows)));
         self.values.load(columns.collect());

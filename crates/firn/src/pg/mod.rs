@@ -5,8 +5,7 @@
 //! Everything outside works with the handles defined here. They are `Copy` wrappers of PostgreSQL's
 //! own pointers; who holds one upholds PostgreSQL's rules for it (a relation is open and locked, a
 //! slot belongs to a running executor node, a snapshot is registered or active). Values have a lifetime (`datum`).
-//! PostgreSQL errors
-//! arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
+//! PostgreSQL errors arrive as Rust panics that unwind (destructors run) and are raised again unchanged where a
 //! callback returns to C (see `errors`). A *plain call*, in comments on safety, asks of its caller no more than every call into
 //! PostgreSQL does: the main thread, a session, and pointers that live as long as the call, as those of handles do. Which
 //! code may call PostgreSQL how is decision 0011; `make lint` checks it.

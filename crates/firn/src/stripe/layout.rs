@@ -4,7 +4,7 @@ use crate::directory::keys;
 use crate::pg::datum::{ColumnType, Missing};
 use crate::pg::rel::Attribute;
 use crate::pg::slot::remembered_default;
-use crate::pg::{ChunkKey, LockMode, Rel, Snap, Toast, TupleSlot};
+use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, Toast, TupleSlot};
 use firn_format::hash::MixMap;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,29 +12,38 @@ use std::rc::Rc;
 /// A table's columns in attribute order; None for a dropped one.
 pub struct Layout {
     pub columns: Vec<Option<ColumnType>>,
-    /// What stripes that lack a column have in it.
-    missing: Vec<Missing>,
+    /// What stripes that lack a column have in it; None where that is none of the column's type: damaged, or of the type before,
+    /// while the table is rewritten and nobody asks for it by this layout.
+    missing: Vec<Option<Missing>>,
 }
 
 impl Layout {
     /// The value that rows written before column `i` was added have in it.
     pub fn missing(&self, i: usize) -> Missing {
-        self.missing.get(i).cloned().unwrap_or_default()
+        let Some(missing) = self.missing.get(i) else { return Missing::default() };
+        missing.clone().unwrap_or_else(|| {
+            let name = self.columns[i].as_ref().map_or("", |column| &column.attribute.name);
+            let what = format!("the default kept of column \"{name}\" is none of its type");
+            error(Kind::Corrupt, what).raise()
+        })
     }
 }
 
 /// The default of a column that rows lack: the one that PostgreSQL remembers, or the one kept in the TOAST relation when
 /// a rewrite made PostgreSQL forget it.
-fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) -> Missing {
+fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) -> Option<Missing> {
     if attribute.dropped {
-        return Missing::default();
+        return Some(Missing::default());
     }
     let kept = || {
         let toast = Toast::open(table, LockMode::AccessShare).filter(|t| !t.is_empty())?;
         let key = ChunkKey { id: keys::MISSING, seq: i32::from(attribute.number) };
         toast.find(key, Snap::self_snap()).map(|row| row.data)
     };
-    remembered.or_else(kept).map_or_else(Missing::default, |bytes| Missing::of(attribute, &bytes))
+    match remembered.or_else(kept) {
+        Some(bytes) => Missing::of(attribute, &bytes),
+        None => Some(Missing::default()),
+    }
 }
 
 thread_local! {

@@ -72,6 +72,8 @@ struct AtStripe {
     columns: Vec<AtColumn>,
     /// How many of these have been read after each stage.
     ends: Vec<usize>,
+    /// None behind so many has a value, be it of an earlier row.
+    filled: usize,
 }
 
 impl AtStripe {
@@ -181,6 +183,7 @@ impl AtStripe {
             }
             self.ends.push(self.columns.len());
         }
+        self.filled = self.columns.len();
         self.handle = handle;
     }
 
@@ -221,8 +224,12 @@ pub fn stripe_row(
         }
     }
     if start == 0 {
-        // What is read later, if at all, is the last row's.
-        scratch.at.columns[end..].iter().for_each(|at| filling.take_out(at.column));
+        // What is read later, if at all, is an earlier row's.
+        let filled = std::mem::replace(&mut scratch.at.filled, end);
+        let later = scratch.at.columns.get(end..filled).unwrap_or(&[]);
+        later.iter().for_each(|at| filling.take_out(at.column));
+    } else {
+        scratch.at.filled = scratch.at.filled.max(end);
     }
     filling.finish();
     *asked = wanted;

@@ -2,9 +2,11 @@
 
 use super::Word;
 use crate::pg::rel::Attribute;
-use crate::pg::{error, Kind};
 use pgrx::varlena;
 use std::rc::Rc;
+
+/// What a varlena begins with that points to its value (PostgreSQL's VARATT_IS_1B_E, where the lowest byte comes first).
+const ELSEWHERE: u8 = 1;
 
 /// The default of a column that rows lack. It owns its bytes together with those who have taken it over from here.
 #[derive(Clone, Default)]
@@ -20,15 +22,9 @@ enum Kept {
 }
 
 impl Missing {
-    /// A value of the attribute's type, by its bytes: of eight, as a word, where the type is by value.
-    pub fn of(attribute: &Attribute, bytes: &[u8]) -> Missing {
-        let none =
-            || format!("the default kept of column \"{}\" is none of its type", attribute.name);
-        Missing::read(attribute, bytes).unwrap_or_else(|| error(Kind::Corrupt, none()).raise())
-    }
-
-    /// None where nobody could read them as one.
-    pub(super) fn read(attribute: &Attribute, bytes: &[u8]) -> Option<Missing> {
+    /// A value of the attribute's type, by its bytes: of eight, as a word, where the type is by value. None where nobody could read
+    /// them as one.
+    pub fn of(attribute: &Attribute, bytes: &[u8]) -> Option<Missing> {
         if attribute.by_value {
             let mut word = [0u8; 8];
             let n = bytes.len().min(8);
@@ -42,7 +38,8 @@ impl Missing {
         });
         let words: Rc<[u64]> = words.collect();
         let is_whole = match attribute.length {
-            -1 if bytes.is_empty() => false,
+            // (A pointer to a value elsewhere says not how long it is, but what it is; a default is none.)
+            -1 if bytes.first().is_none_or(|first| *first == ELSEWHERE) => false,
             // SAFETY: eight bytes and more, of whose first the length is read.
             -1 => unsafe { varlena::varsize_any(words.as_ptr().cast()) == bytes.len() },
             -2 => bytes.last() == Some(&0),

@@ -176,6 +176,7 @@ impl Filling<'_> {
         self.place(column, one);
     }
 
+    /// (Of one filling a column is given one value.)
     #[inline]
     fn place(&mut self, column: usize, one: One) {
         let OwnRow { words, memory, .. } = &mut *self.row;
@@ -264,7 +265,7 @@ mod tests {
     }
 
     fn missing(length: i16, bytes: &[u8]) -> Missing {
-        Missing::read(&attribute(length), bytes).unwrap_or_default()
+        Missing::of(&attribute(length), bytes).unwrap_or_default()
     }
 
     fn attribute(length: i16) -> Attribute {
@@ -334,12 +335,12 @@ mod tests {
 
     #[test]
     fn defaults_are_of_their_type() {
-        let reads = |length, bytes: &[u8]| Missing::read(&attribute(length), bytes).is_some();
+        let reads = |length, bytes: &[u8]| Missing::of(&attribute(length), bytes).is_some();
         let fixed = Attribute { by_value: false, ..attribute(16) };
         assert!(reads(-1, &[24, 0, 0, 0, b'o', b'k']) && reads(-1, &[3]) && reads(-2, b"c\0"));
         assert!(!reads(-1, &[24, 0, 0, 0, b'o']) && !reads(-1, &[]) && !reads(-2, b"c"));
-        assert!(Missing::read(&fixed, &[0; 16]).is_some());
-        assert!(Missing::read(&fixed, &[0; 15]).is_none());
+        assert!(Missing::of(&fixed, &[0; 16]).is_some());
+        assert!(Missing::of(&fixed, &[0; 15]).is_none());
     }
 
     #[test]
