@@ -63,9 +63,14 @@ impl Stop {
         Stop { flags, list: Arc::clone(&self.list) }
     }
 
+    /// Who looks ends; statements run on until [`Stop::stop`].
+    pub fn mark(&self) {
+        self.flags.own.store(true, Ordering::SeqCst);
+    }
+
     /// End as soon as possible: statements are cancelled, transactions rolled back.
     pub fn stop(&self) {
-        self.flags.own.store(true, Ordering::SeqCst);
+        self.mark();
         cancel(&self.list);
     }
 

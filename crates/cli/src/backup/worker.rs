@@ -10,6 +10,7 @@ use crate::archive::manifest::{self, TableData};
 use crate::archive::rewrite::DataEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pg::Connection;
+use crate::stop::Cancels;
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -50,16 +51,19 @@ pub fn copy(
     };
     let plan = Arc::new(plan);
     // As long as it takes: a connection may just have begun with the next table.
-    let mut cancels = vec![halt.cancels(&plan.leader.lock().unwrap_or_else(|e| e.into_inner()))];
+    let _cancels = halt.cancels(&plan.leader.lock().unwrap_or_else(|e| e.into_inner()));
     let (ended, ends) = channel();
     for number in 0..jobs {
-        let follower = Follower::connect(options, snapshot, encoding)?;
-        cancels.push(halt.cancels(&follower.connection));
+        // What those before it have begun ends with this one's failure.
+        let connected = Follower::connect(options, snapshot, encoding);
+        let follower = connected.inspect_err(|e| halt.fail(e.clone()))?;
+        let cancels = halt.cancels(&follower.connection);
         let (plan, halt, ended) = (Arc::clone(&plan), Arc::clone(halt), ended.clone());
         std::thread::Builder::new()
             .name(format!("firn-copy-{number}"))
             .spawn(move || {
-                halt.watch(|| run(&plan, follower, number));
+                // The guard goes before the connection: nothing is cancelled that is gone.
+                halt.watch(|| run(&plan, follower, cancels, number));
                 let _ = ended.send(());
             })
             .map_err(|e| Error::io("could not start a thread", &e))?;
@@ -87,7 +91,9 @@ pub fn copy(
 }
 
 /// Works until there is nothing left to do. `number` is the connection's, from 0.
-fn run(plan: &Plan, mut follower: Follower, number: usize) -> Result<()> {
+fn run(plan: &Plan, follower: Follower, cancels: Cancels, number: usize) -> Result<()> {
+    // In the order in which they go.
+    let (mut follower, _cancels) = (follower, cancels);
     let mut lane = Lane::start(Arc::clone(&plan.work), number)?;
     let work = &plan.work;
     while let Some(task) = plan.next() {

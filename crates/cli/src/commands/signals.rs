@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 struct Work {
     stop: Stop,
     say: Box<dyn Fn(&str) + Send>,
+    /// It is stopped before that is told, as telling may wait for who reads it.
+    at_once: bool,
 }
 
 /// What signals end: the program, or the work that has begun, if that has not been asked for before.
@@ -19,11 +21,14 @@ fn lock(signals: &Signals) -> MutexGuard<'_, Option<Work>> {
 }
 
 impl Signals {
-    /// From now on they do.
+    /// From now on signals are handled.
     pub fn handle(&self) -> Result<()> {
         let handle = self.clone();
         ctrlc::set_handler(move || match &*lock(&handle) {
-            Some(Work { stop, say }) if !stop.is_set() => {
+            Some(Work { stop, say, at_once }) if !stop.is_set() => {
+                if *at_once {
+                    stop.mark();
+                }
                 say("stopping; press Ctrl-C again to leave at once");
                 stop.stop();
             }
@@ -35,7 +40,7 @@ impl Signals {
     /// The work begins: from now on a signal stops what is answered. `say` tells that it was heard.
     pub fn begin(&self, say: impl Fn(&str) + Send + 'static) -> Stop {
         let stop = Stop::default();
-        *lock(self) = Some(Work { stop: stop.clone(), say: Box::new(say) });
+        *lock(self) = Some(Work { stop: stop.clone(), say: Box::new(say), at_once: false });
         stop
     }
 }
@@ -44,6 +49,9 @@ impl Signals {
 pub fn begin(say: impl Fn(&str) + Send + 'static) -> Result<Stop> {
     let signals = Signals::default();
     let stop = signals.begin(say);
+    if let Some(work) = &mut *lock(&signals) {
+        work.at_once = true;
+    }
     signals.handle()?;
     Ok(stop)
 }

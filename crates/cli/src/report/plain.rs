@@ -52,7 +52,7 @@ impl<W: Write + Send> Lines<W> {
 
     fn line(&self, line: &str) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A log that cannot be written must not end a backup.
+        // A log that cannot be written must not end a verification.
         let _ = writeln!(out, "firn: {line}");
     }
 
@@ -130,12 +130,12 @@ mod tests {
         });
         // Its time has come.
         let lines = Lines { began: Instant::now() - 2 * Duration::from_millis(EVERY), ..lines };
-        lines.event(&Event::Moved { worker: None, rows: 0, bytes: 50 });
+        lines.event(&Event::Moved { worker: None, rows: 0, bytes: 55 });
         let out = String::from_utf8(lines.out.into_inner().unwrap()).unwrap();
         assert_eq!(
             out,
             "firn: comparing rows\nfirn: s.t: 5 rows in 0.0 s\n\
-             firn: 1 of 2 tables, 0 rows, 50 bytes (5 bytes/s), about 50 %\n"
+             firn: 1 of 2 tables, 0 rows, 55 bytes (5 bytes/s), about 50 %\n"
         );
     }
 }

@@ -257,6 +257,7 @@ impl Watch for Compared<'_> {
             Event::End { worker, did } => {
                 self.0.event(&Event::End { worker, did: Did { rows: 0, ..did } });
             }
+            Event::Moved { .. } => {}
             _ => self.0.event(event),
         }
     }
