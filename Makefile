@@ -1,6 +1,9 @@
 # firn: build, test, demonstrate. `make help` lists the targets.
 SHELL := /bin/bash
 PG_CONFIG ?= $(firstword $(wildcard /usr/lib/postgresql/15/bin/pg_config) pg_config)
+# The version that the extension is built for. (Those of several share a target directory: nothing is built anew when they take turns.)
+PG_MAJOR := $(shell $(PG_CONFIG) --version 2>/dev/null | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
+FOR_SERVER = $(if $(PG_MAJOR),--no-default-features --features pg$(PG_MAJOR))
 # A target directory outside the checkout is used when it exists, so that clones share one build.
 CARGO_TARGET_DIR ?= $(if $(wildcard $(HOME)/.cache/firn/target),$(HOME)/.cache/firn/target,$(CURDIR)/target)
 FIRN_VENV ?= $(CARGO_TARGET_DIR)/venv
@@ -28,7 +31,7 @@ help:
 	@echo "make bench-backends  memory of 200 sessions, idle and after work"
 	@echo "make bench-restore  firn restore and pg_restore side by side (TABLES=10000)"
 	@echo "make bench-restore-rows  the same on rows: mixed tables, one big table (GIGABYTES=10)"
-	@echo "make build    the extension"
+	@echo "make build    the extension, for the server of PG_CONFIG= (PostgreSQL 15 or 18)"
 	@echo "make program  the program firn (target/release/firn)"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=; PROFILE=dist as packages have it)"
 	@echo "make install-cli  copy the program, its manual and its completions to PREFIX=/usr/local (DESTDIR=)"
@@ -38,7 +41,7 @@ setup:
 	@scripts/setup.sh
 
 build: setup
-	cargo build --profile $(PROFILE) -p firn
+	cargo build --profile $(PROFILE) -p firn $(FOR_SERVER)
 
 program: setup
 	cargo build --release -p firn-cli

@@ -110,6 +110,9 @@ class Crate:
         self.raw = {}
 
     def stem(self, file):
+        # What calls a function there means that of any version.
+        if "pg/compat/" in file:
+            return "compat"
         name = file.rsplit("/", 1)[-1][:-3]
         return file.rsplit("/", 2)[-2] if name == "mod" else name
 

@@ -5,6 +5,11 @@ cd "$(dirname "$0")/.."
 cargo fmt --all --check
 rustfmt --check --edition 2021 crates/format/fuzz/fuzz_targets/*.rs
 cargo clippy --release --workspace --all-targets -- -D warnings
+# The other version that there are headers of.
+other=${FIRN_TOOLS:-}/postgresql-18/bin/pg_config
+if [ -x "$other" ]; then
+    PGRX_PG_CONFIG_PATH=$other cargo clippy --release -p firn --no-default-features --features pg18 -- -D warnings
+fi
 fail=0
 complain() { echo "$*" >&2; fail=1; }
 git ls-files -z '*.py' | xargs -0 "$FIRN_VENV/bin/ruff" check --no-cache --quiet || complain "Python: see ruff.toml"
@@ -17,6 +22,9 @@ others crates/lake/Cargo.toml && complain "crates/lake depends on another layer"
 grep -v '^name' crates/cli/Cargo.toml | grep -qE 'firn = |pgrx' && complain "crates/cli depends on the extension"
 # The extension's rooms import downwards only.
 python3 scripts/layers.py || complain "rooms in a circle: see scripts/layers.py"
+# What differs between versions of PostgreSQL stands in one place.
+found=$(git grep -nE 'cfg(_attr)?!?\(.*feature' -- crates/firn/src ':!crates/firn/src/pg/compat/mod.rs' || true)
+[ -z "$found" ] || complain "versions are asked for outside of pg/compat/mod.rs:"$'\n'"$found"
 # unsafe lives behind the fences: where PostgreSQL is called (pg) and where it calls (entry), as both hand C's pointers over.
 # (crates/faults, for tests only, is made of it: it patches machine code.)
 found=$(git grep -nE '\bunsafe\b *(\{|fn|impl|extern)' -- 'crates/*/src' ':!crates/firn/src/pg' ':!crates/firn/src/entry' ':!crates/cli/src/pg' ':!crates/faults' || true)

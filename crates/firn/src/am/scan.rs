@@ -108,17 +108,12 @@ impl Scan {
 
     /// Begin a virtual block of a bitmap scan: the listed offsets, or all rows of it.
     /// `check` is whether the conditions are checked again on them.
-    pub fn bitmap_block(&mut self, block: u32, offsets: Option<&[u16]>, check: bool) -> bool {
+    pub fn bitmap_block(&mut self, block: u32, offsets: Option<&[u16]>, check: bool) {
         let offsets = match offsets {
             Some(list) => list.to_vec(),
             None => (1..=ROWS_PER_BLOCK as u16).collect(),
         };
         self.bitmap = Some(BitmapBlock { block, offsets, check, next: 0 });
-        true
-    }
-
-    pub fn leave_bitmap_block(&mut self) {
-        self.bitmap = None;
     }
 
     /// Next row of the current virtual block; None when the current block is not a virtual one.

@@ -7,7 +7,7 @@
 //! stripe that is known to be seen as a whole is taken at once. Of all others is done what the executor does: the visibility map is asked, and the row
 //! fetched where that does not know.
 //!
-//! `next` is to be compared with nodeIndexonlyscan.c of each version that is supported: it does for each entry what that does, of 15.
+//! `next` is to be compared with nodeIndexonlyscan.c of each version that is supported: it does for each entry what that does, of 15 and of 18.
 //!
 //! Left to the executor: other access methods (they may want rows checked again), indexes whose entries have other types than their columns (name),
 //! checks of changed rows. What is counted is as of a heap: fetches, not rows.
@@ -16,6 +16,7 @@
 //! (it would have to be priced, put into plans and rescanned anew for what the node has already).
 
 use super::tableam::scandesc::FetchDesc;
+use crate::pg::compat;
 use crate::pg::ext::{callback, direct};
 use crate::pg::slot::Slot;
 use crate::pg::toast::tid_of;
@@ -57,9 +58,7 @@ pub(super) unsafe fn prepare(state: *mut pg_sys::PlanState) {
 unsafe fn is_plain(index: pg_sys::Relation) -> bool {
     // SAFETY: an open index; its descriptor has natts attributes behind its header.
     unsafe {
-        let descriptor = (*index).rd_att;
-        let count = (*descriptor).natts as usize;
-        let attributes = std::slice::from_raw_parts((*descriptor).attrs.as_ptr(), count);
+        let attributes = compat::attributes((*index).rd_att);
         (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
             && !attributes.iter().any(|a| a.atttypid == pg_sys::CSTRINGOID)
     }

@@ -4,7 +4,7 @@
 //! when it has done, and let others have their turn, it looks once more for what has become due meanwhile.
 
 use crate::pg::ext::{callback, direct};
-use crate::pg::{catalog, guc, xact};
+use crate::pg::{catalog, compat, guc, xact};
 use pgrx::pg_sys;
 
 /// A lock that one has.
@@ -21,8 +21,8 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
     // SAFETY: PostgreSQL calls it once, in a process of its own that is in no transaction yet and has no connection.
     unsafe {
         callback(|| {
-            pg_sys::pqsignal(SIGTERM, Some(direct::die));
-            pg_sys::pqsignal(SIGINT, Some(direct::StatementCancelHandler));
+            compat::handle_signal(SIGTERM, direct::die);
+            compat::handle_signal(SIGINT, direct::StatementCancelHandler);
             pg_sys::BackgroundWorkerUnblockSignals();
             let database = pg_sys::Oid::from(database.value() as u32);
             // As autovacuum, in databases that nobody may connect to as well.
@@ -67,7 +67,7 @@ fn tag(method: u32) -> pg_sys::LOCKTAG {
 fn give_turn_back(method: u32) {
     // SAFETY: plain calls.
     unsafe {
-        if pg_sys::LockHeldByMe(&tag(method), ALONE) {
+        if compat::holds_lock(&tag(method), ALONE) {
             pg_sys::LockRelease(&tag(method), ALONE, true);
         }
     }
@@ -77,7 +77,7 @@ fn give_turn_back(method: u32) {
 fn take_turn(method: u32) -> bool {
     // SAFETY: plain calls; the lock goes with the process, or with an error.
     unsafe {
-        if pg_sys::LockHeldByMe(&tag(method), ALONE) {
+        if compat::holds_lock(&tag(method), ALONE) {
             return true;
         }
         let got = pg_sys::LockAcquire(&tag(method), ALONE, true, true);

@@ -1,6 +1,6 @@
 //! Look-ups in the system catalogs.
 
-use super::xact;
+use super::{compat, xact};
 use pgrx::pg_sys;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -116,15 +116,12 @@ pub fn inheritance_tree(oid: u32, lock: super::LockMode) -> Vec<u32> {
 
 /// The current role may act as owner of the relation.
 pub fn is_owner(oid: u32) -> bool {
-    // SAFETY: plain look-up.
-    unsafe { pg_sys::pg_class_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
+    compat::owns_relation(oid.into())
 }
 
-/// The current role may maintain the relation: its owner and, as for VACUUM, the database's.
+/// The current role may maintain the relation, as for VACUUM.
 pub fn may_maintain(oid: u32) -> bool {
-    // PostgreSQL 17 grants MAINTAIN instead of asking for the database's owner. SAFETY: plain look-ups.
-    is_owner(oid)
-        || unsafe { pg_sys::pg_database_ownercheck(pg_sys::MyDatabaseId, pg_sys::GetUserId()) }
+    compat::may_maintain(oid.into())
 }
 
 /// Policies keep rows of the relation from the current role.
@@ -249,29 +246,18 @@ pub fn rebuild_index(oid: u32) {
         // SAFETY: an open index.
         unsafe { (*(*index.rel().raw()).rd_rel).relpersistence }
     };
-    // SAFETY: as REINDEX INDEX does it.
-    unsafe {
-        let mut params: pg_sys::ReindexParams = std::mem::zeroed();
-        pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
-    }
+    // SAFETY: the index is locked.
+    unsafe { compat::reindex_index(oid.into(), persistence) }
 }
 
 /// The current role may use the server.
 pub fn may_use_server(oid: u32) -> bool {
-    // SAFETY: plain look-up.
-    unsafe {
-        pg_sys::pg_foreign_server_aclcheck(
-            pg_sys::Oid::from(oid),
-            pg_sys::GetUserId(),
-            pg_sys::ACL_USAGE as u64 as _,
-        ) == pg_sys::AclResult::ACLCHECK_OK
-    }
+    compat::may_use_server(oid.into())
 }
 
 /// The current role may act as owner of the server.
 pub fn owns_server(oid: u32) -> bool {
-    // SAFETY: plain look-up.
-    unsafe { pg_sys::pg_foreign_server_ownercheck(pg_sys::Oid::from(oid), pg_sys::GetUserId()) }
+    compat::owns_server(oid.into())
 }
 
 /// The current role.

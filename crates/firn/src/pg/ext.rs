@@ -1,8 +1,9 @@
-//! PostgreSQL functions that pgrx's bindings leave out, and inline functions and macros of its headers. All of it is PostgreSQL
-//! 15's; what is known to differ in later versions is said where it stands, here and elsewhere.
+//! PostgreSQL functions that pgrx's bindings leave out, and inline functions and macros of its headers: those that are the same in all
+//! versions. The others are in `compat/`.
 
 #![allow(non_snake_case)]
 
+use super::compat;
 use pgrx::pg_sys;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -24,11 +25,13 @@ macro_rules! postgres_functions {
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name($($arg: $type),*) $(-> $ret)? {
                 // SAFETY: the caller promises PostgreSQL what it asks of its callers; all arguments are Copy.
-                unsafe { guarded(|| raw::$name($($arg),*)) }
+                unsafe { $crate::pg::ext::guarded(|| raw::$name($($arg),*)) }
             }
         )*
     };
 }
+
+pub(super) use postgres_functions;
 
 postgres_functions! {
     fn toast_open_indexes(
@@ -75,25 +78,14 @@ postgres_functions! {
         type_by_value: bool,
         type_len: core::ffi::c_int,
     ) -> bool;
-    fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
     fn find_inheritance_children(
         parent: pg_sys::Oid,
         lock: pg_sys::LOCKMODE,
     ) -> *mut pg_sys::List;
-    fn expression_tree_mutator(
-        node: *mut pg_sys::Node,
-        mutator: Option<
-            unsafe extern "C-unwind" fn(
-                *mut pg_sys::Node,
-                *mut core::ffi::c_void,
-            ) -> *mut pg_sys::Node,
-        >,
-        context: *mut core::ffi::c_void,
-    ) -> *mut pg_sys::Node;
     fn pgstat_get_entry_ref_locked(
-        kind: pg_sys::PgStat_Kind::Type,
+        kind: compat::StatisticsKind,
         database: pg_sys::Oid,
-        object: pg_sys::Oid,
+        object: compat::StatisticsObject,
         nowait: bool,
     ) -> *mut PgStatEntryRef;
     fn pgstat_unlock_entry(entry: *mut PgStatEntryRef);
@@ -192,6 +184,7 @@ unsafe fn behind_guard(body: &mut dyn FnMut()) {
     }
 }
 
+pub(crate) use super::compat::expression_tree_mutator;
 pub use super::errors::{beside_workers, callback};
 
 /// The transaction that updated or deleted a tuple (PostgreSQL's HeapTupleHeaderGetUpdateXid).
@@ -233,8 +226,7 @@ pub unsafe fn is_hot_updated(header: pg_sys::HeapTupleHeader) -> bool {
 pub unsafe fn local_status(number: i32) -> *const pg_sys::PgBackendStatus {
     // SAFETY: PostgreSQL returns an entry of its copy, or null for a number that has none.
     unsafe {
-        // From PostgreSQL 16 on it is pgstat_get_local_beentry_by_index.
-        let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+        let entry = compat::local_entry(number);
         if entry.is_null() {
             return std::ptr::null();
         }
@@ -248,7 +240,7 @@ pub unsafe fn local_status(number: i32) -> *const pg_sys::PgBackendStatus {
 /// In a session.
 pub unsafe fn local_transaction() -> u32 {
     // SAFETY: a session has a slot in shared memory from its beginning to its end.
-    unsafe { (*pg_sys::MyProc).lxid }
+    unsafe { compat::transaction_in(&*pg_sys::MyProc).1 }
 }
 
 /// PostgreSQL functions that look something up, or set a field, in the session's own memory: they raise nothing, whoever calls them. The names are
@@ -279,6 +271,8 @@ pub mod unfailing {
 /// PostgreSQL functions called without a guard, from frames that own nothing: their errors pass by as
 /// C's own longjmp, and a call costs no more than in C.
 pub mod direct {
+    use super::compat;
+    pub use super::compat::direct::planstate_tree_walker;
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
         pub fn ExecScan(
@@ -354,7 +348,7 @@ pub mod direct {
         pub fn ReadBuffer(relation: pg_sys::Relation, block: pg_sys::BlockNumber)
             -> pg_sys::Buffer;
         pub fn ReadRecentBuffer(
-            file: pg_sys::RelFileNode,
+            file: compat::FileName,
             fork: pg_sys::ForkNumber::Type,
             block: pg_sys::BlockNumber,
             recent: pg_sys::Buffer,
@@ -403,20 +397,7 @@ pub mod direct {
             params: pg_sys::ParamListInfo,
         ) -> *mut pg_sys::PlannedStmt;
         pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: core::ffi::c_int);
-        pub fn standard_ExecutorRun(
-            query: *mut pg_sys::QueryDesc,
-            direction: pg_sys::ScanDirection::Type,
-            count: u64,
-            execute_once: bool,
-        );
         pub fn standard_ExecutorFinish(query: *mut pg_sys::QueryDesc);
-        pub fn planstate_tree_walker(
-            state: *mut pg_sys::PlanState,
-            walker: Option<
-                unsafe extern "C-unwind" fn(*mut pg_sys::PlanState, *mut core::ffi::c_void) -> bool,
-            >,
-            context: *mut core::ffi::c_void,
-        ) -> bool;
         pub fn ExecReScan(node: *mut pg_sys::PlanState);
         pub fn EvalPlanQualFetchRowMark(
             check: *mut pg_sys::EPQState,

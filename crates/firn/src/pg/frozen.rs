@@ -26,7 +26,7 @@ pub(crate) fn freeze(rel: Rel, place: Place) {
         (*header).t_infomask |= pg_sys::HEAP_XMIN_FROZEN as u16;
         pg_sys::MarkBufferDirty(buffer);
         if needs_wal {
-            super::wal::log_frozen(buffer, place.offset);
+            super::compat::log_frozen(rel.raw(), buffer, place.offset);
         }
         pg_sys::CritSectionCount -= 1;
         pg_sys::UnlockReleaseBuffer(buffer);

@@ -1,6 +1,7 @@
 //! Building and validating indexes: what heapam does for heap, redone on `heap_getnextslot`, which
 //! does not insist on heap's access method.
 
+use super::compat;
 use super::datum::Row;
 use super::parallel::Shared;
 use super::slot::Slot;
@@ -526,7 +527,7 @@ pub fn index_kind(index: Rel) -> IndexKind {
 pub fn entries_of(table: Rel, index: Rel, visit: &mut dyn FnMut(Tid)) {
     // SAFETY: a full index scan that never looks at the table.
     unsafe {
-        let scan = pg_sys::index_beginscan(table.raw(), index.raw(), Snap::any().0, 0, 0);
+        let scan = compat::index_beginscan(table.raw(), index.raw(), Snap::any().0, 0, 0);
         (*scan).kill_prior_tuple = false;
         pg_sys::index_rescan(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
         loop {

@@ -1,5 +1,6 @@
 //! Bulk deletion from all indexes of a table, as VACUUM does it.
 
+use super::compat;
 use super::toast::tid_of;
 use super::Rel;
 use firn_format::Tid;
@@ -42,15 +43,9 @@ pub fn bulk_delete(table: Rel, wish: &Wish, garbage: &dyn Fn(Tid) -> bool) {
         pg_sys::vac_open_indexes(table.raw(), lock, &mut count, &mut indexes);
         let mut state = garbage;
         for i in 0..count as usize {
-            let mut info = pg_sys::IndexVacuumInfo {
-                index: *indexes.add(i),
-                analyze_only: false,
-                report_progress: false,
-                estimated_count: true,
-                message_level: pgrx::PgLogLevel::DEBUG2 as i32,
-                num_heap_tuples: f64::from((*(*table.raw()).rd_rel).reltuples),
-                strategy: wish.strategy,
-            };
+            let rows = f64::from((*(*table.raw()).rd_rel).reltuples);
+            let index = *indexes.add(i);
+            let mut info = compat::index_vacuum_info(table.raw(), index, rows, wish.strategy);
             let done = pg_sys::index_bulk_delete(
                 &mut info,
                 std::ptr::null_mut(),

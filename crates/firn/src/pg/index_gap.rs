@@ -19,6 +19,7 @@
 //! Rejected: a note beside the directory row (each deletion of a stripe would write it, and wait for others'); a count in shared memory (needs the
 //! library to be loaded with the server).
 
+use super::compat;
 use super::rel::StorageId;
 use super::{ext, Rel};
 use firn_format::hash::MixMap;
@@ -129,7 +130,7 @@ fn remember(name: (u32, Key), leaf: Leaf) {
 
 /// Ask a page. One that has the LSN with which it was seen before says what it said then: nothing is there.
 fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
-    let (file, share) = (index.data().rd_node, pg_sys::BUFFER_LOCK_SHARE as i32);
+    let (file, share) = (compat::file_of(index.data()), pg_sys::BUFFER_LOCK_SHARE as i32);
     // (The LSN by its function, as hints of others may give the page another one just now.)
     let there = match before.buffer {
         0 => None,

@@ -1,6 +1,7 @@
 //! Heavyweight locks: short ones on rows and on the allocation of addresses, and waiting for
 //! transactions.
 
+use super::compat;
 use super::toast::raw_tid;
 use super::xact::Sub;
 use super::{attempt, guc, xact, Rel};
@@ -32,7 +33,7 @@ pub fn lock_row(table: Rel, tid: Tid) {
 pub fn try_lock_row(table: Rel, tid: Tid) -> bool {
     let mut raw = raw_tid(tid);
     // SAFETY: plain call on an open relation.
-    unsafe { pg_sys::ConditionalLockTuple(table.raw(), &mut raw, EXCLUSIVE) }
+    unsafe { compat::try_lock_tuple(table.raw(), &mut raw, EXCLUSIVE) }
 }
 
 pub fn unlock_row(table: Rel, tid: Tid) {
@@ -51,7 +52,7 @@ pub fn wait_for(xid: Xid, table: Rel, tid: Tid, wait: bool) -> bool {
             pg_sys::XactLockTableWait(xid, table.raw(), &mut raw, pg_sys::XLTW_Oper::XLTW_Lock);
             true
         } else {
-            pg_sys::ConditionalXactLockTableWait(xid)
+            compat::try_wait_for(xid)
         }
     }
 }

@@ -53,6 +53,31 @@ pub(crate) unsafe fn alloc<T>() -> *mut T {
     unsafe { ext::palloc0(std::mem::size_of::<T>()) as *mut T }
 }
 
+/// Make a chunk of PostgreSQL's memory that is an `Old` large enough for a `New` that begins with it; what is added is zero. It stays
+/// where it is, as others may have its address: memory contexts of the usual kind give out chunks in powers of two, and with
+/// these sizes that leaves room.
+///
+/// # Safety
+/// A chunk that was allocated as an `Old`.
+pub(crate) unsafe fn extend<Old, New>(old: *mut Old) -> *mut New {
+    const {
+        assert!(size_of::<Old>().next_power_of_two() >= size_of::<New>());
+    }
+    // SAFETY: a chunk, as the caller promises.
+    unsafe {
+        let new = pg_sys::repalloc(old.cast(), size_of::<New>());
+        if new != old.cast() {
+            super::error(super::Kind::Internal, "a descriptor has no room for firn's part").raise();
+        }
+        std::ptr::write_bytes(
+            new.cast::<u8>().add(size_of::<Old>()),
+            0,
+            size_of::<New>() - size_of::<Old>(),
+        );
+        new.cast()
+    }
+}
+
 /// A state that begins empty and is dropped with the current memory context at the latest.
 pub(crate) fn slot_for_state<T>() -> *mut Option<T> {
     bind(None)

@@ -14,6 +14,7 @@ pub mod anchor;
 pub mod attempt;
 pub mod btree;
 pub mod catalog;
+pub(crate) mod compat;
 mod conflicts;
 pub mod datum;
 pub mod errors;

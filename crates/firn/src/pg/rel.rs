@@ -1,5 +1,6 @@
 //! Relations: handles to open ones, and opening them by OID.
 
+use super::compat;
 use super::xact::Sub;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -128,12 +129,8 @@ impl Rel {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
     }
     pub fn storage(self) -> StorageId {
-        let n = self.data().rd_node;
-        StorageId {
-            tablespace: n.spcNode.to_u32(),
-            database: n.dbNode.to_u32(),
-            file: n.relNode.to_u32(),
-        }
+        let (tablespace, database, file) = compat::parts_of(compat::file_of(self.data()));
+        StorageId { tablespace, database, file }
     }
     /// The table access method of this relation is ours.
     pub fn is_firn(self) -> bool {
@@ -259,7 +256,7 @@ impl Rel {
                 }
                 pg_sys::pgstat_assoc_relation(rel);
             }
-            (*(*rel).pgstat_info).t_counts.t_tuples_returned += n as i64;
+            compat::count_read(&mut *(*rel).pgstat_info, n as i64);
         }
     }
     /// An update whose new version was counted as an insert by heapam.
@@ -267,22 +264,19 @@ impl Rel {
         // SAFETY: plain calls.
         unsafe {
             pg_sys::pgstat_count_heap_insert(self.0, -1);
-            pg_sys::pgstat_count_heap_update(self.0, false)
+            compat::count_update(self.0)
         }
     }
     /// This transaction has given the relation its storage; a rollback takes it away again.
     pub fn has_new_storage(self) -> bool {
-        self.data().rd_createSubid != 0 || self.data().rd_firstRelfilenodeSubid != 0
+        self.data().rd_createSubid != 0 || compat::file_subtransactions(self.data()).1 != 0
     }
     /// Which subtransaction has given the relation its storage: the outermost and the innermost that it may have been, as
     /// PostgreSQL forgets it when one has given it another and was undone. [`Sub::NONE`] stands for another transaction.
     pub fn storage_is_of(self) -> (Sub, Sub) {
         let data = self.data();
-        let (created, new, first) = (
-            Sub(data.rd_createSubid),
-            Sub(data.rd_newRelfilenodeSubid),
-            Sub(data.rd_firstRelfilenodeSubid),
-        );
+        let (new, first) = compat::file_subtransactions(data);
+        let (created, new, first) = (Sub(data.rd_createSubid), Sub(new), Sub(first));
         match (created, new, first) {
             (created, Sub::NONE, Sub::NONE) => (created, created),
             (created, Sub::NONE, first) => (created.max(first), super::xact::subtransaction()),

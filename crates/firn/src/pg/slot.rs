@@ -1,5 +1,6 @@
 //! Tuple slots: where a scan puts a row, and where an insert finds one.
 
+use super::compat;
 use super::datum::{Blank, ColumnType, Datum, Row, TypedRow, Words};
 use super::rel::Attribute;
 use super::toast::{raw_tid, tid_of};
@@ -42,9 +43,7 @@ impl Slot {
     pub fn typed_row<'a>(&'a self, columns: &'a [Option<ColumnType>]) -> TypedRow<'a> {
         // SAFETY: a slot's values are of its descriptor's types, which has natts attributes behind its header.
         unsafe {
-            let desc = (*self.0).tts_tupleDescriptor;
-            let attributes =
-                std::slice::from_raw_parts((*desc).attrs.as_ptr(), (*desc).natts as usize);
+            let attributes = compat::attributes((*self.0).tts_tupleDescriptor);
             TypedRow::of(self.row(), attributes, columns)
         }
     }
@@ -60,7 +59,7 @@ impl Slot {
             };
             // SAFETY: the table's descriptor has this attribute; two values of its type, not null.
             unsafe {
-                let attribute = &*(*table.tupdesc()).attrs.as_ptr().add(i);
+                let attribute = &compat::attributes(table.tupdesc())[i];
                 super::ext::datum_image_eq(
                     mine.raw(),
                     other.raw(),
@@ -317,8 +316,7 @@ static EMPTY: [u32; 2] = [(4_u32 << 2).to_le(), 0];
 unsafe fn stand_in(descriptor: pg_sys::TupleDesc, words: &mut Words, wanted: &[bool]) {
     // SAFETY: a live descriptor has natts attributes behind its header.
     unsafe {
-        let count = (*descriptor).natts as usize;
-        let attributes = std::slice::from_raw_parts((*descriptor).attrs.as_ptr(), count);
+        let attributes = compat::attributes(descriptor);
         let row = words.values.iter_mut().zip(&mut words.nulls);
         let columns = attributes.iter().zip(row).zip(wanted);
         for ((attribute, (value, null)), wanted) in columns {
@@ -360,20 +358,16 @@ impl Drop for OwnedSlot {
 pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
     // SAFETY: a live descriptor has natts attributes behind its header.
     unsafe {
-        let n = (*desc).natts as usize;
-        let attrs = (*desc).attrs.as_ptr();
-        (0..n)
-            .map(|i| {
-                let a = &*attrs.add(i);
-                Attribute {
-                    number: a.attnum,
-                    name: CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned(),
-                    type_oid: a.atttypid.to_u32(),
-                    typmod: a.atttypmod,
-                    dropped: a.attisdropped,
-                    length: a.attlen,
-                    by_value: a.attbyval,
-                }
+        compat::attributes(desc)
+            .iter()
+            .map(|a| Attribute {
+                number: a.attnum,
+                name: CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned(),
+                type_oid: a.atttypid.to_u32(),
+                typmod: a.atttypmod,
+                dropped: a.attisdropped,
+                length: a.attlen,
+                by_value: a.attbyval,
             })
             .collect()
     }

@@ -1,6 +1,7 @@
 //! Sorting what memory may not hold: PostgreSQL's sort, which goes on in temporary files when it has used
 //! up what it was given.
 
+use super::compat;
 use super::ext;
 use pgrx::pg_sys;
 
@@ -49,8 +50,7 @@ impl Sorter {
         // SAFETY: the datum is a copy of sixteen bytes in the current memory context, freed at once.
         unsafe {
             let (mut value, mut null) = (pg_sys::Datum::from(0usize), false);
-            let none = std::ptr::null_mut();
-            if !pg_sys::tuplesort_getdatum(self.0, true, &mut value, &mut null, none) {
+            if !compat::sorted_datum(self.0, &mut value, &mut null) {
                 return None;
             }
             let at = value.cast_mut_ptr::<Item>();

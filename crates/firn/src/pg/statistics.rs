@@ -1,7 +1,7 @@
 //! What ANALYZE is about to do, as far as it can be known from inside a table access method, and the
 //! random numbers that PostgreSQL's own sampling uses.
 
-use super::{ext, Rel};
+use super::{compat, ext, Rel};
 use pgrx::pg_sys;
 
 /// Why a table's size is being asked for.
@@ -77,12 +77,8 @@ pub fn rows_wanted(table: Rel) -> u32 {
 }
 
 fn statistics_targets(rel: Rel) -> Vec<i32> {
-    // SAFETY: a live descriptor has natts attributes behind its header.
-    unsafe {
-        let desc = rel.tupdesc();
-        let attributes = std::slice::from_raw_parts((*desc).attrs.as_ptr(), (*desc).natts as usize);
-        attributes.iter().filter(|a| !a.attisdropped).map(|a| a.attstattarget).collect()
-    }
+    // SAFETY: an open relation.
+    unsafe { compat::statistics_targets(rel.raw()) }
 }
 
 /// Rows that heapam would put on a page, when their values have `width` bytes.
@@ -113,11 +109,10 @@ pub fn live_rows(table: Rel) -> Option<f64> {
         if !pg_sys::pgstat_track_counts {
             return None;
         }
-        let kind = pg_sys::PgStat_Kind::PGSTAT_KIND_RELATION;
-        let oid = pg_sys::Oid::from(table.oid());
+        let (kind, oid) = (compat::STATISTICS_OF_RELATION, compat::statistics_object(table.oid()));
         let entry = ext::pgstat_get_entry_ref_locked(kind, pg_sys::MyDatabaseId, oid, false);
-        let stats = entry.as_ref().and_then(|e| e.table.as_ref()).map(|t| &t.stats);
-        let counts = stats.map(|s| (s.n_live_tuples, s.n_dead_tuples));
+        let stats = entry.as_ref().and_then(|e| e.table.as_mut()).map(|t| &mut t.stats);
+        let counts = stats.map(compat::counted_rows).map(|(live, dead)| (*live, *dead));
         ext::pgstat_unlock_entry(entry);
         counts.filter(|c| *c != (0, 0)).map(|(live, _)| live as f64)
     }
@@ -131,11 +126,10 @@ pub fn add_live_rows(table: Rel, rows: u64) {
         if !pg_sys::pgstat_track_counts {
             return;
         }
-        let kind = pg_sys::PgStat_Kind::PGSTAT_KIND_RELATION;
-        let oid = pg_sys::Oid::from(table.oid());
+        let (kind, oid) = (compat::STATISTICS_OF_RELATION, compat::statistics_object(table.oid()));
         let entry = ext::pgstat_get_entry_ref_locked(kind, pg_sys::MyDatabaseId, oid, false);
         if let Some(table) = entry.as_ref().and_then(|e| e.table.as_mut()) {
-            table.stats.n_live_tuples += rows as i64;
+            *compat::counted_rows(&mut table.stats).0 += rows as i64;
         }
         ext::pgstat_unlock_entry(entry);
     }
@@ -151,7 +145,7 @@ pub fn count_moved(table: Rel, rows: u64) {
             pg_sys::pgstat_assoc_relation(rel);
         }
         if let Some(counters) = (*rel).pgstat_info.as_mut() {
-            counters.t_counts.t_delta_dead_tuples += rows as i64;
+            compat::count_dead(counters, rows as i64);
         }
     }
 }
@@ -180,23 +174,8 @@ impl Random {
 
 /// Write a table's counts to pg_class in place, as VACUUM does.
 pub fn set_row_count(table: Rel, rows: f64) {
-    // SAFETY: the in-place update needs no transaction of its own; ids 0 leave horizons alone.
-    unsafe {
-        let form = (*table.raw()).rd_rel;
-        let (mut a, mut b) = (false, false);
-        pg_sys::vac_update_relstats(
-            table.raw(),
-            (*form).relpages.max(0) as u32,
-            rows,
-            (*form).relallvisible as u32,
-            (*form).relhasindex,
-            pg_sys::InvalidTransactionId,
-            pg_sys::MultiXactId::from_inner(0),
-            &mut a,
-            &mut b,
-            false,
-        );
-    }
+    // SAFETY: an open relation.
+    unsafe { compat::write_counts(table.raw(), rows) }
 }
 
 /// pg_class.reltuples of a relation as the catalog has it now.

@@ -1,6 +1,7 @@
 //! All rows of a TOAST relation for those who look for damage: by page, without an index, and by key, through
 //! one. Rows are judged by a snapshot one by one, as serializable isolation has no business here.
 
+use super::compat;
 use super::toast::{place_of, raw_place, RowView};
 use super::{ChunkKey, Rel, Snap};
 use firn_directory::{Place, Xid};
@@ -179,7 +180,7 @@ impl Rows<'_> {
                 );
             }
             let count = 1 + i32::from(after.is_some());
-            let scan = pg_sys::index_beginscan(self.0.raw(), index.raw(), Snap::any().0, count, 0);
+            let scan = compat::index_beginscan(self.0.raw(), index.raw(), Snap::any().0, count, 0);
             (*scan).xs_want_itup = true;
             (*scan).kill_prior_tuple = false;
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), count, std::ptr::null_mut(), 0);

@@ -3,6 +3,7 @@
 //!
 //! Our rows live under chunk ids below 16384, which PostgreSQL never gives to a TOASTed value.
 
+use super::compat;
 use super::frozen::freeze;
 use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
@@ -302,16 +303,8 @@ impl Toast {
             let mut old = raw_place(place);
             let mut failure: pg_sys::TM_FailureData = std::mem::zeroed();
             let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
-            let result = pg_sys::heap_update(
-                self.raw(),
-                &mut old,
-                tuple,
-                cid.0,
-                std::ptr::null_mut(),
-                true,
-                &mut failure,
-                &mut mode,
-            );
+            let result =
+                compat::heap_update(self.raw(), &mut old, tuple, cid.0, &mut failure, &mut mode);
             if result != pg_sys::TM_Result::TM_Ok {
                 super::error(
                     super::Kind::Internal,

@@ -1,6 +1,7 @@
 //! Finding rows of a TOAST relation by their keys. Where a row has another key than the index leads to it by, it is found out
 //! whether it is damaged or another row at a place that was given out again.
 
+use super::compat;
 use super::report::Report;
 use super::snapshot::Snap;
 use super::survey::key_of_entry;
@@ -81,7 +82,7 @@ impl Toast {
             let judge = snap.is_serializable();
             let copies = may_change(id, snap);
             let how = if judge { Snap::any() } else { snap };
-            let scan = pg_sys::index_beginscan(self.raw(), index, how.0, n, 0);
+            let scan = compat::index_beginscan(self.raw(), index, how.0, n, 0);
             // Where several keys are asked for, the entries themselves tell which of them a row should have. (For whoever scans by an MVCC
             // snapshot that would mean to keep hold of the index's pages, too.)
             let has_entries = low != high && !how.lets_go_of_pages();
@@ -144,7 +145,7 @@ impl Toast {
             let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
             let n = fill_keys(&mut keys, id, low, high);
             let index = self.valid_index().raw();
-            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
+            let scan = compat::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
             (*scan).xs_want_itup = true;
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
             let forward = pg_sys::ScanDirection::ForwardScanDirection;
@@ -170,7 +171,7 @@ impl Toast {
             unsafe {
                 let mut keys = id_keys(low, high);
                 let index = self.valid_index().raw();
-                let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+                let scan = compat::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
                 (*scan).xs_want_itup = true;
                 pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
                 let slot = self.slot();
@@ -196,7 +197,7 @@ impl Toast {
         unsafe {
             let index = self.valid_index().raw();
             let mut keys = id_keys(low, high);
-            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
+            let scan = compat::index_beginscan(self.raw(), index, Snap::any().0, 2, 0);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
             loop {
                 super::xact::check_for_interrupts();
@@ -218,7 +219,7 @@ impl Toast {
             let index = self.valid_index().raw();
             let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
             let n = fill_keys(&mut keys, id, low, high);
-            let scan = pg_sys::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
+            let scan = compat::index_beginscan(self.raw(), index, Snap::any().0, n, 0);
             // Those that are known to lead nowhere are not passed over: that may be a long way.
             (*scan).ignore_killed_tuples = false;
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);

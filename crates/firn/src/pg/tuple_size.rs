@@ -1,6 +1,7 @@
 //! How large the tuple of a row may be that goes to a stripe. heapam refuses rows that fit on no page, whatever is put out of line, or into
 //! no memory. A stripe would take them, and they could not be changed, copied to a heap table or read whole ever after.
 
+use super::compat;
 use super::datum::{Datum, Row};
 use super::slot::Slot;
 use super::Rel;
@@ -36,8 +37,7 @@ impl TupleSize {
     pub fn of(table: Rel) -> TupleSize {
         // SAFETY: an open relation's descriptor has natts attributes.
         let columns: Vec<Column> = unsafe {
-            let desc = table.tupdesc();
-            let all = std::slice::from_raw_parts((*desc).attrs.as_ptr(), (*desc).natts as usize);
+            let all = compat::attributes(table.tupdesc());
             let column = |a: &pg_sys::FormData_pg_attribute| Column {
                 length: if a.attisdropped { 0 } else { a.attlen },
                 align: match a.attalign as u8 {

@@ -1,5 +1,6 @@
 //! The write-ahead log.
 
+use super::compat::{self, BtreeReusePage, HeapInplace};
 use super::Rel;
 use pgrx::pg_sys;
 
@@ -58,94 +59,55 @@ pub(super) unsafe fn log_page_change(buffer: pg_sys::Buffer, record: &mut HeapLo
     unsafe {
         pg_sys::XLogBeginInsert();
         pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
-        pg_sys::XLogRegisterData((record as *mut HeapLockUpdated).cast(), HeapLockUpdated::BYTES);
+        pg_sys::XLogRegisterData(
+            (record as *mut HeapLockUpdated).cast(),
+            HeapLockUpdated::BYTES as _,
+        );
         let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
         set_lsn(buffer, pg_sys::XLogInsert(manager, HeapLockUpdated::INFO));
     }
 }
 
 /// Log that the user data of the tuple at `offset` of the page in `buffer` has been overwritten in place:
-/// heapam's record of it, the same in PostgreSQL 15 to 17.
+/// heapam's record of it.
 ///
 /// # Safety
 /// As [`log_page_change`]; `data` are the bytes behind the tuple's header.
-pub(super) unsafe fn log_overwriting(buffer: pg_sys::Buffer, mut offset: u16, data: &[u8]) {
+pub(super) unsafe fn log_overwriting(buffer: pg_sys::Buffer, offset: u16, data: &[u8]) {
     // SAFETY: what is registered outlives the insertion; buffer and critical section are the caller's, as it promises.
     unsafe {
         const INFO: u8 = 0x70;
         pg_sys::XLogBeginInsert();
-        pg_sys::XLogRegisterData((&raw mut offset).cast(), std::mem::size_of::<u16>() as i32);
+        let mut record = HeapInplace::new(offset);
+        pg_sys::XLogRegisterData((&raw mut record).cast(), HeapInplace::BYTES as _);
         pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
-        pg_sys::XLogRegisterBufData(0, data.as_ptr().cast_mut().cast(), data.len() as i32);
+        pg_sys::XLogRegisterBufData(0, data.as_ptr().cast_mut().cast(), data.len() as _);
         let manager = pg_sys::RmgrIds::RM_HEAP_ID as pg_sys::RmgrId;
         set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
     }
 }
 
-/// heapam's record of the tuples that were frozen on a page, here one; its form in PostgreSQL 15.
-#[repr(C)]
-struct HeapFreezePage {
-    cutoff: pg_sys::TransactionId,
-    tuples: u16,
-}
-
-/// One tuple of it.
-#[repr(C)]
-struct FrozenTuple {
-    xmax: pg_sys::TransactionId,
-    offset: u16,
-    infomask2: u16,
-    infomask: u16,
-    flags: u8,
-}
-
-/// Log that the tuple at `offset` of the page in `buffer` has got the state it is in.
+/// The tuple at `offset` of the page in `buffer`.
 ///
 /// # Safety
-/// In a critical section that has made the change, holding the page's exclusive lock.
-pub(super) unsafe fn log_frozen(buffer: pg_sys::Buffer, offset: u16) {
-    // SAFETY: the tuple is found through its line pointer under the page's exclusive lock; what is registered outlives the insertion.
+/// The page is locked, and has that tuple.
+pub(super) unsafe fn header_of(buffer: pg_sys::Buffer, offset: u16) -> pg_sys::HeapTupleHeader {
+    // SAFETY: as the caller promises.
     unsafe {
-        const INFO: u8 = 0x30;
         let page = pg_sys::BufferGetPage(buffer);
         let item = pg_sys::PageGetItemId(page, offset);
-        let header = page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader;
-        // Conflicts on standbys are with snapshots older than the cutoff: there are to be none, so it is the oldest
-        // id that any database has.
-        let cutoff = (*pg_sys::ShmemVariableCache).oldestXid;
-        let mut record = HeapFreezePage { cutoff, tuples: 1 };
-        let mut tuple = FrozenTuple {
-            xmax: (*header).t_choice.t_heap.t_xmax,
-            offset,
-            infomask2: (*header).t_infomask2,
-            infomask: (*header).t_infomask,
-            flags: 0,
-        };
-        pg_sys::XLogBeginInsert();
-        // Six bytes: without the padding at the end.
-        pg_sys::XLogRegisterData((&raw mut record).cast(), 6);
-        pg_sys::XLogRegisterBuffer(0, buffer, pg_sys::REGBUF_STANDARD as u8);
-        pg_sys::XLogRegisterBufData(0, (&raw mut tuple).cast(), size_of::<FrozenTuple>() as i32);
-        let manager = pg_sys::RmgrIds::RM_HEAP2_ID as pg_sys::RmgrId;
-        set_lsn(buffer, pg_sys::XLogInsert(manager, INFO));
+        page.add((*item).lp_off() as usize) as pg_sys::HeapTupleHeader
     }
 }
 
-unsafe fn set_lsn(buffer: pg_sys::Buffer, at: u64) {
-    // SAFETY: a page that is pinned and locked exclusively.
+/// # Safety
+/// A page that is pinned and locked exclusively.
+pub(super) unsafe fn set_lsn(buffer: pg_sys::Buffer, at: u64) {
+    // SAFETY: as the caller promises.
     unsafe {
         let page = pg_sys::BufferGetPage(buffer) as pg_sys::PageHeader;
         (*page).pd_lsn = pg_sys::PageXLogRecPtr { xlogid: (at >> 32) as u32, xrecoff: at as u32 };
     }
-}
-
-/// B-tree's record "a deleted page is used again", whose only effect is on a standby: queries whose snapshots could
-/// see what `removed` has deleted are cancelled. In PostgreSQL 15's form.
-#[repr(C)]
-struct BtreeReusePage {
-    node: pg_sys::RelFileNode,
-    block: u32,
-    removed: u64,
 }
 
 /// Tell standbys that what the transaction `removed` (an id that does not wrap around) has deleted of this table
@@ -160,11 +122,9 @@ pub fn log_snapshot_conflict(rel: Rel, removed: u64) {
         if pg_sys::wal_level < pg_sys::WalLevel::WAL_LEVEL_REPLICA as i32 {
             return;
         }
-        let node = (*rel.raw()).rd_node;
-        let mut record = BtreeReusePage { node, block: u32::MAX, removed };
+        let mut record = BtreeReusePage::new(compat::file_of(rel.data()), removed);
         pg_sys::XLogBeginInsert();
-        let bytes = size_of::<BtreeReusePage>() as i32;
-        pg_sys::XLogRegisterData((&raw mut record).cast(), bytes);
+        pg_sys::XLogRegisterData((&raw mut record).cast(), BtreeReusePage::BYTES as _);
         pg_sys::XLogInsert(pg_sys::RmgrIds::RM_BTREE_ID as pg_sys::RmgrId, INFO);
     }
 }
@@ -192,7 +152,7 @@ pub(super) fn decoding_slot() -> Option<String> {
             }
             let plugin = text(&(*data).plugin);
             // One that was left too far behind is of no use to anybody any more.
-            let over = (*data).restart_lsn == 0 && (*data).invalidated_at != 0;
+            let over = compat::is_invalidated(&*data);
             (!over && !FOLLOWS_PUBLICATIONS.starts_with(&plugin)).then(|| text(&(*data).name))
         });
         pg_sys::LWLockRelease(lock);

@@ -13,6 +13,7 @@
 //! serializable transactions, which leave their predicate locks, ask in the ordinary way. Hints, pruning and freezing give the page another LSN or leave the
 //! row as it is. On a standby the same holds of what is replayed.
 
+use super::compat;
 use super::ext;
 use super::snapshot::Snap;
 use super::toast::{ChunkKey, RowView, Toast};
@@ -45,7 +46,7 @@ impl Toast {
             return false;
         }
         let is_old = witness.xmin == Xid::FROZEN || xact::precedes(witness.xmin, snap.xmin());
-        let (file, main) = (self.rel().data().rd_node, pg_sys::ForkNumber::MAIN_FORKNUM);
+        let (file, main) = (compat::file_of(self.rel().data()), pg_sys::ForkNumber::MAIN_FORKNUM);
         let (buffer, lsn) = (witness.hint, witness.version);
         // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned then until its LSN is known.
         is_old

@@ -1,5 +1,6 @@
 //! Transactions: identifiers, commands, and what to do at their ends.
 
+use super::compat;
 use super::Rel;
 use firn_directory::{Cid, Xid};
 use pgrx::pg_sys;
@@ -160,7 +161,7 @@ pub fn reported_xmins() -> Vec<Xid> {
         found.push(xid_of(xmin));
         pg_sys::pgstat_clear_backend_activity_snapshot();
         for i in 1..=pg_sys::pgstat_fetch_stat_numbackends() {
-            let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
+            let entry = compat::local_entry(i);
             let sends = |entry: &pg_sys::LocalPgBackendStatus| {
                 entry.backendStatus.st_backendType == pg_sys::BackendType::B_WAL_SENDER
             };
@@ -189,7 +190,7 @@ pub fn ids_are_scarce() -> bool {
     // SAFETY: shared memory that is set up at start; a stale value does no harm.
     unsafe {
         let next = Xid(pg_sys::ReadNextFullTransactionId().value as u32);
-        let limit = xid_of((*pg_sys::ShmemVariableCache).xidWarnLimit);
+        let limit = xid_of(compat::warning_xid());
         limit != Xid::NONE && !precedes(next, limit)
     }
 }
@@ -197,7 +198,7 @@ pub fn ids_are_scarce() -> bool {
 /// Serve requests, and sleep when VACUUM has done as much as it may in a while.
 pub fn delay_vacuum() {
     // SAFETY: plain call.
-    unsafe { pg_sys::vacuum_delay_point() }
+    unsafe { compat::delay_vacuum() }
 }
 
 /// Commit this transaction and begin another one, of maintenance: whatever the session's default is, it does not wait for a

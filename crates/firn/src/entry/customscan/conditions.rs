@@ -2,8 +2,8 @@
 //! known when the scan starts, joined by AND, OR and NOT.
 
 use super::{list_items, path};
+use crate::pg::compat;
 use crate::pg::datum::Operand;
-use crate::pg::ext;
 use crate::plan::{Condition, Formula, Test};
 use firn_format::CompareOp;
 use pgrx::pg_sys;
@@ -370,7 +370,7 @@ unsafe fn collation_allows(collation: pg_sys::Oid, test: i32) -> bool {
     // SAFETY: the OID of a collation that the query compares by.
     unsafe {
         let bytewise = collation == pg_sys::C_COLLATION_OID
-            || (collation != pg_sys::InvalidOid && ext::lc_collate_is_c(collation));
+            || (collation != pg_sys::InvalidOid && compat::is_bytewise(collation));
         let equality = (test == EQUAL || test == TEST_NE)
             && collation != pg_sys::InvalidOid
             && pg_sys::get_collation_isdeterministic(collation);

@@ -9,6 +9,7 @@
 use super::price::Prices;
 use super::{columns_of, conditions, list_items, path, table_columns};
 use crate::directory::counts::StripeTotals;
+use crate::pg::compat;
 use crate::pg::memory::alloc;
 use pgrx::pg_sys;
 
@@ -38,7 +39,7 @@ pub(super) unsafe fn offer(
             }
             let relid = (*rel).relid as i32;
             let outer = pg_sys::bms_del_member(pg_sys::bms_copy((*info).clause_relids), relid);
-            let is_known = pg_sys::bms_is_empty(outer)
+            let is_known = compat::is_empty(outer)
                 || done.iter().any(|known| pg_sys::bms_equal(*known, outer));
             if is_known || done.len() >= MOST_PATHS {
                 continue;

@@ -12,6 +12,7 @@
 //! part of the other side. Nobody changes the table from then on.
 
 use super::{conditions, exec, list_items, path};
+use crate::pg::compat;
 use crate::pg::datum::{Datum, Operand, Value};
 use crate::pg::ext::callback;
 use crate::pg::slot::Slot;
@@ -40,38 +41,11 @@ pub(super) struct Join {
     is_parallel: bool,
 }
 
-/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h, PostgreSQL 15). `layouts.c` compares it
-/// with the header; a server of another minor version is asked by [`Table::makes_sense`] before anything is believed.
-#[repr(C)]
-struct Table {
-    bucket_count: i32,
-    /// Its logarithm; the same two of how it began, and of what it should be.
-    bucket_bits: i32,
-    bucket_counts: [i32; 3],
-    buckets: *mut Link,
-    keep_nulls: bool,
-    skew_enabled: bool,
-    skew_buckets: *mut core::ffi::c_void,
-    skew_counts: [i32; 2],
-    skew_numbers: *mut i32,
-    batches: i32,
-    current_batch: i32,
-    batches_before: [i32; 2],
-    grow_enabled: bool,
-    rows: f64,
-    rows_of_parts: [f64; 2],
-    files: [*mut core::ffi::c_void; 2],
-    functions: [*mut core::ffi::c_void; 4],
-    room: [usize; 5],
-    contexts: [*mut core::ffi::c_void; 2],
-    chunks: [*mut core::ffi::c_void; 2],
-    /// Where the links lead to, and what the processes share, of a table that several have built.
-    area: *mut pg_sys::dsa_area,
-    shared: *mut core::ffi::c_void,
-}
-
 /// Where an entry is: its address, or where it is in the area that processes share; 0 for none.
 type Link = usize;
+
+/// A table, of which nothing is believed before [`Table::makes_sense`]: a server of another minor version might have others.
+type Table = compat::HashTable;
 
 impl Table {
     /// All numbers are such as PostgreSQL would have in a table that is built.

@@ -6,6 +6,7 @@
 //! PostgreSQL has made just before. Rows pass through it as they are.
 
 use super::Shared;
+use crate::pg::compat;
 use crate::pg::ext::{callback, direct};
 use crate::pg::memory::alloc;
 use crate::pg::Rel;
@@ -131,9 +132,7 @@ pub(in crate::entry) unsafe fn no_prefetch(state: *mut pg_sys::PlanState) -> boo
         if rel.is_null() || !Rel::of(rel).is_firn() {
             return false;
         }
-        (*bitmap).prefetch_maximum = 0;
-        // The all-visible map knows nothing of stripes: every row is fetched.
-        (*bitmap).can_skip_fetch = false;
+        compat::fetch_every_row(bitmap);
         true
     }
 }

@@ -3,13 +3,12 @@
 use crate::entry::customscan::joins;
 use crate::entry::customscan::recheck::{self, no_prefetch};
 use crate::entry::{copying, index_only};
-use crate::pg::ext::{beside_workers, callback, direct};
-use crate::pg::{memory, wanted};
+use crate::pg::ext::{callback, direct};
+use crate::pg::{compat, memory, wanted};
 use firn_directory::Cid;
 use pgrx::pg_sys;
 
 static mut PREVIOUS_START: pg_sys::ExecutorStart_hook_type = None;
-static mut PREVIOUS_RUN: pg_sys::ExecutorRun_hook_type = None;
 static mut PREVIOUS_FINISH: pg_sys::ExecutorFinish_hook_type = None;
 static mut PREVIOUS_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 
@@ -19,8 +18,7 @@ pub fn install() {
     unsafe {
         PREVIOUS_START = pg_sys::ExecutorStart_hook;
         pg_sys::ExecutorStart_hook = Some(executor_start);
-        PREVIOUS_RUN = pg_sys::ExecutorRun_hook;
-        pg_sys::ExecutorRun_hook = Some(executor_run);
+        compat::before_runs(before_run);
         PREVIOUS_FINISH = pg_sys::ExecutorFinish_hook;
         pg_sys::ExecutorFinish_hook = Some(executor_finish);
         PREVIOUS_UTILITY = pg_sys::ProcessUtility_hook;
@@ -104,26 +102,9 @@ unsafe extern "C-unwind" fn guard_rechecks(
 
 /// Rows that this session has collected and not written yet are in its memory, which parallel workers cannot
 /// read: a query that a function runs meanwhile does without them.
-unsafe extern "C-unwind" fn executor_run(
-    query: *mut pg_sys::QueryDesc,
-    direction: pg_sys::ScanDirection::Type,
-    count: u64,
-    execute_once: bool,
-) {
-    // SAFETY: a query that has been started.
-    unsafe {
-        // A query that has been run before goes on without workers; up to 15.8 that is an error for one that is said
-        // to be run once.
-        let alone = callback(crate::write::any_pending);
-        if alone {
-            (*query).already_executed = true;
-        }
-        let once = execute_once && !alone;
-        beside_workers(|| match PREVIOUS_RUN {
-            Some(f) => f(query, direction, count, once),
-            None => direct::standard_ExecutorRun(query, direction, count, once),
-        })
-    }
+unsafe extern "C-unwind" fn before_run(_: *mut pg_sys::QueryDesc) -> bool {
+    // SAFETY: called by the hook, before a query is run.
+    unsafe { callback(crate::write::any_pending) }
 }
 
 /// The rows of a statement are complete: write its stripes before AFTER triggers run. Those of a statement

@@ -4,6 +4,7 @@
 //! the hook, and does not say of which index it is. So those are left out that say what a left-over would, but for
 //! as many as there are other indexes that say the same.
 
+use crate::pg::compat;
 use crate::pg::ext::generateClonedIndexStmt;
 use crate::pg::xact::Sub;
 use crate::pg::{catalog, rebuild, xact, LockMode, OpenRel};
@@ -152,7 +153,7 @@ unsafe fn clones(
         let lock = LockMode::AccessShare;
         let opened = [table, source.table, index].map(|oid| OpenRel::if_there(oid, lock));
         let [Some(table), Some(of), Some(opened)] = opened else { return false };
-        let columns = pg_sys::build_attrmap_by_name((*table.raw()).rd_att, (*of.raw()).rd_att);
+        let columns = compat::map_by_name((*table.raw()).rd_att, (*of.raw()).rd_att);
         let none = std::ptr::null_mut();
         let clone = generateClonedIndexStmt((*statement).relation, opened.raw(), columns, none);
         if source.comments {

@@ -2,18 +2,16 @@
 
 use super::swapped;
 use crate::pg::ext::callback;
-use crate::pg::Rel;
+use crate::pg::{compat, Rel};
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::get_relation_info_hook_type = None;
-static mut PREVIOUS_PERMISSIONS: pg_sys::ExecutorCheckPerms_hook_type = None;
 
 /// Install the hooks. Called once at library load.
 pub fn install() {
     // SAFETY: main thread, at load.
     unsafe {
-        PREVIOUS_PERMISSIONS = pg_sys::ExecutorCheckPerms_hook;
-        pg_sys::ExecutorCheckPerms_hook = Some(check_permissions);
+        compat::look_at_inserts(look_at_insert);
         PREVIOUS = pg_sys::get_relation_info_hook;
         pg_sys::get_relation_info_hook = Some(relation_info);
     }
@@ -46,23 +44,11 @@ unsafe extern "C-unwind" fn relation_info(
 }
 
 /// The planner does not look at a table that rows are only inserted into.
-unsafe extern "C-unwind" fn check_permissions(tables: *mut pg_sys::List, may_raise: bool) -> bool {
-    // SAFETY: the list is of RangeTblEntry.
+unsafe extern "C-unwind" fn look_at_insert(oid: pg_sys::Oid) {
+    // SAFETY: called by the hook, while permissions are checked.
     unsafe {
-        let count = if tables.is_null() { 0 } else { (*tables).length as usize };
-        for i in 0..count {
-            let entry = (*(*tables).elements.add(i)).ptr_value as *mut pg_sys::RangeTblEntry;
-            let oid = (*entry).relid;
-            if (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION
-                && (*entry).requiredPerms & pg_sys::ACL_INSERT != 0
-                && oid.to_u32() >= pg_sys::FirstNormalObjectId
-            {
-                callback(|| swapped::refuse_oid(oid.to_u32()));
-            }
-        }
-        match PREVIOUS_PERMISSIONS {
-            Some(f) => f(tables, may_raise),
-            None => true,
+        if oid.to_u32() >= pg_sys::FirstNormalObjectId {
+            callback(|| swapped::refuse_oid(oid.to_u32()));
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::rewrite_table::{self, Found, Request};
 use crate::directory::carry::{self, is_settled, Carried, NewPlaces};
 use crate::directory::{counts, keys, Directory};
+use crate::pg::compat;
 use crate::pg::ext::{self, direct, guarded};
 use crate::pg::own_toast;
 use crate::pg::rel::index_oids;
@@ -109,10 +110,9 @@ unsafe fn carry_rows(request: &Request, from: u32, to: u32, mut places: NewPlace
         pg_sys::heap_endscan(scan);
         ext::end_heap_rewrite(rewrite);
         pg_sys::CommandCounterIncrement();
-        let mut params: pg_sys::ReindexParams = std::mem::zeroed();
         let persistence = (*(*to).rd_rel).relpersistence;
         for oid in index_oids(Rel::of(to)) {
-            pg_sys::reindex_index(pg_sys::Oid::from(oid), false, persistence, &mut params);
+            compat::reindex_index(oid.into(), persistence);
         }
         pg_sys::relation_close(from, pg_sys::NoLock as i32);
         pg_sys::relation_close(to, pg_sys::NoLock as i32);

@@ -4,6 +4,7 @@ use super::rewrite_table::Request;
 use super::scan::heap;
 use crate::am::{analyze, index_build, vacuum as maintenance};
 use crate::directory::counts;
+use crate::pg::compat;
 use crate::pg::ext::{callback, guarded};
 use crate::pg::index::{Build, Builder};
 use crate::pg::rel::BLOCK_BYTES;
@@ -119,9 +120,9 @@ pub(super) unsafe extern "C-unwind" fn needs_toast_table(rel: pg_sys::Relation) 
 }
 
 /// A new file for a table, or for a table that TRUNCATE empties.
-pub(super) unsafe extern "C-unwind" fn set_new_filenode(
+pub(super) unsafe extern "C-unwind" fn set_new_file(
     rel: pg_sys::Relation,
-    node: *const pg_sys::RelFileNode,
+    file: *const compat::FileName,
     persistence: core::ffi::c_char,
     freeze_xid: *mut pg_sys::TransactionId,
     minmulti: *mut pg_sys::MultiXactId,
@@ -130,7 +131,10 @@ pub(super) unsafe extern "C-unwind" fn set_new_filenode(
     unsafe {
         // PostgreSQL will rebuild the TOAST relation's valid index only.
         callback(|| Rel::of(rel).toast_oid().map(own_toast::drop_left_over_indexes));
-        heap!(relation_set_new_filenode(rel, node, persistence, freeze_xid, minmulti))
+        match compat::new_file(heapam()) {
+            Some(f) => f(rel, file, persistence, freeze_xid, minmulti),
+            None => std::process::abort(),
+        }
     }
 }
 

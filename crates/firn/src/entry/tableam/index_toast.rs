@@ -7,6 +7,7 @@
 //! is not in the index was there before the index took part, and nobody else will insert it.
 
 use super::index_validate::KnownTids;
+use crate::pg::compat;
 use crate::pg::index::{Build, Builder};
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::tid_of;
@@ -66,7 +67,7 @@ impl Missing {
             let seq = (*values.add(1)).value() as i32;
             let mut keys: [pg_sys::ScanKeyData; 3] = std::mem::zeroed();
             let n = fill_keys(&mut keys, id, seq, seq);
-            let scan = pg_sys::index_beginscan(self.table, self.index, Snap::any().raw(), n, 0);
+            let scan = compat::index_beginscan(self.table, self.index, Snap::any().raw(), n, 0);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
             let mut found = false;
             while !found {

@@ -1,6 +1,7 @@
 //! The last phase of CREATE INDEX CONCURRENTLY: what the index lacks is inserted.
 
 use crate::am::index_build::visible_stripes;
+use crate::pg::compat;
 use crate::pg::ext::{callback, guarded};
 use crate::pg::index::{Build, Builder};
 use crate::pg::snapshot::Snap;
@@ -95,10 +96,8 @@ impl KnownTids {
                 self.note();
                 let mut value = pg_sys::Datum::from(0usize);
                 let mut null = false;
-                let none = std::ptr::null_mut();
                 let sort = (*self.state).tuplesort;
-                self.exhausted =
-                    !pg_sys::tuplesort_getdatum(sort, true, &mut value, &mut null, none);
+                self.exhausted = !compat::sorted_datum(sort, &mut value, &mut null);
                 self.at_hand = (!self.exhausted).then(|| value.value() as i64);
             }
             let place = usize::from(tid.offset).checked_sub(1);

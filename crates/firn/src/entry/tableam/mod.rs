@@ -1,6 +1,5 @@
 //! Our table access method routine: heapam's, with the callbacks that must know stripes replaced.
-//! It is that of PostgreSQL 15. Later versions have other callbacks for new files (16), ANALYZE's blocks (17) and bitmap
-//! scans (18), and what a callback is told changes with them.
+//! Callbacks whose shape depends on PostgreSQL's version (new files, ANALYZE's blocks, bitmap scans) are set by `pg/compat/`.
 
 mod carry;
 mod ddl;
@@ -14,7 +13,7 @@ pub(super) mod scandesc;
 pub(super) mod toast;
 mod tuple;
 
-use crate::pg::{heap, method};
+use crate::pg::{compat, heap, method};
 use pgrx::pg_sys;
 
 /// The routine; its address identifies firn tables.
@@ -31,7 +30,7 @@ pub(super) fn routine() -> *const pg_sys::TableAmRoutine {
 }
 
 fn build() -> pg_sys::TableAmRoutine {
-    pg_sys::TableAmRoutine {
+    let mut routine = pg_sys::TableAmRoutine {
         scan_begin: Some(scan::begin),
         scan_end: Some(scan::end),
         scan_rescan: Some(scan::rescan),
@@ -41,11 +40,8 @@ fn build() -> pg_sys::TableAmRoutine {
         parallelscan_estimate: Some(scan::parallel_estimate),
         parallelscan_initialize: Some(scan::parallel_initialize),
         parallelscan_reinitialize: Some(scan::parallel_reinitialize),
-        scan_bitmap_next_block: Some(scan::bitmap_next_block),
-        scan_bitmap_next_tuple: Some(scan::bitmap_next_tuple),
         scan_sample_next_block: Some(scan::sample_next_block),
         scan_sample_next_tuple: Some(scan::sample_next_tuple),
-        scan_analyze_next_block: Some(scan::analyze_next_block),
         scan_analyze_next_tuple: Some(scan::analyze_next_tuple),
         index_fetch_begin: Some(tuple::index_fetch_begin),
         index_fetch_reset: Some(tuple::index_fetch_reset),
@@ -65,7 +61,6 @@ fn build() -> pg_sys::TableAmRoutine {
         tuple_lock: Some(tuple::lock),
         index_build_range_scan: Some(ddl::index_build_range_scan),
         index_validate_scan: Some(ddl::index_validate_scan),
-        relation_set_new_filenode: Some(ddl::set_new_filenode),
         relation_nontransactional_truncate: Some(ddl::nontransactional_truncate),
         relation_copy_for_cluster: Some(ddl::copy_for_cluster),
         relation_vacuum: Some(ddl::vacuum),
@@ -74,5 +69,9 @@ fn build() -> pg_sys::TableAmRoutine {
         relation_toast_am: Some(ddl::toast_am),
         relation_estimate_size: Some(ddl::estimate_size),
         ..*heap::am()
-    }
+    };
+    compat::set_new_file(&mut routine, Some(ddl::set_new_file));
+    compat::set_analyze_callback::<scan::Own>(&mut routine);
+    compat::set_bitmap_callbacks::<scan::Own>(&mut routine);
+    routine
 }

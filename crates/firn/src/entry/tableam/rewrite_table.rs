@@ -7,6 +7,7 @@
 //! time while moves are noted.
 
 use crate::directory::carry::{is_settled, Moves};
+use crate::pg::compat;
 use crate::pg::ext::{self, direct, guarded};
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::tid_of;
@@ -378,7 +379,7 @@ impl Source {
                     (pg_sys::PROGRESS_CLUSTER_INDEX_RELID, oid.into()),
                 ]);
                 index =
-                    pg_sys::index_beginscan(request.old, request.index, Snap::any().raw(), 0, 0);
+                    compat::index_beginscan(request.old, request.index, Snap::any().raw(), 0, 0);
                 let none = std::ptr::null_mut();
                 pg_sys::index_rescan(index, none, 0, none, 0);
             }

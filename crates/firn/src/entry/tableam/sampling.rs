@@ -5,6 +5,7 @@ use super::scan::heap;
 use super::scandesc::{in_scan, ScanDesc};
 use crate::am::analyze::Sampler;
 use crate::am::sample::SampleState;
+use crate::pg::compat;
 use crate::pg::ext::guarded;
 use crate::pg::heap::am as heapam;
 use crate::pg::memory::slot_for_state;
@@ -58,7 +59,7 @@ pub(super) unsafe fn next_block(
             }
             (*desc).heap.rs_inited = true;
             if block < sampling.heap_blocks {
-                pg_sys::heapgetpage(scan, block);
+                compat::read_sampled(scan, block);
             } else {
                 sampling.begin_block(u64::from(block - sampling.heap_blocks));
             }
@@ -123,7 +124,7 @@ pub(super) unsafe fn analyze_next_block(
     unsafe {
         let in_row_store = in_scan(scan, || sampler(scan).begin_block(block));
         if in_row_store {
-            return heap!(scan_analyze_next_block(scan, block, strategy));
+            return compat::begin_analyzed(scan, block, strategy);
         }
         true
     }

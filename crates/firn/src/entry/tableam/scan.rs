@@ -4,15 +4,15 @@
 use super::hidden::hidden;
 use super::scandesc::{in_scan, ScanDesc};
 use crate::am::scan::Scan;
+use crate::pg::compat;
 use crate::pg::ext::{callback, guarded};
 use crate::pg::heap::am as heapam;
-use crate::pg::memory::{alloc, slot_for_state};
+use crate::pg::memory::{extend, slot_for_state};
 use crate::pg::parallel::{ParallelDesc, Shared};
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::tid_of;
 use crate::pg::Rel;
-use firn_format::VIRTUAL_BASE;
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering;
 
@@ -35,13 +35,13 @@ pub(in crate::entry) unsafe extern "C-unwind" fn begin(
     pscan: pg_sys::ParallelTableScanDesc,
     flags: u32,
 ) -> pg_sys::TableScanDesc {
-    // SAFETY: the relation is open, the snapshot lives as long as the scan, and heapam's descriptor is copied into ours before it is freed.
+    // SAFETY: the relation is open, the snapshot lives as long as the scan, and ours begins with heapam's descriptor.
     unsafe {
         callback(|| {
+            let flags = compat::scan_flags(flags);
             let heap = guarded(|| heap!(scan_begin(rel, snapshot, nkeys, key, pscan, flags)));
-            let desc = alloc::<ScanDesc>();
-            (*desc).heap = *(heap as pg_sys::HeapScanDesc);
-            pg_sys::pfree(heap.cast());
+            let desc = extend::<pg_sys::HeapScanDescData, ScanDesc>(heap.cast());
+            compat::begin_bitmap(heap, &raw mut (*desc).bitmap);
             (*desc).context = pg_sys::CurrentMemoryContext;
             (*desc).state = slot_for_state();
             let shared = (!pscan.is_null()).then(|| Shared::of(pscan));
@@ -69,6 +69,7 @@ pub(super) unsafe extern "C-unwind" fn rescan(
 ) {
     // SAFETY: a scan that `begin` has made and nobody has ended.
     unsafe {
+        compat::reset_bitmap(bitmap_of(scan));
         callback(|| ScanDesc::scan(scan).reset());
         heap!(scan_rescan(scan, key, set_params, allow_strat, allow_sync, allow_pagemode))
     }
@@ -178,42 +179,69 @@ pub(in crate::entry) unsafe extern "C-unwind" fn parallel_reinitialize(
     }
 }
 
-pub(super) unsafe extern "C-unwind" fn bitmap_next_block(
+/// What `pg/compat/` calls in the callbacks whose shape depends on PostgreSQL's version.
+pub(super) struct Own;
+
+impl compat::Handed for Own {
+    const ANALYZE_BLOCK: unsafe extern "C-unwind" fn(
+        pg_sys::TableScanDesc,
+        pg_sys::BlockNumber,
+        pg_sys::BufferAccessStrategy,
+    ) -> bool = analyze_next_block;
+    const STRIPE_BLOCK: unsafe extern "C-unwind" fn(
+        pg_sys::TableScanDesc,
+        pg_sys::BlockNumber,
+        *const pg_sys::OffsetNumber,
+        i32,
+        bool,
+    ) = stripe_block;
+    const STRIPE_ROW: unsafe extern "C-unwind" fn(
+        pg_sys::TableScanDesc,
+        *mut pg_sys::TupleTableSlot,
+    ) -> bool = row_of_stripe_block;
+    const IS_HIDDEN: unsafe extern "C-unwind" fn(
+        pg_sys::TableScanDesc,
+        *mut pg_sys::TupleTableSlot,
+    ) -> bool = is_hidden;
+    const BITMAP: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut compat::Bitmap =
+        bitmap_of;
+}
+
+unsafe extern "C-unwind" fn stripe_block(
     scan: pg_sys::TableScanDesc,
-    tbm: *mut pg_sys::TBMIterateResult,
-) -> bool {
-    // SAFETY: a scan of ours; a page of the bitmap has as many offsets behind it as it says, or is lossy and has none.
+    block: pg_sys::BlockNumber,
+    offsets: *const pg_sys::OffsetNumber,
+    count: i32,
+    recheck: bool,
+) {
+    // SAFETY: a scan of ours; as many offsets as said, if any are.
     unsafe {
-        if (*tbm).blockno < VIRTUAL_BASE {
-            callback(|| ScanDesc::scan(scan).leave_bitmap_block());
-            return heap!(scan_bitmap_next_block(scan, tbm));
-        }
         callback(|| {
-            let offsets = ((*tbm).ntuples >= 0).then(|| {
-                std::slice::from_raw_parts((*tbm).offsets.as_ptr(), (*tbm).ntuples as usize)
-            });
-            ScanDesc::scan(scan).bitmap_block((*tbm).blockno, offsets, (*tbm).recheck)
+            let offsets = (count >= 0).then(|| std::slice::from_raw_parts(offsets, count as usize));
+            ScanDesc::scan(scan).bitmap_block(block, offsets, recheck)
         })
     }
 }
 
-pub(super) unsafe extern "C-unwind" fn bitmap_next_tuple(
+unsafe extern "C-unwind" fn row_of_stripe_block(
     scan: pg_sys::TableScanDesc,
-    tbm: *mut pg_sys::TBMIterateResult,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> bool {
-    // SAFETY: a scan of ours, the block that `bitmap_next_block` was given last, and a slot for rows of its table.
-    unsafe {
-        if (*tbm).blockno < VIRTUAL_BASE {
-            while heap!(scan_bitmap_next_tuple(scan, tbm, slot)) {
-                if !hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) {
-                    return true;
-                }
-            }
-            return false;
-        }
-        in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false))
-    }
+    // SAFETY: a scan of ours, at a block that `stripe_block` was given, and a slot for rows of its table.
+    unsafe { in_scan(scan, || ScanDesc::scan(scan).bitmap_next(Slot::of(slot)).unwrap_or(false)) }
+}
+
+unsafe extern "C-unwind" fn is_hidden(
+    scan: pg_sys::TableScanDesc,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: a scan of ours, and a slot with a row of its row store.
+    unsafe { hidden((*scan).rs_rd, (*scan).rs_snapshot, slot) }
+}
+
+unsafe extern "C-unwind" fn bitmap_of(scan: pg_sys::TableScanDesc) -> *mut compat::Bitmap {
+    // SAFETY: a scan of ours.
+    unsafe { &raw mut (*(scan as *mut ScanDesc)).bitmap }
 }
 
 pub(super) unsafe extern "C-unwind" fn sample_next_block(

@@ -1,6 +1,7 @@
 //! Memory layouts that PostgreSQL and heapam see: our descriptors begin with theirs.
 
 use crate::am::scan::Scan;
+use crate::pg::compat;
 use crate::pg::memory::{self, end_state};
 use crate::pg::scan_keys::Keys;
 use pgrx::pg_sys;
@@ -9,6 +10,8 @@ use pgrx::pg_sys;
 #[repr(C)]
 pub(in crate::entry) struct ScanDesc {
     pub heap: pg_sys::HeapScanDescData,
+    /// What is kept of the bitmap of a bitmap scan.
+    pub bitmap: compat::Bitmap,
     /// The memory context in which the scan began.
     pub context: pg_sys::MemoryContext,
     pub state: *mut Option<Scan>,

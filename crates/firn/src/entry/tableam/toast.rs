@@ -3,6 +3,7 @@
 
 use super::scan::heap;
 use crate::directory::{is_misplaced, keys};
+use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::index::{Build, Builder};
 use crate::pg::toast::RowView;
@@ -22,18 +23,19 @@ pub(in crate::entry) fn routine() -> *const pg_sys::TableAmRoutine {
 }
 
 fn build() -> pg_sys::TableAmRoutine {
-    pg_sys::TableAmRoutine {
-        relation_set_new_filenode: Some(set_new_storage),
+    let mut routine = pg_sys::TableAmRoutine {
         index_build_range_scan: Some(index_build_range_scan),
         index_validate_scan: Some(index_validate_scan),
         relation_vacuum: Some(vacuum),
         ..*heapam()
-    }
+    };
+    compat::set_new_file(&mut routine, Some(set_new_storage));
+    routine
 }
 
 unsafe extern "C-unwind" fn set_new_storage(
     rel: pg_sys::Relation,
-    storage: *const pg_sys::RelFileNode,
+    file: *const compat::FileName,
     persistence: core::ffi::c_char,
     freeze_xid: *mut pg_sys::TransactionId,
     min_multi: *mut pg_sys::MultiXactId,
@@ -50,7 +52,10 @@ unsafe extern "C-unwind" fn set_new_storage(
                 .raise()
             }
         });
-        heap!(relation_set_new_filenode(rel, storage, persistence, freeze_xid, min_multi))
+        match compat::new_file(heapam()) {
+            Some(f) => f(rel, file, persistence, freeze_xid, min_multi),
+            None => std::process::abort(),
+        }
     }
 }
 

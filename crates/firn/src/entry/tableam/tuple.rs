@@ -8,6 +8,7 @@ use crate::am::fetch::Fetcher;
 use crate::am::moved::{home, sees};
 use crate::am::tuple as rows;
 use crate::entry::copying::is_copying;
+use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::heap::{am as heapam, check_room, Failure, RowLock};
 use crate::pg::lock::Wait;
@@ -373,7 +374,7 @@ pub(super) unsafe extern "C-unwind" fn update(
     wait: bool,
     tmfd: *mut pg_sys::TM_FailureData,
     lockmode: *mut pg_sys::LockTupleMode::Type,
-    update_indexes: *mut bool,
+    update_indexes: *mut compat::IndexesToUpdate,
 ) -> pg_sys::TM_Result::Type {
     // SAFETY: PostgreSQL hands in an open relation, a slot with the new row, and variables of its own that are to be written to.
     unsafe {
@@ -397,7 +398,7 @@ pub(super) unsafe extern "C-unwind" fn update(
                 None => return result,
             }
         }
-        *update_indexes = true;
+        *update_indexes = compat::ALL_INDEXES;
         let result = callback(|| {
             let (table, row, cid) = (Rel::of(rel), Slot::of(slot), Cid(cid));
             let (outcome, failure, mode) =

@@ -1,6 +1,7 @@
 //! Who uses an index's relations, and how a rebuild waits for them: by looking again, never in a lock's queue for longer
 //! than it takes others to notice a deadlock.
 
+use super::super::compat;
 use super::Place;
 use crate::pg::{guc, lock, xact};
 use firn_directory::Xid;
@@ -140,9 +141,7 @@ fn users_wait(indexes: &[u32]) -> bool {
     let users: Vec<Transaction> =
         indexes.iter().flat_map(|index| lockers(&tag(*index), ANYBODY)).collect();
     let is_user = |process: &pg_sys::PGPROC| {
-        let is = |t: &Transaction| {
-            (t.backendId, t.localTransactionId) == (process.backendId, process.lxid)
-        };
+        let is = |t: &Transaction| compat::transaction_of(t) == compat::transaction_in(process);
         users.iter().any(is)
     };
     // SAFETY: the array in shared memory has that many entries; what is read changes at any time, in one go.
@@ -152,7 +151,7 @@ fn users_wait(indexes: &[u32]) -> bool {
     };
     // SAFETY: set when the server began.
     let count = unsafe { (*pg_sys::ProcGlobal).allProcCount } as usize;
-    users.iter().any(|t| t.backendId == pg_sys::InvalidBackendId) || (0..count).any(waits)
+    users.iter().any(|t| compat::transaction_of(t).0 == compat::NO_SESSION) || (0..count).any(waits)
 }
 
 pub fn tag(oid: u32) -> pg_sys::LOCKTAG {
@@ -218,7 +217,7 @@ pub fn wait_for_snapshots(
     wait(until, wanted, || {
         if !others.is_empty() {
             let now = snapshot_holders(xmin);
-            let id = |t: &Transaction| (t.backendId, t.localTransactionId);
+            let id = compat::transaction_of;
             others.retain(|other| now.iter().any(|n| id(n) == id(other)));
         }
         others.is_empty()

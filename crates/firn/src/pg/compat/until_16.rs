@@ -1,0 +1,133 @@
+//! As it was up to PostgreSQL 16.
+
+use super::Handed;
+use pgrx::pg_sys;
+
+/// Build an index anew, as REINDEX INDEX does it.
+///
+/// # Safety
+/// As for PostgreSQL's function of this name.
+pub(crate) unsafe fn reindex_index(oid: pg_sys::Oid, persistence: core::ffi::c_char) {
+    // SAFETY: as the caller promises; the options are plain values.
+    unsafe {
+        let mut options: pg_sys::ReindexParams = std::mem::zeroed();
+        pg_sys::reindex_index(oid, false, persistence, &mut options)
+    }
+}
+
+/// The current role may maintain the relation: its owner and, as for VACUUM, the database's.
+pub(crate) fn may_maintain(oid: pg_sys::Oid) -> bool {
+    super::owns_relation(oid) || super::owns_database()
+}
+
+/// This session holds a lock in just this mode.
+///
+/// # Safety
+/// A plain call.
+pub(crate) unsafe fn holds_lock(tag: &pg_sys::LOCKTAG, mode: pg_sys::LOCKMODE) -> bool {
+    // SAFETY: a plain call.
+    unsafe { pg_sys::LockHeldByMe(tag, mode) }
+}
+
+/// The session of a prepared transaction.
+pub(crate) const NO_SESSION: i32 = pg_sys::InvalidBackendId;
+
+/// Session and number of a transaction that a lock is waited for.
+pub(crate) fn transaction_of(id: &pg_sys::VirtualTransactionId) -> (i32, u32) {
+    (id.backendId, id.localTransactionId)
+}
+
+/// Of the one that a session is in.
+pub(crate) fn transaction_in(session: &pg_sys::PGPROC) -> (i32, u32) {
+    (session.backendId, session.lxid)
+}
+
+/// The oldest transaction id that any database has.
+///
+/// # Safety
+/// In a session.
+pub(crate) unsafe fn oldest_xid() -> pg_sys::TransactionId {
+    // SAFETY: shared memory that is set up at start.
+    unsafe { (*pg_sys::ShmemVariableCache).oldestXid }
+}
+
+/// The id from which on PostgreSQL warns that few are left.
+///
+/// # Safety
+/// In a session.
+pub(crate) unsafe fn warning_xid() -> pg_sys::TransactionId {
+    // SAFETY: shared memory that is set up at start.
+    unsafe { (*pg_sys::ShmemVariableCache).xidWarnLimit }
+}
+
+/// Read a block of a heap for TABLESAMPLE, in place of the one read before.
+///
+/// # Safety
+/// A scan that heapam has begun, and a block that it has.
+pub(crate) unsafe fn read_sampled(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) {
+    // SAFETY: as the caller promises.
+    unsafe { pg_sys::heapgetpage(scan, block) }
+}
+
+/// Statistics targets of a relation's columns; -1 for the default.
+///
+/// # Safety
+/// An open relation.
+pub(crate) unsafe fn statistics_targets(relation: pg_sys::Relation) -> Vec<i32> {
+    // SAFETY: open, as the caller promises.
+    let attributes = unsafe { super::attributes((*relation).rd_att) };
+    attributes.iter().filter(|a| !a.attisdropped).map(|a| i32::from(a.attstattarget)).collect()
+}
+
+/// Set the callback by which ANALYZE goes from block to block.
+pub(crate) fn set_analyze_callback<H: Handed>(routine: &mut pg_sys::TableAmRoutine) {
+    routine.scan_analyze_next_block = Some(H::ANALYZE_BLOCK);
+}
+
+/// Lock a block of a heap for ANALYZE, and begin with its rows.
+///
+/// # Safety
+/// A scan that ANALYZE has begun, and a block of the heap.
+pub(crate) unsafe fn begin_analyzed(
+    scan: pg_sys::TableScanDesc,
+    block: pg_sys::BlockNumber,
+    strategy: pg_sys::BufferAccessStrategy,
+) -> bool {
+    // SAFETY: as the caller promises; heapam has this callback.
+    unsafe {
+        match super::super::heap::am().scan_analyze_next_block {
+            Some(f) => f(scan, block, strategy),
+            None => std::process::abort(),
+        }
+    }
+}
+
+/// PostgreSQL's HashJoinTableData, as far as it is looked at (executor/hashjoin.h). `layouts.c` compares it with the header.
+#[repr(C)]
+pub(crate) struct HashTable {
+    pub bucket_count: i32,
+    /// Its logarithm; the same two of how it began, and of what it should be.
+    pub bucket_bits: i32,
+    bucket_counts: [i32; 3],
+    /// The first link of each bucket.
+    pub buckets: *mut usize,
+    keep_nulls: bool,
+    pub skew_enabled: bool,
+    skew_buckets: *mut core::ffi::c_void,
+    skew_counts: [i32; 2],
+    skew_numbers: *mut i32,
+    pub batches: i32,
+    pub current_batch: i32,
+    batches_before: [i32; 2],
+    grow_enabled: bool,
+    pub rows: f64,
+    rows_of_parts: [f64; 2],
+    files: [*mut core::ffi::c_void; 2],
+    functions: [*mut core::ffi::c_void; 4],
+    room: [usize; 5],
+    contexts: [*mut core::ffi::c_void; 2],
+    chunks: [*mut core::ffi::c_void; 2],
+    /// Where the links lead to, and what the processes share, of a table that several have built.
+    pub area: *mut pg_sys::dsa_area,
+    pub shared: *mut core::ffi::c_void,
+}
