@@ -1,7 +1,7 @@
 # firn: build, test, demonstrate. `make help` lists the targets.
 SHELL := /bin/bash
 PG_CONFIG ?= $(firstword $(wildcard /usr/lib/postgresql/15/bin/pg_config) pg_config)
-# The version that the extension is built for. (Those of several share a target directory: nothing is built anew when they take turns.)
+# The version that the extension is built for. (Those of several share a target directory: when they take turns the extension alone is built anew.)
 PG_MAJOR := $(shell $(PG_CONFIG) --version 2>/dev/null | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 FOR_SERVER = $(if $(PG_MAJOR),--no-default-features --features pg$(PG_MAJOR))
 # A target directory outside the checkout is used when it exists, so that clones share one build.

@@ -13,7 +13,9 @@
 #include "access/nbtxlog.h"
 #include "catalog/pg_depend.h"
 #include "executor/hashjoin.h"
+#if PG_VERSION_NUM >= 180000
 #include "utils/pg_locale.h"
+#endif
 #include "utils/pgstat_internal.h"
 
 #define AT(type, field, bytes) StaticAssertDecl(offsetof(type, field) == (bytes), #type "." #field " is elsewhere")

@@ -453,8 +453,9 @@ type Estimate = unsafe extern "C-unwind" fn(
 unsafe fn order(root: *mut pg_sys::PlannerInfo, path: *mut pg_sys::IndexPath, loops: f64) -> f64 {
     // SAFETY: an access method's estimate takes these arguments (amapi.h), and writes to five numbers.
     unsafe {
-        // Declared without its arguments (pathnodes.h).
+        // Declared without its arguments (pathnodes.h) before PostgreSQL 18.
         let Some(estimate) = (*(*path).indexinfo).amcostestimate else { return 0.0 };
+        #[allow(clippy::useless_transmute)]
         let estimate: Estimate = std::mem::transmute(estimate);
         // Costs, selectivity, correlation, pages.
         let mut told = [0.0; 5];

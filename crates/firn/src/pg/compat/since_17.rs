@@ -63,6 +63,8 @@ pub(crate) unsafe fn warning_xid() -> pg_sys::TransactionId {
 /// # Safety
 /// A scan that heapam has begun, and a block that it has.
 pub(crate) unsafe fn read_sampled(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) {
+    // As heapam does: samples may come to many blocks without a row.
+    crate::pg::xact::check_for_interrupts();
     // SAFETY: as the caller promises: the page that the scan holds is let go of once.
     unsafe {
         let heap = scan as pg_sys::HeapScanDesc;

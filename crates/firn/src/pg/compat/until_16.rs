@@ -73,6 +73,8 @@ pub(crate) unsafe fn read_sampled(scan: pg_sys::TableScanDesc, block: pg_sys::Bl
 ///
 /// # Safety
 /// An open relation.
+// (The number has 32 bits in 15, and 16 in 16.)
+#[allow(clippy::useless_conversion)]
 pub(crate) unsafe fn statistics_targets(relation: pg_sys::Relation) -> Vec<i32> {
     // SAFETY: open, as the caller promises.
     let attributes = unsafe { super::attributes((*relation).rd_att) };
