@@ -385,16 +385,17 @@ def bounded(cluster):
 
 def beyond_files(cluster):
     """A table that as heap would need a second file: PostgreSQL must not be told blocks of files that do not exist."""
-    rows = 560_000
+    # With the sample of the other cases one run in some three hundred is more than 2 % off by chance alone (standard deviation 0.4 %, in steps of up to 1.7 %).
+    rows, wanted = 560_000, 4 * N
     with cluster.connect() as c:
-        c.execute(f"SET default_statistics_target = {TARGET}; SET firn.bulk_threshold = 1000")
+        c.execute(f"SET default_statistics_target = {4 * TARGET}; SET firn.bulk_threshold = 1000")
         columns = ", ".join(f"c{i} bigint" for i in range(230))
         c.execute(f"CREATE TABLE b (id int, {columns}) USING firn")
         c.execute(f"INSERT INTO b SELECT i FROM generate_series(1, {rows}) i")
         visited, told, in_sample = messages(c, "ANALYZE VERBOSE b")["b"]
-        assert (visited, told) == (N, 131072), (visited, told)
+        assert (visited, told) == (wanted, 131072), (visited, told)
         # Few blocks of many are visited, and how many of these carry something is left to chance.
-        assert in_sample > 0.9 * N, in_sample
+        assert in_sample > 0.9 * wanted, in_sample
         near(reltuples(c, "b"), rows, rows * 0.02, "reltuples")
         c.execute("DROP TABLE b")
 
