@@ -68,8 +68,11 @@ demo: install
 	@scripts/setup.sh demo
 	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
-test: install program
+# The extension for 18 as well, which tests of upgrades need; its library is the last but one that is built, so that what is left is the tested server's.
+test: program
 	@scripts/postgresql-18.sh || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
+	@! test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
+	@$(MAKE) --no-print-directory install
 	@"$(FIRN_VENV)/bin/python" tests/run.py
 
 ASSERT = $(FIRN_TOOLS)/postgresql-15-assert

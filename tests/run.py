@@ -40,6 +40,7 @@ import settings  # noqa: E402
 import torture  # noqa: E402
 import transactions  # noqa: E402
 import trouble  # noqa: E402
+import upgrade  # noqa: E402
 import vacuum  # noqa: E402
 import walk  # noqa: E402
 from harness.tally import Tally  # noqa: E402
@@ -91,6 +92,7 @@ SUITES = {
     "regress": regress.run,
     "restore": restore.run,
     "settings": settings.run,
+    "upgrade": upgrade.run,
     "walk": walk.run,
 }
 

@@ -30,7 +30,7 @@ def unmounted(cluster):
         # A first use that is rolled back leaves a marker, which the next one finds.
         c.execute("BEGIN; SELECT firn.offload('f', 'mounted'); ROLLBACK")
         first = marker(right)
-        known = "SELECT id FROM firn.stores JOIN pg_foreign_server s ON s.oid = server WHERE srvname = 'mounted'"
+        known = "SELECT id FROM firn.stores WHERE server = 'mounted'"
         assert not c.execute(known).fetchall()
         c.execute("SELECT firn.offload('f', 'mounted')")
         assert marker(right) == first
@@ -92,8 +92,12 @@ def moved(cluster):
         assert accepted in marker(new)
         assert c.execute("SELECT firn.offload('f', 'moving')").fetchone()[0] > 0
         intact(c)
-        # A copy of the database knows its stores, a dump does not need to.
+        # A server that is gone is forgotten: one that is made again under its name may lead elsewhere.
+        assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (1,)
+        c.execute("BEGIN; DROP TABLE f, h; DROP SERVER moving; ROLLBACK")
+        assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (1,)
         c.execute("DROP TABLE f, h; DROP SERVER moving")
+        assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (0,)
 
 
 def copies(cluster):

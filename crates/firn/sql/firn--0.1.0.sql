@@ -79,8 +79,9 @@ CREATE PROCEDURE firn.load_in_pieces(relation regclass, piece_stripes integer DE
 COMMENT ON PROCEDURE firn.load_in_pieces(regclass, integer) IS
     'as firn.load, table by table and so many stripes at a time, each in a transaction of its own';
 
--- Which store was behind a foreign server when it was used last. Not dumped: rows of a dump are local.
-CREATE TABLE firn.stores (server oid NOT NULL, id text NOT NULL) USING heap;
+-- Which store was behind a foreign server when it was used last. Not dumped: rows of a dump are local. pg_upgrade takes its files along, and gives servers
+-- other OIDs: so their names are kept.
+CREATE TABLE firn.stores (server name NOT NULL, id text NOT NULL) USING heap;
 COMMENT ON TABLE firn.stores IS 'markers of the stores that this database has used';
 
 CREATE FUNCTION firn.accept_store(server name) RETURNS text

@@ -291,6 +291,41 @@ pub fn depend_on_server(table: u32, server: u32) {
     }
 }
 
+/// Both access methods are there, and DROP EXTENSION … CASCADE knows in which order they go: the one of tables depends on the one of their
+/// TOAST relations. True also where they are not.
+pub fn methods_are_linked() -> bool {
+    let (Some(of_tables), Some(of_toast)) = (access_method(), toast_access_method()) else {
+        return true;
+    };
+    let class = u32::from(pg_sys::AccessMethodRelationId);
+    let mut linked = false;
+    each_dependency_of(class, of_tables, |c, object| linked |= c == class && object == of_toast);
+    linked
+}
+
+/// See [`methods_are_linked`].
+pub fn link_methods() {
+    let (Some(of_tables), Some(of_toast)) = (access_method(), toast_access_method()) else {
+        return;
+    };
+    let address = |object: u32| pg_sys::ObjectAddress {
+        classId: pg_sys::AccessMethodRelationId,
+        objectId: object.into(),
+        objectSubId: 0,
+    };
+    let (from, to) = (address(of_tables), address(of_toast));
+    // SAFETY: recordDependencyOn copies both addresses.
+    unsafe { pg_sys::recordDependencyOn(&from, &to, pg_sys::DependencyType::DEPENDENCY_NORMAL) }
+}
+
+/// OID of the foreign server of that name.
+pub fn server_oid(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    // SAFETY: plain look-up that may miss.
+    let oid = unsafe { pg_sys::get_foreign_server_oid(name.as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+}
+
 /// Identity of this cluster, its timeline and this database: parts of object keys.
 pub fn cluster_identity() -> (u64, u32, u32) {
     // SAFETY: plain look-ups.
@@ -318,15 +353,18 @@ struct DependRow {
 const DEPENDENCIES_BY_DEPENDER: u32 = 2673;
 
 /// Visit what a relation depends on: class, object.
-fn each_dependency(relation: u32, mut visit: impl FnMut(u32, u32)) {
+fn each_dependency(relation: u32, visit: impl FnMut(u32, u32)) {
+    each_dependency_of(pg_sys::RelationRelationId.into(), relation, visit)
+}
+
+/// Visit what an object depends on: class, object.
+fn each_dependency_of(class: u32, object: u32, mut visit: impl FnMut(u32, u32)) {
     // SAFETY: a catalog scan with keys on the stack.
     unsafe {
         let depend =
             pg_sys::table_open(pg_sys::Oid::from(DEPENDENCIES), pg_sys::AccessShareLock as i32);
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-        for (i, (column, value)) in
-            [(1, u32::from(pg_sys::RelationRelationId)), (2, relation)].into_iter().enumerate()
-        {
+        for (i, (column, value)) in [(1, class), (2, object)].into_iter().enumerate() {
             pg_sys::ScanKeyInit(
                 &mut keys[i],
                 column,

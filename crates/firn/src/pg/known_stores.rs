@@ -1,10 +1,12 @@
 //! The table `firn.stores`: which store was behind a foreign server when it was used last
 //! (docs/decisions/0015-store-markers.md says why it is a table).
 
+use super::compat;
 use super::toast::tid_of;
 use super::{LockMode, OpenRel, Snap};
 use firn_format::Tid;
 use pgrx::pg_sys;
+use std::ffi::CStr;
 
 /// The table; None where the extension is of a version without it.
 fn table(lock: LockMode) -> Option<OpenRel> {
@@ -16,13 +18,24 @@ fn table(lock: LockMode) -> Option<OpenRel> {
         }
         pg_sys::get_relname_relid(c"stores".as_ptr(), schema)
     };
-    (oid != pg_sys::InvalidOid).then(|| OpenRel::open(oid.to_u32(), lock))
+    let table = (oid != pg_sys::InvalidOid).then(|| OpenRel::open(oid.to_u32(), lock))?;
+    // SAFETY: an open relation's descriptor; columns are looked at where there are as many.
+    let types = unsafe { compat::attributes(table.rel().tupdesc()) };
+    let is_ours = matches!(types, [server, id] if server.atttypid == pg_sys::NAMEOID && id.atttypid == pg_sys::TEXTOID);
+    is_ours.then_some(table)
 }
 
-/// Rows of a server: place and id. Concurrent first uses of a store write the same id more than once.
-fn rows(table: &OpenRel, server: u32) -> Vec<(Tid, String)> {
+/// A row of the table.
+struct Row {
+    place: Tid,
+    server: String,
+    id: String,
+}
+
+/// All rows. Concurrent first uses of a store write the same id more than once.
+fn rows(table: &OpenRel) -> Vec<Row> {
     let mut found = Vec::new();
-    // SAFETY: a scan of an open heap of (oid, text), both not null; values are copied.
+    // SAFETY: a scan of an open heap of (name, text), both not null; values are copied.
     unsafe {
         let raw = table.rel().raw();
         let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
@@ -40,10 +53,15 @@ fn rows(table: &OpenRel, server: u32) -> Vec<(Tid, String)> {
                 values.as_mut_ptr(),
                 nulls.as_mut_ptr(),
             );
-            if nulls == [false; 2] && values[0].value() as u32 == server {
-                let text = pg_sys::text_to_cstring(values[1].cast_mut_ptr());
-                let id = std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned();
-                found.push((tid_of(&(*tuple).t_self), id));
+            if nulls == [false; 2] {
+                let text = |at: *const core::ffi::c_char| {
+                    CStr::from_ptr(at).to_string_lossy().into_owned()
+                };
+                found.push(Row {
+                    place: tid_of(&(*tuple).t_self),
+                    server: text(values[0].cast_mut_ptr()),
+                    id: text(pg_sys::text_to_cstring(values[1].cast_mut_ptr())),
+                });
             }
         }
         pg_sys::heap_endscan(scan);
@@ -51,28 +69,29 @@ fn rows(table: &OpenRel, server: u32) -> Vec<(Tid, String)> {
     found
 }
 
-/// The id of the store that was behind the server.
-pub fn known(server: u32) -> Option<String> {
+/// The id of the store that was behind the server of that name.
+pub fn known(server: &str) -> Option<String> {
     let table = table(LockMode::AccessShare)?;
-    rows(&table, server).pop().map(|(_, id)| id)
+    rows(&table).into_iter().rfind(|row| row.server == server).map(|row| row.id)
 }
 
 /// Remember, in this transaction, that the store `id` is behind the server, and no other.
-pub fn remember(server: u32, id: &str) {
+pub fn remember(server: &str, id: &str) {
     let Some(table) = table(LockMode::RowExclusive) else { return };
-    let rows = rows(&table, server);
-    if !rows.is_empty() && rows.iter().all(|(_, known)| known == id) {
+    let rows: Vec<Row> = rows(&table).into_iter().filter(|row| row.server == server).collect();
+    if !rows.is_empty() && rows.iter().all(|row| row.id == id) {
         return;
     }
-    // SAFETY: rows of a heap without indexes; the tuple is made for it and freed.
+    delete(&table, rows);
+    // SAFETY: the tuple is made for a heap without indexes, and freed.
     unsafe {
-        for (place, _) in rows {
-            let mut raw = super::toast::raw_tid(place);
-            pg_sys::simple_heap_delete(table.rel().raw(), &mut raw);
-        }
         let text = pg_sys::cstring_to_text_with_len(id.as_ptr().cast(), id.len() as i32);
-        let mut values =
-            [pg_sys::Datum::from(pg_sys::Oid::from(server)), pg_sys::Datum::from(text)];
+        let mut name: pg_sys::NameData = std::mem::zeroed();
+        // (A server of this name was found, so it is no longer than a name.)
+        for (to, from) in name.data.iter_mut().zip(server.bytes()) {
+            *to = from as core::ffi::c_char;
+        }
+        let mut values = [pg_sys::Datum::from(&raw mut name), pg_sys::Datum::from(text)];
         let mut nulls = [false; 2];
         let tuple =
             pg_sys::heap_form_tuple(table.rel().tupdesc(), values.as_mut_ptr(), nulls.as_mut_ptr());
@@ -80,4 +99,25 @@ pub fn remember(server: u32, id: &str) {
         pg_sys::heap_freetuple(tuple);
     }
     super::xact::next_command();
+}
+
+/// Forget, in this transaction, the stores of servers that are gone: one that is made again under the name may lead elsewhere.
+pub fn forget_dropped() {
+    let Some(read) = table(LockMode::AccessShare) else { return };
+    let is_gone = |row: &Row| super::catalog::server_oid(&row.server).is_none();
+    if !rows(&read).iter().any(is_gone) {
+        return;
+    }
+    let Some(table) = table(LockMode::RowExclusive) else { return };
+    let gone = rows(&table).into_iter().filter(is_gone).collect();
+    delete(&table, gone);
+    super::xact::next_command();
+}
+
+fn delete(table: &OpenRel, rows: Vec<Row>) {
+    for row in rows {
+        let mut raw = super::toast::raw_tid(row.place);
+        // SAFETY: a row of an open heap without indexes.
+        unsafe { pg_sys::simple_heap_delete(table.rel().raw(), &mut raw) };
+    }
 }

@@ -130,7 +130,7 @@ fn marker_of(open: &Open) -> firn_lake::Result<Option<String>> {
 
 /// What speaks against this being the store that was used before; None when nothing does.
 fn doubt(open: &Open, found: Option<String>) -> Option<String> {
-    let known = known_stores::known(open.server)?;
+    let known = known_stores::known(&open.name)?;
     match found {
         Some(found) if found == known => None,
         Some(found) => Some(format!(
@@ -143,7 +143,7 @@ fn doubt(open: &Open, found: Option<String>) -> Option<String> {
 /// Raise unless this is the store that was used before, if one was. An empty mount point or another bucket
 /// would take objects, and the chunks that they stand for would be freed.
 pub fn confirm(open: &Open) {
-    if known_stores::known(open.server).is_none() {
+    if known_stores::known(&open.name).is_none() {
         return;
     }
     let found = marker_of(open).unwrap_or_else(|e| raise(e));
@@ -168,11 +168,11 @@ pub fn confirm(open: &Open) {
 
 /// As [`confirm`], before something is written; the first time, the store is given a marker and remembered.
 pub fn confirm_to_write(open: &Open) {
-    match known_stores::known(open.server) {
+    match known_stores::known(&open.name) {
         Some(_) => confirm(open),
         None => {
             let id = call(|| open.store.mark(&cancelled));
-            known_stores::remember(open.server, &id);
+            known_stores::remember(&open.name, &id);
         }
     }
 }
@@ -181,7 +181,7 @@ pub fn confirm_to_write(open: &Open) {
 pub fn accept(server: &str, role: u32) -> String {
     let open = open(server, role);
     let id = call(|| open.store.mark(&cancelled));
-    known_stores::remember(open.server, &id);
+    known_stores::remember(&open.name, &id);
     id
 }
 

@@ -3,6 +3,8 @@
 //! here they are carried out.
 
 mod intents;
+mod links;
 mod offload;
 
+pub use links::restore as restore_links;
 pub use offload::{load_table, offload_table, read_stripe, unneeded};

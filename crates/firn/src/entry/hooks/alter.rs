@@ -261,8 +261,9 @@ unsafe fn drop_of(first: u32, level: i32, tables: impl Fn() -> Vec<u32>, lock: L
 /// A statement is over: give the tables that it has changed what they lack.
 pub(super) fn statement_is_over() {
     let mut changed = CHANGED.take();
-    // SAFETY: plain call. After ROLLBACK or an error nothing may be looked up, nor has anything changed.
-    if changed.is_empty() || !unsafe { pg_sys::IsTransactionState() } {
+    // SAFETY: plain calls. After ROLLBACK or an error nothing may be looked up, nor has anything changed. pg_upgrade makes the relations that
+    // there were, and no others.
+    if changed.is_empty() || unsafe { !pg_sys::IsTransactionState() || pg_sys::IsBinaryUpgrade } {
         return;
     }
     changed.sort_unstable();

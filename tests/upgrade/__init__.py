@@ -1,0 +1,277 @@
+"""pg_upgrade from each version that has the extension to each later one, in each mode: every row is there, cold ones too, and all goes on.
+
+The old cluster is made once a version and copied for each upgrade. The new one's library is looked for by PostgreSQL's own check."""
+import itertools
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from harness.tally import Missing
+from harness.versions import Server, installed
+from restore.versions import UNSTAMP
+from upgrade import content
+
+CONF = ["fsync=off", "autovacuum=off", "jit=off"]
+# What pg_upgrade says when it begins a step that changes something. In modes that leave the old files it may be ended at each.
+STEPS = ("Analyzing all rows in the new cluster", "Deleting files from new pg_xact", "Restoring global objects in the new cluster", "Restoring database schemas in the new cluster", "user relation files",
+         "Setting next OID for new cluster", "Creating script to")
+
+
+class World:
+    """Folders and old clusters of a run."""
+
+    def __init__(self):
+        self.base = tempfile.mkdtemp(prefix="firn-upgrade-", dir="/tmp")
+        os.chmod(self.base, 0o755)
+        if os.getuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(self.base, user.pw_uid, user.pw_gid)
+        self.servers = installed()
+        self.sources = {}
+
+    def server(self, name, version, **kw):
+        return Server(name, self.servers[version], self.base, conf=CONF, **kw)
+
+    def folder(self, name):
+        path = os.path.join(self.base, name)
+        os.mkdir(path)
+        os.chmod(path, 0o777)
+        return path
+
+    def source(self, version):
+        """A stopped cluster of that version with everything in it, and the folder of its stores. One of its sessions has died in the middle of an offload, and one of a load
+        of rows, so there is something to be cleaned up."""
+        if version not in self.sources:
+            store = self.folder(f"store-{version}")
+            for name in ("cold", "spare0", "spare2"):
+                self.folder(f"store-{version}/{name}")
+            source = self.server(f"source-{version}", version).create()
+            with source.connect() as c:
+                c.execute("CREATE EXTENSION firn")
+                content.make(c, store)
+            for statement in ("SET firn.crash_point = 'offload-uploaded'; SELECT firn.offload('firn_many', 'cold')",
+                              "SET firn.bulk_threshold = 0; SET firn.crash_point = 'bulk-reserved'; INSERT INTO firn_stripes SELECT i FROM generate_series(10001, 20000) i"):
+                try:
+                    with source.connect() as c:
+                        for part in statement.split("; "):
+                            c.execute(part)
+                except Exception:  # noqa: BLE001 - the connection is gone
+                    pass
+                source.wait_recovered()
+            with source.connect() as c:
+                content.compare(c)
+                # What PostgreSQL 15.20 stamps columns with, of heap tables as well, no other version takes back: as in restore/versions.py.
+                c.execute(UNSTAMP)
+            source.stop()
+            self.sources[version] = source, store
+        return self.sources[version]
+
+    def copy(self, version):
+        """Another cluster with the same files."""
+        source, store = self.source(version)
+        copy = self.server(f"old-{version}", version)
+        copy.run("/bin/cp", "-a", source.data, copy.data)
+        conf = os.path.join(copy.data, "postgresql.conf")
+        with open(conf) as f:
+            text = f.read()
+        with open(conf, "w") as f:
+            f.write(text.replace(source.root, copy.root))
+        return copy, store
+
+    def close(self):
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+def arguments(old, new, *more):
+    return ["-b", old.bin, "-B", new.bin, "-d", old.data, "-D", new.data, "-U", "postgres", "-p", "50432", "-P", "50433", "-s", new.root, *more]
+
+
+def upgrade(old, new, *more, check=True):
+    r = new.run("pg_upgrade", *arguments(old, new, *more), check=False)
+    if check and r.returncode != 0:
+        logs = subprocess.run(["grep", "-rhE", "ERROR|FATAL|PANIC|error:", os.path.join(new.data, "pg_upgrade_output.d")], text=True, stdout=subprocess.PIPE).stdout
+        raise RuntimeError(f"{r.stdout[-1500:]}\n{logs[-1500:]}")
+    return r
+
+
+def can(new, mode):
+    """Whether pg_upgrade has the mode, and the file system does."""
+    if mode not in new.run("pg_upgrade", "--help").stdout:
+        raise Missing(f"no {mode} in this version")
+    if mode == "--clone":
+        a, b = (os.path.join(new.root, name) for name in ("clone-a", "clone-b"))
+        open(a, "w").close()
+        if subprocess.run(["cp", "--reflink=always", a, b], stderr=subprocess.DEVNULL).returncode:
+            raise Missing("this file system cannot clone files")
+
+
+def after(c, store):
+    """What only the new cluster can tell: that notes of dependencies are made anew, stores are known, everything can be changed, and goes away."""
+    # Of what pg_upgrade loses: who looks for a server to drop is told of the cold stripes there.
+    for statement in ("DROP SERVER cold", "DROP FOREIGN DATA WRAPPER firn"):
+        try:
+            c.execute(statement)
+        except Exception as e:  # noqa: BLE001
+            assert "2BP01" in str(getattr(e, "sqlstate", "")), e
+        else:
+            raise AssertionError(f"{statement} was done")
+    c.execute("ANALYZE firn_stripes")
+    content.change(c)
+    content.compare(c, where="after changes")
+    found = c.execute("SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_foreign_server'::regclass AND classid = 'pg_class'::regclass").fetchone()
+    assert found == (2,), found
+    # The store is known by its marker: an empty folder in its place is refused.
+    place = os.path.join(store, "cold")
+    os.rename(place, place + ".away")
+    os.mkdir(place)
+    os.chmod(place, 0o777)
+    try:
+        c.execute("SELECT firn.offload('firn_many', 'cold')")
+    except Exception as e:  # noqa: BLE001
+        assert getattr(e, "sqlstate", "") == "HV00N", e
+    else:
+        raise AssertionError("a wrong store was taken for the right one")
+    finally:
+        shutil.rmtree(place)
+        os.rename(place + ".away", place)
+    before = content.objects(store)
+    c.execute("SELECT firn.offload('firn_many', 'cold'), firn.load('firn_colder')")
+    c.execute("VACUUM")
+    content.compare(c, where="after moves")
+    now = content.objects(store)
+    assert before.items() <= now.items() and len(now) > len(before)
+    for statement in ("ALTER TABLE firn_altered SET ACCESS METHOD heap", "ALTER TABLE heap_mixed SET ACCESS METHOD firn", "VACUUM FULL firn_mixed", "REINDEX TABLE firn_stripes"):
+        c.execute(statement)
+    content.compare(c, where="after rewrites")
+    c.execute("DROP EXTENSION firn CASCADE")
+    assert c.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'firn%' AND relkind IN ('r', 'm') AND relname <> 'firn_altered' AND relname <> 'firn_parts_2'").fetchone() == (0,)
+
+
+def whole(world, old_version, new_version, mode):
+    """An upgrade; then, where it leaves the old files, the old cluster again, beside the new one."""
+    old, store = world.copy(old_version)
+    new = world.server(f"new-{new_version}", new_version).create_empty()
+    own = os.path.join(world.base, f"stores-{old_version}-{new_version}{mode}")
+    try:
+        can(new, mode)
+        before = content.objects(store)
+        begin = time.time()
+        upgrade(old, new, mode)
+        print(f"     {old_version} to {new_version} {mode}: {time.time() - begin:.1f} s", flush=True)
+        assert content.objects(store) == before
+        # From here on each upgrade has stores of its own.
+        shutil.copytree(store, own)
+        subprocess.run(["chmod", "-R", "a+rwX", own], check=True)
+        new.start()
+        with new.connect() as c:
+            content.compare(c, where="upgraded")
+            for server in ("cold", "spare0", "spare2"):
+                c.execute(f"ALTER SERVER {server} OPTIONS (SET url 'file://{own}/{server}')")
+            after(c, own)
+        assert not new.alarms(), new.alarms()
+        if mode in ("--copy", "--clone"):
+            old.start()
+            with old.connect() as c:
+                content.compare(c, where="the old cluster again")
+            assert not old.alarms(), old.alarms()
+        assert content.objects(store) == before
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        new.destroy()
+        old.destroy()
+
+
+def ended(world, old_version, new_version, mode):
+    """pg_upgrade is killed at each step, and its servers with it: until the new cluster is started the old one is whole, and another try succeeds."""
+    old, store = world.copy(old_version)
+    try:
+        killed = []
+        for step in STEPS:
+            new = world.server(f"new-{new_version}", new_version).create_empty()
+            try:
+                can(new, mode)
+                command = new.as_user([os.path.join(new.bin, "pg_upgrade"), *arguments(old, new, mode)])
+                child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=new.root, env=new.env, start_new_session=True)
+                for line in child.stdout:
+                    if step in line:
+                        killed.append(step)
+                        break
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                for server in (old, new):
+                    if os.path.exists(os.path.join(server.data, "postmaster.pid")):
+                        server.crash()
+                control = os.path.join(old.data, "global", "pg_control")
+                if os.path.exists(control + ".old"):
+                    # As pg_upgrade says of --link: the old cluster is whole as long as the new one was not started.
+                    os.rename(control + ".old", control)
+                old.start()
+                with old.connect() as c:
+                    content.compare(c, looks=content.LOOKS[:2], where=f"ended at {step}")
+                old.stop()
+            finally:
+                new.destroy()
+        assert len(killed) >= len(STEPS) - 2, killed
+        new = world.server(f"new-{new_version}", new_version).create_empty()
+        try:
+            upgrade(old, new, mode)
+            new.start()
+            with new.connect() as c:
+                content.compare(c, where="after all")
+        finally:
+            new.destroy()
+    finally:
+        old.destroy()
+
+
+def missing(world, old_version, new_version):
+    """A new version without the library, or with one that lacks functions, is found by the check, or refused before any file is touched."""
+    old, _ = world.copy(old_version)
+    tree = os.path.join(world.base, f"without-{new_version}")
+    whole_one = world.server("probe", new_version)
+    shutil.copytree(os.path.dirname(whole_one.bin), tree, symlinks=True)
+    whole_one.destroy()
+    new = world.server(f"new-{new_version}", new_version, preload="", copied=tree).create_empty()
+    try:
+        library = subprocess.check_output(["find", tree, "-name", "firn.so"], text=True).split()
+        assert library, tree
+        os.unlink(library[0])
+        r = upgrade(old, new, "--check", check=False)
+        assert r.returncode != 0 and "loadable libraries" in r.stdout, r.stdout[-2000:]
+        told = subprocess.check_output(["find", new.data, "-name", "loadable_libraries.txt"], text=True).split()
+        with open(told[0]) as f:
+            text = f.read()
+        assert "could not load library \"$libdir/firn\"" in text and "In database: postgres" in text, text
+        old.start()
+        with old.connect() as c:
+            content.compare(c, looks=content.LOOKS[:1], where="after the check")
+    finally:
+        new.destroy()
+        old.destroy()
+
+
+def run(tally, pattern):
+    world = World()
+    try:
+        versions = sorted(world.servers)
+        routes = list(itertools.combinations(versions, 2))
+        if not routes:
+            def alone():
+                raise Missing(f"the extension is installed for {versions} only")
+            tally.case("upgrade", alone)
+        for old, new in routes:
+            cases = {mode: lambda m=mode, a=old, b=new: whole(world, a, b, m) for mode in ("--copy", "--link", "--clone", "--swap")}
+            cases["ended --copy"] = lambda a=old, b=new: ended(world, a, b, "--copy")
+            cases["ended --link"] = lambda a=old, b=new: ended(world, a, b, "--link")
+            cases["without the library"] = lambda a=old, b=new: missing(world, a, b)
+            for name, body in cases.items():
+                name = f"upgrade {old} to {new} {re.sub('^--', '', name)}"
+                if pattern in name:
+                    tally.case(name, body)
+    finally:
+        world.close()
