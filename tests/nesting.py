@@ -6,7 +6,7 @@ import random
 
 import psycopg
 
-from harness.cluster import Cluster
+from harness.cluster import Cluster, forced_parallel
 
 RUNS = int(os.environ.get("FIRN_NESTING_RUNS", "40"))
 SEEDS = [int(s) for s in os.environ.get("FIRN_NESTING_SEEDS", "1,2").split(",")]
@@ -101,7 +101,7 @@ def stacks(cluster, seed):
             width = rng.choice([5, 5, 20_000])
             c.execute(f"SET firn.bulk_threshold = {rng.choice([0, 0, 3])}; SET firn.stripe_rows = {rng.choice([1, 3, 10, 10_000])}")
             steps = [f"SELECT run('@', {rng.randint(1, 10**6)}, 2, {width})" for _ in range(rng.randint(1, 4))]
-            c.execute(f"SET force_parallel_mode = {rng.choice(['on', 'off', 'off'])}")
+            c.execute(f"SET {forced_parallel()} = {rng.choice(['on', 'off', 'off'])}")
             block = rng.random() < 0.7
             try:
                 if not block:
@@ -236,7 +236,7 @@ def own_work(cluster):
                 EXCEPTION WHEN raise_exception THEN NULL; END;
                 RETURN n; END $$""")
         for parallel in ("off", "on"):
-            c.execute(f"SET force_parallel_mode = {parallel}; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; "
+            c.execute(f"SET {forced_parallel()} = {parallel}; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; "
                       "SET min_parallel_table_scan_size = 0; SET min_parallel_index_scan_size = 0; SET max_parallel_workers_per_gather = 2")
             both(c, "INSERT INTO @ SELECT i, count_@(i) FROM generate_series(1, 24) i RETURNING id, n")
             both(c, "SELECT id, n FROM @ ORDER BY id")
@@ -338,8 +338,8 @@ def partitions(cluster):
             check(c, "made")
 
 
-PARALLEL = """
-SET force_parallel_mode = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+PARALLEL = f"""
+SET {forced_parallel()} = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2; SET firn.stripe_rows = 500;
 """
 FILLED = {

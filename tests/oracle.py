@@ -7,7 +7,7 @@ import difflib
 import glob
 import os
 
-from harness.cluster import Cluster, compiles
+from harness.cluster import Cluster, compiles, forced_parallel
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SETTLE_HEAP = "CREATE FUNCTION settle(regclass) RETURNS void LANGUAGE sql AS 'SELECT NULL::void';"
@@ -17,7 +17,7 @@ PASSES = [
     ("row store", SETTLE_HEAP, ""),
     ("bulk", SETTLE_HEAP, "-c firn.bulk_threshold=5 -c firn.stripe_rows=100"),
     ("settled", SETTLE_FIRN, "-c firn.stripe_rows=100"),
-    ("parallel", SETTLE_FIRN, "-c firn.stripe_rows=100 -c force_parallel_mode=on -c parallel_setup_cost=0 "
+    ("parallel", SETTLE_FIRN, f"-c firn.stripe_rows=100 -c {forced_parallel()}=on -c parallel_setup_cost=0 "
      "-c parallel_tuple_cost=0 -c min_parallel_table_scan_size=0 -c max_parallel_workers_per_gather=3"),
 ]
 
@@ -32,7 +32,7 @@ def run(tally, pattern):
             if name == "compiled" and not compiles():
                 print("sql compiled: not run, the server was built without LLVM", flush=True)
                 continue
-            sql = open(path).read()
+            sql = open(path).read().replace("force_parallel_mode", forced_parallel())
             expected = output(cluster, "heap", sql, SETTLE_HEAP, "")
             for label, settle, settings in PASSES:
                 tally.case(f"sql {name} ({label})", lambda: compare(

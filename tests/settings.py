@@ -15,7 +15,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from harness.cluster import compiles
+from harness.cluster import compiles, forced_parallel
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Parts at a time.
@@ -44,7 +44,7 @@ WALK = ("walk", "whole")
 SETTINGS = {
     # All that is slow here is slow on heap, too: autovacuum alone would fill the machine.
     "discard": Setting("debug_discard_caches=1; autovacuum_naptime=1h", [("walk", "short")], asserts=True),
-    "parallel-regress": Setting("force_parallel_mode=regress", [WALK, ("sql", "dml"), ("nesting", "cursors")]),
+    "parallel-regress": Setting(f"{forced_parallel()}=regress", [WALK, ("sql", "dml"), ("nesting", "cursors")]),
     "parallel-all": Setting("parallel_setup_cost=0; parallel_tuple_cost=0; min_parallel_table_scan_size=0; "
                             "min_parallel_index_scan_size=0; max_parallel_workers_per_gather=4", [WALK, ("sql", "counts")]),
     "wal": Setting("wal_consistency_checking=all", [WALK, ("vacuum", "anchors"), ("rewrites", "chains")], standby=True),

@@ -33,6 +33,16 @@ def compiles():
     return "--with-llvm" in subprocess.check_output([os.environ["PG_CONFIG"], "--configure"], text=True)
 
 
+def version():
+    """The major version of the server that is tested."""
+    return int(re.search(r"\d+", subprocess.check_output([os.environ["PG_CONFIG"], "--version"], text=True))[0])
+
+
+def forced_parallel():
+    """The setting that makes plans parallel where nothing is gained by it."""
+    return "force_parallel_mode" if version() < 16 else "debug_parallel_query"
+
+
 class Cluster:
     """One server. `conf` are lines of postgresql.conf; those of FIRN_CONF come after them, and win. `bindir` has the
     programs of another PostgreSQL than PG_CONFIG's; `preload` is what the server loads. FIRN_POSTGRES is started instead of

@@ -1,6 +1,8 @@
 """The statements that tests/torture.py makes fail, and how the statements of SQL files are told apart."""
 import re
 
+from harness.cluster import forced_parallel
+
 MAKE = """
 DROP TABLE IF EXISTS child, t;
 SET firn.bulk_threshold = 0; SET firn.stripe_rows = 100;
@@ -95,7 +97,7 @@ CASES = [
     Case("scan of columns", "SELECT id, v FROM t WHERE v < 'v2' ORDER BY 1"),
     Case("plain scan", "SELECT * FROM t ORDER BY id", settings="SET firn.enable_scan = off"),
     Case("parallel scan", "SELECT sum(n), count(v) FROM t",
-         settings="SET force_parallel_mode = on; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
+         settings=f"SET {forced_parallel()} = on; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
          " SET min_parallel_table_scan_size = 0"),
     Case("count", "SELECT count(*) FROM t"),
     Case("by tid", "SELECT count(*) FROM t WHERE ctid = ANY (ARRAY(SELECT ctid FROM t WHERE id < 50))"),

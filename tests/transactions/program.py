@@ -12,6 +12,8 @@ A step is a tuple, its first word what it is:
 - `crash`: the server is killed and started"""
 import random
 
+from harness.cluster import forced_parallel
+
 TABLES = ("a", "b", "c", "m", "part", "s")
 PLAIN = ("a", "b", "c")
 TEMPORARY = ("tdel", "tdrop", "tkeep")
@@ -325,7 +327,7 @@ class Program:
     def setting(self):
         r = self.rng
         return r.choice([f"SET firn.stripe_rows = {r.choice([1, 2, 7, 40, 300])}", f"SET firn.bulk_threshold = {r.choice([0, 0, 0, 3, 20])}",
-                         f"SET force_parallel_mode = {r.choice(['on', 'off'])}", f"SET firn.write_memory = '{r.choice(['1MB', '64MB'])}'"])
+                         f"SET {forced_parallel()} = {r.choice(['on', 'off'])}", f"SET firn.write_memory = '{r.choice(['1MB', '64MB'])}'"])
 
     def body(self, transactions):
         r = self.rng
