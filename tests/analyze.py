@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 
-from harness.cluster import Cluster
+from harness.cluster import Cluster, version
 
 # A small target, so that tables of moderate size are sampled and not read whole: 300 rows per unit of it.
 TARGET = 10
@@ -272,6 +272,9 @@ def moves(cluster):
         c.execute("DELETE FROM m WHERE id > 500")
         settle(c)
         c.execute("CREATE INDEX ON m (v)")
+        if version() >= 18:
+            # Without autovacuum an index build leaves counts as they are, of a heap table as well.
+            c.execute("ANALYZE m")
         assert (reltuples(c, "m"), planned(c, "m")) == (500, 500)
         c.execute("VACUUM m")
         assert (reltuples(c, "m"), planned(c, "m")) == (500, 500)

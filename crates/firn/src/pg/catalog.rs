@@ -326,6 +326,41 @@ pub fn server_oid(name: &str) -> Option<u32> {
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
 }
 
+/// As [`server_oid`] of a server of our wrapper, which is not dropped then before this transaction is over.
+pub fn lock_server(name: &str) -> Option<u32> {
+    let oid = server_oid(name)?;
+    // SAFETY: plain calls; the server is looked up again once it is locked.
+    unsafe {
+        let class = pg_sys::ForeignServerRelationId;
+        pg_sys::LockDatabaseObject(class, oid.into(), 0, pg_sys::AccessShareLock as i32);
+        if server_oid(name) != Some(oid) {
+            return None;
+        }
+        let server = pg_sys::GetForeignServer(oid.into());
+        let wrapper = pg_sys::GetForeignDataWrapper((*server).fdwid);
+        (CStr::from_ptr((*wrapper).fdwname) == c"firn").then_some(oid)
+    }
+}
+
+/// Be alone, to the end of the transaction, with what is noted of the access method. False where another is at it and is not to be waited for.
+pub fn lock_method(method: u32, wait: bool) -> bool {
+    // SAFETY: plain calls; the database was set when the session began.
+    unsafe {
+        let tag = pg_sys::LOCKTAG {
+            locktag_field1: pg_sys::MyDatabaseId.to_u32(),
+            locktag_field2: pg_sys::AccessMethodRelationId.to_u32(),
+            locktag_field3: method,
+            // (0 is who is at work on indexes, in entry/worker.rs.)
+            locktag_field4: 1,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
+            locktag_lockmethodid: 1,
+        };
+        let got = pg_sys::LockAcquire(&tag, pg_sys::ShareUpdateExclusiveLock as i32, false, !wait);
+        pg_sys::AcceptInvalidationMessages();
+        got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+    }
+}
+
 /// Identity of this cluster, its timeline and this database: parts of object keys.
 pub fn cluster_identity() -> (u64, u32, u32) {
     // SAFETY: plain look-ups.

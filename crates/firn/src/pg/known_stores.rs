@@ -1,28 +1,37 @@
 //! The table `firn.stores`: which store was behind a foreign server when it was used last
 //! (docs/decisions/0015-store-markers.md says why it is a table).
 
-use super::compat;
 use super::toast::tid_of;
-use super::{LockMode, OpenRel, Snap};
+use super::{catalog, compat, error, Kind, LockMode, OpenRel, Snap};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// The table; None where the extension is of a version without it.
+/// The table; None where the extension is not there, or of a version without it.
 fn table(lock: LockMode) -> Option<OpenRel> {
+    catalog::access_method()?;
     // SAFETY: plain look-ups that may miss.
     let oid = unsafe {
         let schema = pg_sys::get_namespace_oid(c"firn".as_ptr(), true);
         if schema == pg_sys::InvalidOid {
             return None;
         }
-        pg_sys::get_relname_relid(c"stores".as_ptr(), schema)
+        pg_sys::get_relname_relid(c"stores".as_ptr(), schema).to_u32()
     };
-    let table = (oid != pg_sys::InvalidOid).then(|| OpenRel::open(oid.to_u32(), lock))?;
+    if catalog::access_method_of(oid) != Some(pg_sys::HEAP_TABLE_AM_OID.to_u32()) {
+        return None;
+    }
+    let table = OpenRel::if_there(oid, lock)?;
     // SAFETY: an open relation's descriptor; columns are looked at where there are as many.
-    let types = unsafe { compat::attributes(table.rel().tupdesc()) };
-    let is_ours = matches!(types, [server, id] if server.atttypid == pg_sys::NAMEOID && id.atttypid == pg_sys::TEXTOID);
-    is_ours.then_some(table)
+    let columns = unsafe { compat::attributes(table.rel().tupdesc()) };
+    let is_ours = matches!(columns, [server, id] if server.atttypid == pg_sys::NAMEOID && id.atttypid == pg_sys::TEXTOID);
+    if !is_ours {
+        error(Kind::NotInState, "table \"firn.stores\" is of another build of the extension")
+            .detail("It has other columns than (server name, id text), so which stores were used before is not known.")
+            .hint("See firn's CHANGELOG: statements that make the table anew stand under \"pg_upgrade from 15 to 18\".")
+            .raise()
+    }
+    Some(table)
 }
 
 /// A row of the table.
@@ -101,17 +110,27 @@ pub fn remember(server: &str, id: &str) {
     super::xact::next_command();
 }
 
-/// Forget, in this transaction, the stores of servers that are gone: one that is made again under the name may lead elsewhere.
-pub fn forget_dropped() {
-    let Some(read) = table(LockMode::AccessShare) else { return };
-    let is_gone = |row: &Row| super::catalog::server_oid(&row.server).is_none();
-    if !rows(&read).iter().any(is_gone) {
-        return;
+/// Forget, in this transaction, the store of a server that is gone: one that is made again under the name may lead elsewhere.
+pub fn forget_if_gone(server: &str) {
+    if catalog::server_oid(server).is_none() {
+        forget(server)
     }
-    let Some(table) = table(LockMode::RowExclusive) else { return };
-    let gone = rows(&table).into_iter().filter(is_gone).collect();
-    delete(&table, gone);
-    super::xact::next_command();
+}
+
+fn forget(server: &str) {
+    if let Some(table) = table(LockMode::RowExclusive) {
+        let gone = rows(&table).into_iter().filter(|row| row.server == server).collect();
+        delete(&table, gone);
+        super::xact::next_command();
+    }
+}
+
+/// A server has got another name.
+pub fn rename(server: &str, to: &str) {
+    if let Some(id) = known(server) {
+        forget(server);
+        remember(to, &id);
+    }
 }
 
 fn delete(table: &OpenRel, rows: Vec<Row>) {

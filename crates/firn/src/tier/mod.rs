@@ -6,5 +6,5 @@ mod intents;
 mod links;
 mod offload;
 
-pub use links::restore as restore_links;
+pub use links::{restore as restore_links, restore_methods};
 pub use offload::{load_table, offload_table, read_stripe, unneeded};

@@ -47,7 +47,8 @@ unsafe extern "C-unwind" fn pathlist(
             }
             // The planner holds a lock on every relation it plans for.
             let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
-            if !table.is_firn() || (*rte).inh || !(*rte).tablesample.is_null() {
+            if !table.is_firn() || (*rte).inh || !(*rte).tablesample.is_null() || is_of_cursor(rel)
+            {
                 return;
             }
             let totals = stripe_totals(table.rel());
@@ -92,17 +93,16 @@ const TABLE_OID: i32 = pg_sys::TableOidAttributeNumber;
 
 unsafe fn applies(rel: *mut pg_sys::RelOptInfo) -> bool {
     // SAFETY: the planner's own structures.
+    unsafe { guc::enable_scan() && (*rel).lateral_relids.is_null() && !(*rel).pathlist.is_null() }
+}
+
+/// WHERE CURRENT OF asks for the row by its TID, which a scan by TIDs alone can do: from PostgreSQL 18 on it is the only path.
+unsafe fn is_of_cursor(rel: *mut pg_sys::RelOptInfo) -> bool {
+    // SAFETY: the planner's own structures.
     unsafe {
-        // WHERE CURRENT OF asks for the row by its TID.
-        let is_current_of = |info: &*mut pg_sys::RestrictInfo| {
-            (*(*(*info)).clause).type_ == pg_sys::NodeTag::T_CurrentOfExpr
-        };
-        guc::enable_scan()
-            && (*rel).lateral_relids.is_null()
-            && !(*rel).pathlist.is_null()
-            && !list_items::<pg_sys::RestrictInfo>((*rel).baserestrictinfo)
-                .iter()
-                .any(is_current_of)
+        list_items::<pg_sys::RestrictInfo>((*rel).baserestrictinfo)
+            .iter()
+            .any(|info| (*(**info).clause).type_ == pg_sys::NodeTag::T_CurrentOfExpr)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Hooks into PostgreSQL, each calling the one before it.
 //!
 //! `executor.rs`: statements begin and end, and COPY. `utility.rs`: other statements, with `alter.rs` (what they leave to be
-//! done), `like.rs` (indexes that are not to be cloned) and `swapped.rs` (tables not to be touched). `relation_info.rs`: tables
+//! done), `like.rs` (indexes that are not to be cloned), `servers.rs` (foreign servers) and `swapped.rs` (tables not to be touched). `relation_info.rs`: tables
 //! before they are planned. `rewrite.rs`: queries before that.
 
 mod alter;
@@ -9,6 +9,7 @@ mod executor;
 pub(super) mod like;
 mod relation_info;
 pub(super) mod rewrite;
+mod servers;
 mod swapped;
 mod utility;
 

@@ -62,18 +62,14 @@ unsafe extern "C-unwind" fn process_utility(
             return;
         }
         if (*node).type_ != pg_sys::NodeTag::T_VacuumStmt || !is_clients {
-            let drops_servers = drops_servers(node);
-            if drops_servers {
-                callback(crate::tier::restore_links);
-            }
+            let servers = callback(|| super::servers::begin(node));
             run();
             return callback(|| {
-                if drops_servers {
-                    crate::pg::known_stores::forget_dropped();
-                }
+                super::servers::end(servers);
                 super::alter::statement_is_over()
             });
         }
+        callback(super::servers::before_vacuum);
         let node = callback(|| pg_sys::copyObjectImpl(node.cast()));
         run();
         // VACUUM has left us in a transaction that nothing has been done in before. What the second one needs must
@@ -86,16 +82,6 @@ unsafe extern "C-unwind" fn process_utility(
         }
         // VACUUM has been carried out, so whatever goes wrong here is no error of it.
         callback(|| {
-            // (ANALYZE may be in a block.)
-            if pg_sys::IsInTransactionBlock(true) {
-                return;
-            }
-            if let Err(failed) = transactions(links_after_upgrade) {
-                error(Kind::Skipped, "could not note which tables depend on which foreign servers")
-                    .detail(failed.text)
-                    .hint("pg_upgrade does not take that along. The next VACUUM or ANALYZE command tries again; until then do not drop a server without looking for cold stripes.")
-                    .warn()
-            }
             if let Err(failed) = transactions(|| rebuild_indexes(node.cast())) {
                 error(Kind::Skipped, "could not rebuild indexes")
                 .detail(failed.text)
@@ -103,36 +89,6 @@ unsafe extern "C-unwind" fn process_utility(
                 .warn()
             }
         });
-    }
-}
-
-/// A statement that drops foreign servers, or may, as others depend on what it drops, or access methods; where nothing may be written that is
-/// PostgreSQL's to say.
-unsafe fn drops_servers(node: *mut pg_sys::Node) -> bool {
-    use pg_sys::ObjectType as O;
-    // SAFETY: a statement's node is of the type that its tag says.
-    unsafe {
-        let drops = match (*node).type_ {
-            pg_sys::NodeTag::T_DropOwnedStmt => true,
-            pg_sys::NodeTag::T_DropStmt => matches!(
-                (*(node as *mut pg_sys::DropStmt)).removeType,
-                O::OBJECT_FOREIGN_SERVER
-                    | O::OBJECT_FDW
-                    | O::OBJECT_EXTENSION
-                    | O::OBJECT_ACCESS_METHOD
-            ),
-            _ => false,
-        };
-        drops && !pg_sys::XactReadOnly
-    }
-}
-
-/// In a transaction of its own, if there is anything to be noted and it may be.
-fn links_after_upgrade() {
-    if !catalog::methods_are_linked() {
-        xact::next();
-        xact::with_snapshot(crate::tier::restore_links);
-        xact::next();
     }
 }
 

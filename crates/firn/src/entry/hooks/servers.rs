@@ -1,0 +1,104 @@
+//! Statements about foreign servers: what pg_upgrade has lost of their dependencies is noted before one is dropped (`tier/links.rs`), and
+//! `firn.stores` names no server that is gone.
+
+use crate::pg::nodes::list_items;
+use crate::{pg::known_stores, tier};
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// A statement is about to be carried out. Gives what [`end`] is to be told: a copy of it, as it may be freed meanwhile, or null.
+///
+/// # Safety
+/// A statement's node.
+pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
+    use pg_sys::ObjectType as O;
+    // SAFETY: a statement's node is of the type that its tag says.
+    unsafe {
+        let nothing = std::ptr::null_mut();
+        // Where nothing may be written that is PostgreSQL's to say; pg_upgrade has no files in their places yet.
+        if pg_sys::XactReadOnly || pg_sys::IsBinaryUpgrade {
+            return nothing;
+        }
+        match (*node).type_ {
+            pg_sys::NodeTag::T_DropOwnedStmt => tier::restore_links(true),
+            pg_sys::NodeTag::T_DropStmt => {
+                let drop = node as *mut pg_sys::DropStmt;
+                let is_ours =
+                    || names_of((*drop).objects).iter().any(|n| n == "firn" || n == "firn_toast");
+                match (*drop).removeType {
+                    O::OBJECT_FOREIGN_SERVER => {
+                        tier::restore_links(true);
+                        return pg_sys::copyObjectImpl(node.cast()).cast();
+                    }
+                    O::OBJECT_FDW if is_ours() => tier::restore_links(true),
+                    O::OBJECT_EXTENSION | O::OBJECT_SCHEMA | O::OBJECT_ACCESS_METHOD
+                        if is_ours() =>
+                    {
+                        tier::restore_methods()
+                    }
+                    _ => (),
+                }
+            }
+            pg_sys::NodeTag::T_RenameStmt if renames_server(node.cast()) => {
+                return pg_sys::copyObjectImpl(node.cast()).cast();
+            }
+            _ => (),
+        }
+        nothing
+    }
+}
+
+unsafe fn renames_server(statement: *mut pg_sys::RenameStmt) -> bool {
+    // SAFETY: a statement of the parser's.
+    unsafe { (*statement).renameType == pg_sys::ObjectType::OBJECT_FOREIGN_SERVER }
+}
+
+/// It has been.
+///
+/// # Safety
+/// What [`begin`] gave.
+pub(super) unsafe fn end(node: *mut pg_sys::Node) {
+    // SAFETY: null, or a copy of a statement that drops or renames servers.
+    unsafe {
+        if node.is_null() {
+            return;
+        }
+        if (*node).type_ == pg_sys::NodeTag::T_DropStmt {
+            let names = names_of((*(node as *mut pg_sys::DropStmt)).objects);
+            return names.iter().for_each(|name| known_stores::forget_if_gone(name));
+        }
+        let rename = node as *mut pg_sys::RenameStmt;
+        if let Some(from) = name_of((*rename).object) {
+            known_stores::rename(&from, &text((*rename).newname));
+        }
+    }
+}
+
+/// VACUUM or ANALYZE is about to begin.
+pub(super) fn before_vacuum() {
+    // SAFETY: plain variables.
+    if unsafe { !pg_sys::XactReadOnly && !pg_sys::IsBinaryUpgrade } {
+        tier::restore_links(false)
+    }
+}
+
+unsafe fn names_of(objects: *mut pg_sys::List) -> Vec<String> {
+    // SAFETY: a list of what DROP is to drop, of which objects without a schema are strings.
+    unsafe {
+        list_items::<pg_sys::Node>(objects).into_iter().filter_map(|node| name_of(node)).collect()
+    }
+}
+
+/// The name of an object that is in no schema.
+unsafe fn name_of(node: *mut pg_sys::Node) -> Option<String> {
+    // SAFETY: a node is of the type that its tag says.
+    unsafe {
+        let is_name = !node.is_null() && (*node).type_ == pg_sys::NodeTag::T_String;
+        is_name.then(|| text((*(node as *mut pg_sys::String)).sval))
+    }
+}
+
+unsafe fn text(name: *const core::ffi::c_char) -> String {
+    // SAFETY: a C string of the parser's.
+    unsafe { CStr::from_ptr(name).to_string_lossy().into_owned() }
+}
