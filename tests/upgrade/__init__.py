@@ -125,7 +125,11 @@ def first(c, mode):
     """What pg_upgrade loses, by whichever statement comes first: who looks for a server to drop is told of the cold stripes there."""
     assert c.execute(DEPENDENCIES).fetchone() == (0,)
     if mode == "--copy":
-        c.execute("DROP SERVER spare2")
+        c.execute("BEGIN; ALTER SERVER cold RENAME TO renamed")
+        refused(c, "DROP SERVER renamed", "2BP01")
+        c.execute("ROLLBACK; BEGIN; ALTER EXTENSION plpgsql ADD SERVER cold")
+        refused(c, "DROP EXTENSION plpgsql", "2BP01")
+        c.execute("ROLLBACK; DROP SERVER spare2")
         assert c.execute(DEPENDENCIES).fetchone() == (2,)
     elif mode == "--link":
         # In a block that is rolled back, then outside of one; a single table, and a table that another has locked.

@@ -36,10 +36,14 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                     {
                         tier::restore_methods()
                     }
+                    // Servers may be members of other extensions, and these in schemas.
+                    O::OBJECT_EXTENSION | O::OBJECT_SCHEMA => tier::restore_links(true),
                     _ => (),
                 }
             }
             pg_sys::NodeTag::T_RenameStmt if renames_server(node.cast()) => {
+                // (Afterwards stripes name a server that is not there.)
+                tier::restore_links(true);
                 return pg_sys::copyObjectImpl(node.cast()).cast();
             }
             _ => (),
