@@ -30,6 +30,7 @@ CASES = {
     "check of broken chains": damage.broken_chains,
     "store not mounted": stores.unmounted,
     "store moved": stores.moved,
+    "store known to another build": stores.another_build,
     "copies of a database and their stores": stores.copies,
     "unneeded objects": stores.unneeded_of_running,
     "tables that vanish while waited for": vanish.waits,

@@ -100,6 +100,32 @@ def moved(cluster):
         assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (0,)
 
 
+def another_build(cluster):
+    """A database whose table of stores names servers by OID, as earlier builds had it, is refused; what CHANGELOG says makes it right."""
+    place = folder(cluster, "built")
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "CHANGELOG.md")) as f:
+        statements = " ".join(f.read().split("gets the table by `")[1].split("`")[0].split())
+    with cluster.connect() as c:
+        c.execute("CREATE DATABASE built")
+    with cluster.connect("built") as c:
+        c.execute("CREATE EXTENSION firn")
+        c.execute(f"CREATE SERVER built FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{place}')")
+        c.execute("ALTER EXTENSION firn DROP TABLE firn.stores; DROP TABLE firn.stores; CREATE TABLE firn.stores (server oid NOT NULL, id text NOT NULL) USING heap")
+        c.execute("ALTER EXTENSION firn ADD TABLE firn.stores; INSERT INTO firn.stores SELECT oid, repeat('a', 32) FROM pg_foreign_server")
+        fresh(c)
+        e = expect(c, "SELECT firn.offload('f', 'built')", "55000")
+        assert "CHANGELOG" in e.diag.message_hint
+        expect(c, "SELECT firn.accept_store('built')", "55000")
+        c.execute(statements)
+        assert c.execute("SELECT * FROM firn.stores").fetchall() == [("built", "a" * 32)]
+        expect(c, "SELECT firn.offload('f', 'built')", "HV00N")
+        c.execute("SELECT firn.accept_store('built')")
+        assert c.execute("SELECT firn.offload('f', 'built')").fetchone()[0] > 0
+        intact(c)
+    with cluster.connect() as c:
+        c.execute("DROP DATABASE built")
+
+
 def copies(cluster):
     """A database made from a template and a restored dump offload on."""
     place = folder(cluster, "shared")
