@@ -116,6 +116,10 @@ thread_local! {
 pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
     // SAFETY: an open relation of the statement that runs.
     unsafe {
+        // PostgreSQL may be about to store a large value.
+        if super::toast_indexes::are_seen() {
+            super::ext::callback(super::toast_indexes::forget_indexes);
+        }
         if !(*(*rel).rd_rel).relhasindex {
             return;
         }

@@ -7,8 +7,9 @@ use super::compat;
 use super::frozen::freeze;
 use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
+use super::toast_indexes::Indexes;
 pub use super::toast_row::RowView;
-use super::{ext, LockMode, Rel};
+use super::{LockMode, Rel};
 pub use firn_directory::{seq_of, unsigned_of, ChunkKey, ChunkRow, CHUNK_BYTES};
 use firn_directory::{Cid, Place};
 use firn_format::Tid;
@@ -20,9 +21,7 @@ pub struct Toast {
     rel: OpenRel,
     /// The lock of the indexes that goes with them: as for [`OpenRel`].
     release: LockMode,
-    indexes: *mut pg_sys::Relation,
-    index_count: i32,
-    valid: usize,
+    indexes: Indexes,
     slot: std::cell::Cell<*mut pg_sys::TupleTableSlot>,
     /// Blocks the relation had when it was asked last. While it is open its lock keeps it from shrinking.
     pub(super) blocks: std::cell::Cell<u32>,
@@ -116,12 +115,7 @@ impl Toast {
     /// Open a TOAST relation by its own OID.
     pub fn open_oid(oid: u32, lock: LockMode) -> Toast {
         let rel = OpenRel::open(oid, lock);
-        let mut indexes = std::ptr::null_mut();
-        let mut index_count = 0;
-        // SAFETY: rel is open; the arrays are palloc'ed by PostgreSQL and closed in drop.
-        let valid = unsafe {
-            ext::toast_open_indexes(rel.rel().raw(), lock as i32, &mut indexes, &mut index_count)
-        };
+        let indexes = Indexes::open(rel.rel(), lock);
         let release = match lock {
             LockMode::AccessShare => lock,
             _ => LockMode::None,
@@ -130,8 +124,6 @@ impl Toast {
             rel,
             release,
             indexes,
-            index_count,
-            valid: valid.max(0) as usize,
             slot: std::cell::Cell::new(std::ptr::null_mut()),
             blocks: std::cell::Cell::new(0),
             ring: std::cell::Cell::new(std::ptr::null_mut()),
@@ -204,20 +196,17 @@ impl Toast {
             let mut values =
                 [pg_sys::Datum::from(pg_sys::Oid::from(key.id)), pg_sys::Datum::from(key.seq)];
             let mut nulls = [false; 2];
-            for i in 0..self.index_count as usize {
-                let index = *self.indexes.add(i);
-                if (*(*index).rd_index).indisready {
-                    pg_sys::index_insert(
-                        index,
-                        values.as_mut_ptr(),
-                        nulls.as_mut_ptr(),
-                        place,
-                        self.raw(),
-                        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
-                        false,
-                        std::ptr::null_mut(),
-                    );
-                }
+            for index in self.indexes.ready() {
+                pg_sys::index_insert(
+                    index,
+                    values.as_mut_ptr(),
+                    nulls.as_mut_ptr(),
+                    place,
+                    self.raw(),
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                    false,
+                    std::ptr::null_mut(),
+                );
             }
         }
     }
@@ -230,8 +219,7 @@ impl Toast {
 
     /// The index that look-ups use.
     pub fn valid_index(&self) -> Rel {
-        // SAFETY: the array holds the open indexes.
-        unsafe { Rel::of(*self.indexes.add(self.valid)) }
+        self.indexes.valid()
     }
 
     /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back,
@@ -452,7 +440,7 @@ impl Drop for Toast {
             if !self.ring.get().is_null() {
                 pg_sys::FreeAccessStrategy(self.ring.get());
             }
-            ext::toast_close_indexes(self.indexes, self.index_count, self.release as i32);
+            self.indexes.close(self.release);
         }
     }
 }
