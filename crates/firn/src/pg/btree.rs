@@ -51,7 +51,7 @@ struct Ring(pg_sys::BufferAccessStrategy);
 impl Ring {
     fn new() -> Ring {
         // SAFETY: plain call.
-        Ring(unsafe { pg_sys::GetAccessStrategy(pg_sys::BufferAccessStrategyType::BAS_BULKREAD) })
+        Ring(unsafe { super::compat::ring_of_buffers() })
     }
 }
 

@@ -45,7 +45,7 @@ impl Ring {
     /// In the current memory context, which outlives it.
     pub fn new() -> Ring {
         // SAFETY: plain call.
-        Ring(unsafe { pg_sys::GetAccessStrategy(pg_sys::BufferAccessStrategyType::BAS_BULKREAD) })
+        Ring(unsafe { super::compat::ring_of_buffers() })
     }
 }
 

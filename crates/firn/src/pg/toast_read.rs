@@ -18,8 +18,7 @@ impl Toast {
         unsafe {
             let large = self.blocks.get() > pg_sys::NBuffers as u32 / 4;
             if large && !self.rel().is_temporary() && self.ring.get().is_null() {
-                let kind = pg_sys::BufferAccessStrategyType::BAS_BULKREAD;
-                self.ring.set(pg_sys::GetAccessStrategy(kind));
+                self.ring.set(super::compat::ring_of_buffers());
             }
             let tablespace = pg_sys::Oid::from(self.storage().tablespace);
             self.ahead.set(pg_sys::get_tablespace_io_concurrency(tablespace).max(0) as u32);

@@ -39,6 +39,20 @@ pub(crate) fn set_new_file(routine: &mut pg_sys::TableAmRoutine, callback: NewFi
     routine.relation_set_new_filelocator = callback;
 }
 
+/// A ring of few buffers for what is read in bulk, in the current memory context. Of the size that PostgreSQL's rings have up to version 17:
+/// that of 18 has room for reads that are under way, and many of them, one after the other, would take what others use.
+///
+/// # Safety
+/// A plain call.
+pub(crate) unsafe fn ring_of_buffers() -> pg_sys::BufferAccessStrategy {
+    /// Kilobytes.
+    const SIZE: i32 = 256;
+    // SAFETY: a plain call.
+    unsafe {
+        pg_sys::GetAccessStrategyWithSize(pg_sys::BufferAccessStrategyType::BAS_BULKREAD, SIZE)
+    }
+}
+
 /// Which indexes an update has to be told of.
 pub(crate) type IndexesToUpdate = pg_sys::TU_UpdateIndexes::Type;
 pub(crate) const ALL_INDEXES: IndexesToUpdate = pg_sys::TU_UpdateIndexes::TU_All;

@@ -39,6 +39,15 @@ pub(crate) fn set_new_file(routine: &mut pg_sys::TableAmRoutine, callback: NewFi
     routine.relation_set_new_filenode = callback;
 }
 
+/// A ring of few buffers for what is read in bulk, in the current memory context.
+///
+/// # Safety
+/// A plain call.
+pub(crate) unsafe fn ring_of_buffers() -> pg_sys::BufferAccessStrategy {
+    // SAFETY: a plain call.
+    unsafe { pg_sys::GetAccessStrategy(pg_sys::BufferAccessStrategyType::BAS_BULKREAD) }
+}
+
 /// Which indexes an update has to be told of.
 pub(crate) type IndexesToUpdate = bool;
 pub(crate) const ALL_INDEXES: IndexesToUpdate = true;
