@@ -291,6 +291,8 @@ def flipped(cluster, store):
             f.write(damaged)
         with cluster.connect() as c:
             c.execute(f"SET firn.cache_directory = 'flipped{number}'")
+            # (From 16 on an index's order serves DISTINCT, and the index has the values.)
+            c.execute("SET enable_indexonlyscan = off; SET enable_indexscan = off")
             expect(c, f"SELECT count(DISTINCT {column}) FROM f", "XX001")
         with cluster.connect() as c:
             # Another folder: what the query fetched must not help.

@@ -12,10 +12,12 @@ import subprocess
 import tempfile
 import threading
 
-from harness.cluster import Cluster
+from harness.cluster import Cluster, version
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "regress", "differences.md")
+# Debian's suites whose source packages are those of versions that this machine's own suite does not have.
+SUITES = {17: "trixie", 18: "sid"}
 # Most files that may differ, however well explained.
 MOST = 14
 
@@ -32,8 +34,10 @@ def pg_config(what):
 
 def prepare():
     """The folder of the test files, with regress.so and its companions built and copied in."""
-    tools = os.path.join(os.environ["FIRN_TOOLS"], "postgresql-source")
-    subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools], check=True)
+    major = version()
+    tools = os.path.join(os.environ["FIRN_TOOLS"], "postgresql-source" if major == 15 else f"postgresql-source-{major}")
+    of = [str(major), SUITES[major]] if major in SUITES else []
+    subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools, *of], check=True)
     source = next(d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d))
     return os.path.join(tools, source, "src", "test", "regress")
 

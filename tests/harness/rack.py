@@ -8,7 +8,7 @@ import time
 
 import psycopg
 
-from harness.cluster import Cluster
+from harness.cluster import Cluster, version
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FAULT = "53000"
@@ -28,8 +28,10 @@ class Rack:
     """One server, and the sessions that look at what a statement leaves."""
 
     def __init__(self):
-        subprocess.run(["cargo", "build", "--release", "-q", "-p", "firn-faults"], cwd=ROOT, check=True)
         target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+        # For the tested server, whichever the library was built for last.
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", "firn-faults", "--no-default-features", "--features", f"pg{version()}"],
+                       cwd=ROOT, check=True, env=dict(os.environ, PGRX_PG_CONFIG_PATH=os.environ["PG_CONFIG"]))
         # Errors in a rebuild after VACUUM are warnings, whoever looks for them switches it on.
         self.cluster = Cluster("torture", conf=["autovacuum = off", "max_parallel_workers_per_gather = 2", "firn.rebuild_indexes = off"])
         library = os.path.join(self.cluster.root, "firn_faults.so")

@@ -3,6 +3,7 @@ import threading
 
 import psycopg
 
+from harness.cluster import version
 from rebuild.common import INVALID, KINDS, TRAP, clean, compact, equal, fresh, sizes, small_enough, wait_until
 
 
@@ -263,22 +264,20 @@ def altered_while_it_is_made(cluster):
 
 
 def who_is_at_work_elsewhere_is_not_waited_for(cluster):
-    """Partitions that a statement leaves alone may be locked, others as the statement locks them: it waits for nobody."""
+    """Partitions that a statement leaves alone may be locked, others as the statement locks them: it waits for nobody. (From 18 on
+    PostgreSQL itself waits for more, of heaps as well: a constraint asks each partition for its own.)"""
     with cluster.connect() as c, cluster.connect() as other:
-        c.execute("DROP TABLE IF EXISTS p; CREATE TABLE p (id int NOT NULL, n int) PARTITION BY RANGE (id)")
-        for i in range(2):
-            c.execute(f"CREATE TABLE p{i} PARTITION OF p FOR VALUES FROM ({i}) TO ({i + 1}) USING firn")
+        for am in ("heap", "firn"):
+            c.execute("DROP TABLE IF EXISTS p; CREATE TABLE p (id int NOT NULL, n int) PARTITION BY RANGE (id)")
+            for i in range(2):
+                c.execute(f"CREATE TABLE p{i} PARTITION OF p FOR VALUES FROM ({i}) TO ({i + 1}) USING {am}")
+            waits = statements_that_wait(c, other)
+            print(f"     {am} waits in: {', '.join(waits) or 'none'}")
+            if am == "heap":
+                expected = waits
+                assert version() >= 18 or not waits, waits
+        assert set(waits) <= set(expected), (waits, expected)
         c.execute("SET lock_timeout = '10s'")
-        for lock, statement in (
-                ("SHARE", "CREATE INDEX ON p (n)"), ("SHARE", "ALTER TABLE p ADD UNIQUE (id)"), ("ACCESS SHARE", "ALTER TABLE p ADD PRIMARY KEY (id)"),
-                ("ACCESS SHARE", "ALTER TABLE p ADD COLUMN IF NOT EXISTS n int"),
-                ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p DETACH PARTITION p0"),
-                ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p ATTACH PARTITION p0 FOR VALUES FROM (0) TO (1)"),
-                ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p OWNER TO CURRENT_USER"),
-                ("SHARE", "ALTER TABLE ONLY p ALTER n SET DEFAULT 7")):
-            other.execute(f"BEGIN; LOCK TABLE p1 IN {lock} MODE")
-            c.execute(statement)
-            other.execute("ROLLBACK")
         # Both go on beside each other, and readers beside them.
         c.execute("BEGIN; LOCK TABLE p0 IN SHARE MODE")
         other.execute("BEGIN; SET LOCAL lock_timeout = '10s'; LOCK TABLE p0 IN SHARE MODE; CREATE INDEX ON p (n)")
@@ -288,3 +287,23 @@ def who_is_at_work_elsewhere_is_not_waited_for(cluster):
             assert reader.execute("SELECT count(*) FROM p0").fetchone() == (0,)
         other.execute("COMMIT")
         c.execute("DROP TABLE p")
+
+
+def statements_that_wait(c, other):
+    """Of those that leave a partition alone, or lock it as another has it, those that wait for the other."""
+    found = []
+    c.execute("SET lock_timeout = '2s'")
+    for lock, statement in (
+            ("SHARE", "CREATE INDEX ON p (n)"), ("SHARE", "ALTER TABLE p ADD UNIQUE (id)"), ("ACCESS SHARE", "ALTER TABLE p ADD PRIMARY KEY (id)"),
+            ("ACCESS SHARE", "ALTER TABLE p ADD COLUMN IF NOT EXISTS n int"),
+            ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p DETACH PARTITION p0"),
+            ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p ATTACH PARTITION p0 FOR VALUES FROM (0) TO (1)"),
+            ("SHARE UPDATE EXCLUSIVE", "ALTER TABLE p OWNER TO CURRENT_USER"),
+            ("SHARE", "ALTER TABLE ONLY p ALTER n SET DEFAULT 7")):
+        other.execute(f"BEGIN; LOCK TABLE p1 IN {lock} MODE")
+        try:
+            c.execute(statement)
+        except psycopg.errors.LockNotAvailable:
+            found.append(statement)
+        other.execute("ROLLBACK")
+    return found

@@ -154,16 +154,23 @@ pub fn callbacks() -> Vec<(&'static str, usize, Spared)> {
             ),)*)*]
         };
     }
-    fields! {
+    let mut all = fields! {
         No: scan_begin scan_rescan scan_getnextslot scan_set_tidrange scan_getnextslot_tidrange
             parallelscan_initialize parallelscan_reinitialize index_fetch_begin index_fetch_tuple
             tuple_fetch_row_version tuple_tid_valid tuple_get_latest_tid tuple_satisfies_snapshot
             index_delete_tuples tuple_insert tuple_insert_speculative tuple_complete_speculative multi_insert
-            tuple_delete tuple_update tuple_lock relation_set_new_filenode relation_nontransactional_truncate
+            tuple_delete tuple_update tuple_lock relation_nontransactional_truncate
             relation_copy_data relation_copy_for_cluster relation_vacuum scan_analyze_next_block
             scan_analyze_next_tuple relation_size relation_toast_am relation_fetch_toast_slice
-            relation_estimate_size scan_bitmap_next_block scan_bitmap_next_tuple scan_sample_next_block
+            relation_estimate_size scan_bitmap_next_tuple scan_sample_next_block
             scan_sample_next_tuple;
         Always: scan_end index_fetch_reset index_fetch_end finish_bulk_insert;
-    }
+    };
+    #[cfg(feature = "pg15")]
+    all.extend(fields! { No: relation_set_new_filenode; });
+    #[cfg(not(feature = "pg15"))]
+    all.extend(fields! { No: relation_set_new_filelocator; });
+    #[cfg(not(feature = "pg18"))]
+    all.extend(fields! { No: scan_bitmap_next_block; });
+    all
 }
