@@ -84,9 +84,11 @@ class Cluster:
             raise RuntimeError("\n".join([f"{program} failed:", *worst, result.stdout, tail]))
         return result
 
-    def create(self):
+    def create(self, checksums=True):
+        """`checksums=False`: pages have none, for those who write to them (from 18 on they have them unless told otherwise)."""
+        without = ["--no-data-checksums"] if not checksums and version() >= 18 else []
         self.run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8",
-                 "--locale=C.UTF-8")
+                 "--locale=C.UTF-8", *without)
         self.configure()
         if os.environ.get("FIRN_STANDBY"):
             # Once on and off: what a standby may not have less of is compared with what the server last ran with.

@@ -16,7 +16,7 @@ FAULT = "53000"
 COMPLAINTS = re.compile(r"leak|PANIC|TRAP:|terminated by signal|panicked at|is not owned by|is not active|"
                         r"while in \w+ state|unexpected state|WARNING:  (?!there is no transaction|there is already)")
 # Expected of the maintenance that is interrupted.
-HARMLESS = re.compile(r"53000|fault at call|cannot reindex invalid index")
+HARMLESS = re.compile(r"53000|fault at call|cannot reindex invalid index|skipping reindex of invalid index")
 ROWS = "SELECT * FROM t ORDER BY 1, 2, 3"
 
 

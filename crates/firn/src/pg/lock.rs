@@ -155,6 +155,22 @@ pub(super) fn may_write(table: Rel) -> bool {
     })
 }
 
+/// This transaction has locked a relation of this database in just this mode. (PostgreSQL's own function for it is of some minor versions only.)
+pub fn holds(oid: u32, mode: i32) -> bool {
+    // SAFETY: set when the session began; looks into the session's own table of locks.
+    unsafe {
+        let tag = pg_sys::LOCKTAG {
+            locktag_field1: pg_sys::MyDatabaseId.to_u32(),
+            locktag_field2: oid,
+            locktag_field3: 0,
+            locktag_field4: 0,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
+            locktag_lockmethodid: 1,
+        };
+        compat::holds_lock(&tag, mode)
+    }
+}
+
 /// This transaction has locked the table, to its end, so that no other session inserts rows or looks for their keys.
 pub(super) fn lets_nobody_write(table: Rel) -> bool {
     let share = pg_sys::ShareLock as i32;

@@ -272,7 +272,7 @@ pub(super) fn statement_is_over() {
         // SAFETY: plain calls. A lock that is held to the end of the transaction keeps the table there.
         let table = unsafe {
             let exclusive = pg_sys::AccessExclusiveLock as i32;
-            let locked = pg_sys::CheckRelationOidLockedByMe(oid.into(), exclusive, false);
+            let locked = crate::pg::lock::holds(oid, exclusive);
             let table = locked.then(|| pg_sys::try_relation_open(oid.into(), exclusive));
             table.filter(|t| !t.is_null())
         };

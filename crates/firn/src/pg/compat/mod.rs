@@ -23,6 +23,8 @@ mod since_18;
 
 #[cfg(feature = "pg18")]
 mod bitmap_18;
+#[cfg(any(feature = "pg16", feature = "pg17"))]
+mod hash_table_16;
 
 #[cfg(feature = "pg15")]
 #[path = "v15.rs"]

@@ -1,5 +1,6 @@
 //! PostgreSQL 16.
 
+pub(crate) use super::hash_table_16::HashTable;
 pub(crate) use super::since_16::*;
 pub(crate) use super::until_16::*;
 pub(crate) use super::until_17::*;
