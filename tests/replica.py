@@ -63,6 +63,7 @@ def standby(primary, store):
             c.execute("SET firn.bulk_threshold = 10")
             c.execute("INSERT INTO local SELECT i, 'late', 0 FROM generate_series(5000, 5100) i")
             c.execute("DELETE FROM away WHERE id = 1")
+            c.execute("CREATE UNLOGGED TABLE unlogged (id int) USING firn; INSERT INTO unlogged SELECT generate_series(1, 1000)")
             expected = contents(c)
         with second.connect() as c:
             end = time.time() + 30
@@ -73,6 +74,16 @@ def standby(primary, store):
             assert c.execute("SELECT v FROM local WHERE id = 5050").fetchone() == ("late",)
             assert c.execute("SELECT v FROM away WHERE id = 3").fetchone() == ("v3",)
             looks(c)
+            # A standby has no files of an unlogged table.
+            assert c.execute("SELECT relation::text, stripes, local_bytes FROM firn.tables WHERE relation::text = 'unlogged'").fetchall() == [("unlogged", None, None)]
+            assert c.execute("SELECT count(*) FROM firn.tables WHERE stripes > 0").fetchone() == (2,)
+            for call in ("firn.table_info('unlogged')", "firn.stripes('unlogged')", "firn.check('unlogged')", "firn.repair('unlogged', dry_run => true)",
+                         "firn.stripe_file('unlogged', 0)", "firn.unneeded('unlogged')", "unlogged"):
+                try:
+                    c.execute(f"SELECT * FROM {call}")
+                    raise AssertionError(call)
+                except psycopg.Error as e:
+                    assert e.sqlstate in ("0A000", "25006"), (call, e.sqlstate, e)
         with primary.connect() as writer, second.connect() as reader:
             def replayed():
                 at = writer.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]

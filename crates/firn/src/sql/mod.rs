@@ -10,7 +10,7 @@ use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::progress::{activities, Command, COUNTS};
 use crate::pg::rel::BLOCK_BYTES;
-use crate::pg::{catalog, error, snapshot, xact, Kind, LockMode, OpenRel, Progress, Snap};
+use crate::pg::{catalog, error, snapshot, xact, Kind, LockMode, OpenRel, Progress, Rel, Snap};
 use firn_format::Location;
 
 /// Whose call it has to be.
@@ -124,6 +124,7 @@ fn look_at(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> {
     if !is_table {
         refuse_kind(&name)
     }
+    refuse_without_files(seen.rel());
     Some(seen)
 }
 
@@ -252,7 +253,20 @@ fn readable(oid: u32) -> OpenRel {
     if !opened.rel().is_firn() {
         refuse_kind(&opened.rel().name())
     }
+    refuse_without_files(opened.rel());
     opened
+}
+
+/// A standby has no files of an unlogged table. (As PostgreSQL refuses a query of one.)
+fn refuse_without_files(table: Rel) {
+    if lacks_files(table) {
+        error(Kind::Unsupported, "cannot access temporary or unlogged relations during recovery")
+            .raise()
+    }
+}
+
+fn lacks_files(table: Rel) -> bool {
+    table.kind() != b'p' && !table.is_permanent() && xact::is_in_recovery()
 }
 
 /// `firn.stripes(regclass)`.
@@ -291,7 +305,7 @@ pub fn stripes(args: Args, sink: &mut dyn FnMut(&[Out])) {
 
 /// `firn.table_info(regclass, boolean)`. With the second argument true a relation that is gone, or no firn
 /// table any more, has no row: whoever lists tables has found it a moment ago. Nor has another session's temporary table,
-/// which only that can read.
+/// which only that can read. Of an unlogged table a standby knows nothing: its row says so by nulls.
 pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let oid = relation(args);
     // Kept open, so that it is there to the end if it is there now.
@@ -299,6 +313,9 @@ pub fn table_info(args: Args, sink: &mut dyn FnMut(&[Out])) {
     let has_row = |r: &OpenRel| r.is_firn() && !r.is_of_other_session();
     if args.bool(1) == Some(true) && !seen.as_ref().is_some_and(has_row) {
         return;
+    }
+    if args.bool(1) == Some(true) && seen.as_ref().is_some_and(|r| lacks_files(r.rel())) {
+        return sink(&[const { Out::Null }; 6]);
     }
     let opened = readable(oid);
     let table = opened.rel();
