@@ -12,6 +12,7 @@ import time
 
 import psycopg
 
+import open_indexes
 from harness.cluster import Cluster
 
 SECONDS = 10
@@ -350,7 +351,8 @@ def run(tally, pattern):
         cluster.create()
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
-        cases = (("look-ups beside moves", look_ups), ("builds beside row locks", reindex), ("foreign keys hold", storm),
+        cases = (("look-ups beside moves", look_ups), ("builds beside row locks", reindex), ("builds beside open scans", open_indexes.run),
+                 ("foreign keys hold", storm),
                  ("the same after a crash", recover))
         for name, body in cases:
             if pattern in name:

@@ -518,6 +518,16 @@ fn index_form<T>(index: u32, look: impl FnOnce(&pg_sys::FormData_pg_index) -> T)
     }
 }
 
+/// What the catalog says of an index now; None when it is gone.
+pub fn index_state(oid: u32) -> Option<IndexState> {
+    index_form(oid, |form| IndexState {
+        oid,
+        live: form.indislive,
+        ready: form.indisready,
+        valid: form.indisvalid,
+    })
+}
+
 /// Sessions still see this index, and make entries in it if it is ready.
 pub fn is_live_index(index: u32) -> bool {
     index_form(index, |form| form.indislive).unwrap_or(false)

@@ -4,7 +4,7 @@
 use super::compat;
 use super::toast::raw_tid;
 use super::xact::Sub;
-use super::{attempt, guc, xact, Rel};
+use super::{attempt, guc, toast_indexes, xact, Rel};
 use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -116,11 +116,11 @@ thread_local! {
 pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
     // SAFETY: an open relation of the statement that runs.
     unsafe {
-        // PostgreSQL may be about to store a large value.
-        if super::toast_indexes::are_seen() {
-            super::ext::callback(super::toast_indexes::forget_indexes);
+        // Without indexes of its own the table's large values still go into those of its TOAST relation.
+        if toast_indexes::are_left() {
+            super::ext::callback(toast_indexes::forget_after_error);
         }
-        if !(*(*rel).rd_rel).relhasindex {
+        if !(*(*rel).rd_rel).relhasindex && !toast_indexes::are_several_open() {
             return;
         }
         let sub = Sub(super::ext::direct::GetCurrentSubTransactionId());

@@ -55,7 +55,7 @@ pub mod statistics;
 pub mod survey;
 pub mod thread;
 pub mod toast;
-mod toast_indexes;
+pub(crate) mod toast_indexes;
 mod toast_read;
 mod toast_row;
 pub mod toast_scan;

@@ -109,6 +109,12 @@ pub fn next_command() {
     unsafe { pg_sys::CommandCounterIncrement() }
 }
 
+/// A transaction is running, and has not failed: the catalogs can be looked at.
+pub fn may_look_up() -> bool {
+    // SAFETY: plain call.
+    unsafe { pg_sys::IsTransactionState() }
+}
+
 /// This is a standby, or the server is recovering: nothing may be written.
 pub fn is_in_recovery() -> bool {
     // SAFETY: plain call.

@@ -7,7 +7,7 @@ use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::index::{Build, Builder};
 use crate::pg::toast::RowView;
-use crate::pg::{error, heap::am as heapam, Kind, Rel};
+use crate::pg::{error, heap::am as heapam, toast_indexes, Kind, Rel};
 use firn_directory::Place;
 use pgrx::pg_sys;
 
@@ -27,6 +27,7 @@ fn build() -> pg_sys::TableAmRoutine {
         index_build_range_scan: Some(index_build_range_scan),
         index_validate_scan: Some(index_validate_scan),
         relation_vacuum: Some(vacuum),
+        relation_fetch_toast_slice: Some(fetch_slice),
         ..*heapam()
     };
     compat::set_new_file(&mut routine, Some(set_new_storage));
@@ -115,8 +116,28 @@ unsafe extern "C-unwind" fn vacuum(
         if own.index_cleanup == pg_sys::VacOptValue::VACOPTVALUE_AUTO {
             own.index_cleanup = pg_sys::VacOptValue::VACOPTVALUE_ENABLED;
         }
-        callback(|| crate::am::anchors::remove_unheld(Rel::of(rel)));
+        callback(|| {
+            toast_indexes::forget_after_error();
+            crate::am::anchors::remove_unheld(Rel::of(rel))
+        });
         heap!(relation_vacuum(rel, &mut own, strategy));
+    }
+}
+
+unsafe extern "C-unwind" fn fetch_slice(
+    toast: pg_sys::Relation,
+    value: pg_sys::Oid,
+    size: i32,
+    offset: i32,
+    length: i32,
+    result: *mut pg_sys::varlena,
+) {
+    // SAFETY: PostgreSQL hands in an open TOAST relation, and room for the slice.
+    unsafe {
+        if toast_indexes::are_left() {
+            callback(toast_indexes::forget_after_error);
+        }
+        heap!(relation_fetch_toast_slice(toast, value, size, offset, length, result))
     }
 }
 

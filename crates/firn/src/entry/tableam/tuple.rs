@@ -17,7 +17,7 @@ use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::{raw_tid, tid_of};
 use crate::pg::xact::xid_of;
-use crate::pg::Rel;
+use crate::pg::{toast_indexes, Rel};
 use firn_directory::Cid;
 use firn_format::{Tid, VIRTUAL_BASE};
 use pgrx::pg_sys;
@@ -337,6 +337,9 @@ pub(super) unsafe extern "C-unwind" fn delete(
     unsafe {
         let mut target = tid_of(&*tid);
         if !target.is_virtual() {
+            if toast_indexes::are_left() {
+                callback(toast_indexes::forget_after_error);
+            }
             let result =
                 heap!(tuple_delete(rel, tid, cid, snapshot, crosscheck, wait, tmfd, changing_part));
             // A moved row is the same row, which every snapshot saw: go on where it is now.
