@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-from harness.cluster import Cluster
+from harness.cluster import Cluster, version
 from regress import pg_config, prepare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -104,8 +104,8 @@ def run(tally, pattern):
     if any(label not in done for label, _, _ in RUNS):
         return
     with open(LIST) as f:
-        listed = re.findall(r"^- `([\w.-]+)` \(([\w ,]+)\), (\d+) lines: (.+)$", f.read(), re.M)
-    known = {(name, label): (int(most), why) for name, labels, most, why in listed for label in labels.split(", ")}
+        listed = re.findall(r"^- `([\w.-]+)` \(([\w ,]+)\)(?:, since (\d+))?, (\d+) lines: (.+)$", f.read(), re.M)
+    known = {(name, label): (int(most), why) for name, labels, since, most, why in listed if version() >= int(since or 0) for label in labels.split(", ")}
 
     def compare(name, label):
         heap, firn = done["heap"][name], done[label].get(name, "")

@@ -13,6 +13,7 @@ import tempfile
 import threading
 
 from harness.cluster import Cluster, version
+from harness.tally import Missing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "regress", "differences.md")
@@ -25,7 +26,8 @@ MOST = 14
 def expected_differences():
     """File names from lines that begin with a dash, the name in backquotes, and a colon."""
     with open(LIST) as f:
-        return dict(re.findall(r"^- `([\w.]+)`: (.+)$", f.read(), re.M))
+        listed = re.findall(r"^- `([\w.]+)`(?:, since (\d+))?: (.+)$", f.read(), re.M)
+    return {name: why for name, since, why in listed if version() >= int(since or 0)}
 
 
 def pg_config(what):
@@ -36,6 +38,8 @@ def prepare():
     """The folder of the test files, with regress.so and its companions built and copied in."""
     major = version()
     tools = os.path.join(os.environ["FIRN_TOOLS"], "postgresql-source" if major == 15 else f"postgresql-source-{major}")
+    if major != 15 and major not in SUITES:
+        raise Missing(f"no source package of PostgreSQL {major}")
     of = [str(major), SUITES[major]] if major in SUITES else []
     subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools, *of], check=True)
     source = next(d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d))

@@ -326,6 +326,28 @@ pub fn server_oid(name: &str) -> Option<u32> {
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
 }
 
+/// A foreign server is a member of an extension.
+pub fn has_servers_of_extensions() -> bool {
+    let mut found = false;
+    // SAFETY: a catalog scan under its own snapshot; rows are looked at while the scan holds them.
+    unsafe {
+        let class = pg_sys::ForeignServerRelationId;
+        let catalog = pg_sys::table_open(class, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
+        while !found {
+            let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if row.is_null() {
+                break;
+            }
+            let server = pg_sys::GETSTRUCT(row) as *const pg_sys::FormData_pg_foreign_server;
+            found = pg_sys::getExtensionOfObject(class, (*server).oid) != pg_sys::InvalidOid;
+        }
+        pg_sys::table_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+    }
+    found
+}
+
 /// As [`server_oid`] of a server of our wrapper, which is not dropped then before this transaction is over.
 pub fn lock_server(name: &str) -> Option<u32> {
     let oid = server_oid(name)?;

@@ -2,7 +2,8 @@
 //! `firn.stores` names no server that is gone.
 
 use crate::pg::nodes::list_items;
-use crate::{pg::known_stores, tier};
+use crate::pg::{catalog, known_stores};
+use crate::tier;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -23,21 +24,27 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
             pg_sys::NodeTag::T_DropOwnedStmt => tier::restore_links(true),
             pg_sys::NodeTag::T_DropStmt => {
                 let drop = node as *mut pg_sys::DropStmt;
-                let is_ours =
-                    || names_of((*drop).objects).iter().any(|n| n == "firn" || n == "firn_toast");
+                let names = |ours: &str| names_of((*drop).objects).iter().any(|n| n == ours);
                 match (*drop).removeType {
                     O::OBJECT_FOREIGN_SERVER => {
                         tier::restore_links(true);
                         return pg_sys::copyObjectImpl(node.cast()).cast();
                     }
-                    O::OBJECT_FDW if is_ours() => tier::restore_links(true),
-                    O::OBJECT_EXTENSION | O::OBJECT_SCHEMA | O::OBJECT_ACCESS_METHOD
-                        if is_ours() =>
-                    {
+                    O::OBJECT_FDW if names("firn") => tier::restore_links(true),
+                    O::OBJECT_ACCESS_METHOD if names("firn") || names("firn_toast") => {
                         tier::restore_methods()
                     }
-                    // Servers may be members of other extensions, and these in schemas.
-                    O::OBJECT_EXTENSION | O::OBJECT_SCHEMA => tier::restore_links(true),
+                    O::OBJECT_EXTENSION | O::OBJECT_SCHEMA if names("firn") => {
+                        tier::restore_methods()
+                    }
+                    // Servers may be members of other extensions, and these in schemas, which go with what they hold if they are told to.
+                    O::OBJECT_EXTENSION | O::OBJECT_SCHEMA => {
+                        let cascades = (*drop).behavior == pg_sys::DropBehavior::DROP_CASCADE;
+                        let takes_others = (*drop).removeType == O::OBJECT_EXTENSION || cascades;
+                        if takes_others && catalog::has_servers_of_extensions() {
+                            tier::restore_links(true)
+                        }
+                    }
                     _ => (),
                 }
             }
