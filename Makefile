@@ -15,10 +15,11 @@ PROFILE ?= release
 DESTDIR ?=
 PREFIX ?= /usr/local
 
-.PHONY: help setup build program install install-cli demo test test-assert test-settings assert-server valgrind torture bench bench-tpch bench-grid bench-json bench-indexes bench-backends bench-restore bench-restore-rows lint
+.PHONY: help setup build program install install-cli demo test test-all test-assert test-settings assert-server valgrind torture bench bench-tpch bench-grid bench-json bench-indexes bench-backends bench-restore bench-restore-rows lint
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
+	@echo "make test-all  the same, and suites on PostgreSQL 16, 17 and 18, and pg_upgrade between all of them: some four hours (VERSIONS='17 18')"
 	@echo "make test-assert  the suites on a server built with assertions and clobbered memory (SUITES='sql sessions')"
 	@echo "make test-settings  a part of the suites, or whole ones, under hostile settings (SETTINGS=discard,wal SUITES='sql sessions')"
 	@echo "make valgrind  a part of a suite on a server under memcheck (SUITE=sql PATTERN=dml)"
@@ -31,7 +32,7 @@ help:
 	@echo "make bench-backends  memory of 200 sessions, idle and after work"
 	@echo "make bench-restore  firn restore and pg_restore side by side (TABLES=10000)"
 	@echo "make bench-restore-rows  the same on rows: mixed tables, one big table (GIGABYTES=10)"
-	@echo "make build    the extension, for the server of PG_CONFIG= (PostgreSQL 15 or 18)"
+	@echo "make build    the extension, for the server of PG_CONFIG= (PostgreSQL 15 to 18)"
 	@echo "make program  the program firn (target/release/firn)"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=; PROFILE=dist as packages have it)"
 	@echo "make install-cli  copy the program, its manual and its completions to PREFIX=/usr/local (DESTDIR=)"
@@ -70,10 +71,24 @@ demo: install
 
 # The extension for 18 as well, which tests of upgrades need; its library is the last but one that is built, so that what is left is the tested server's.
 test: program
-	@scripts/postgresql-18.sh || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
+	@scripts/postgresql.sh 18 || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
 	@! test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
 	@$(MAKE) --no-print-directory install
 	@"$(FIRN_VENV)/bin/python" tests/run.py
+
+# The others: on 17 and 18 all suites that are about the extension and need no server with assertions, on 16, whose server has no extensions of
+# PostgreSQL's, those that do without; and the ways from each version to each later one.
+VERSIONS ?= 16 17 18
+ON_ALL = sql,sessions,cold,crash,rewrites,differential,nesting,pairs,pieces,walk
+ON_MOST = $(ON_ALL),analyze,contention,documents,frames,growth,isolation,matrix,reading,rebuild,regress,replica,torture,transactions,trouble,vacuum
+test-all: test
+	@bad=0; for version in $(VERSIONS); do \
+		scripts/postgresql.sh $$version extensions && \
+		$(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-$$version/bin/pg_config" || { bad=1; continue; }; \
+		echo "PostgreSQL $$version"; suites=$(ON_MOST); [ $$version != 16 ] || suites=$(ON_ALL); \
+		scripts/suites-on.sh $$version $$suites || bad=1; \
+	done; \
+	$(MAKE) --no-print-directory install; "$(FIRN_VENV)/bin/python" tests/run.py upgrade || bad=1; exit $$bad
 
 ASSERT = $(FIRN_TOOLS)/postgresql-15-assert
 # The library is the same: assertions change no structure that it sees.

@@ -51,6 +51,19 @@ for version in $(apt-cache "${options[@]}" madison "postgresql-$major" | awk -F'
         break
     fi
 done
+if [ -z "$found" ]; then
+    # The lists name the newest minor version, which a mirror may lack: the one before will do.
+    newest=$(apt-get "${options[@]}" --print-uris source --download-only "postgresql-$major" 2>/dev/null | grep -o "[a-z]*://[^']*\.orig\.tar\.[a-z0-9]*" | head -1 || true)
+    minor=$(sed -nE "s/.*_$major\.([0-9]+)\.orig.*/\1/p" <<<"$newest")
+    for ((m = ${minor:-0} - 1; m >= 0 && m > ${minor:-0} - 6; m--)); do
+        file=postgresql-${major}_$major.$m.orig.tar.${newest##*.}
+        if /usr/lib/apt/apt-helper download-file "${newest%/*}/$file" "$file" >/dev/null 2>&1; then
+            found=$major.$m
+            break
+        fi
+        rm -f "$file"
+    done
+fi
 [ -n "$found" ] || { echo "no source package of postgresql-$major could be downloaded" >&2; exit 1; }
 echo "$found" >version
 tarball=$(ls -t postgresql-"$major"_*.orig.tar.* | head -1)

@@ -27,7 +27,7 @@ PATIENCE = 300
 
 
 def pg18():
-    """The folder of PostgreSQL 18, if scripts/postgresql-18.sh has built it."""
+    """The folder of PostgreSQL 18, if scripts/postgresql.sh has built it."""
     folder = os.path.join(os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools")), "postgresql-18")
     return folder if os.path.exists(os.path.join(folder, ".firn-1")) else None
 
@@ -103,7 +103,7 @@ class Server(Cluster):
         bindir = None
         if version == NEW:
             if not pg18():
-                raise Missing("PostgreSQL 18 is not there: scripts/postgresql-18.sh builds it")
+                raise Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 builds it")
             bindir = "unknown"
         settings = ("fsync=off", "synchronous_commit=off", "max_locks_per_transaction=512", "max_connections=40", *conf)
         super().__init__(f"{name}-{version}", conf=settings, base=base, bindir=bindir, preload="")

@@ -38,7 +38,7 @@ def place_library(kept, version):
 def kept(version):
     """The folder of what was kept of this version's regression database, made if need be."""
     if version == NEW and not pg18():
-        raise common.Missing("PostgreSQL 18 is not there: scripts/postgresql-18.sh builds it")
+        raise common.Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 builds it")
     old, new = regress.pg_config("--version").split()[1], "18" if pg18() else "none"
     folder = os.path.join(os.environ["FIRN_TOOLS"], "regression-database", f"{version}-{old}-{new}-{EDITION}")
     if not os.path.exists(os.path.join(folder, "complete")):

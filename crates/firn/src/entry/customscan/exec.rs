@@ -353,7 +353,7 @@ unsafe fn checked(
         let result = (*state).resultslot;
         direct::ExecClearTuple(result);
         let mut null = false;
-        evaluate(state, (*projection).pi_exprContext, &mut null);
+        evaluate(state, (*projection).pi_exprContext, compat::flag_of_projection(&mut null));
         full(result);
         result
     }
@@ -363,7 +363,7 @@ unsafe fn checked(
 unsafe fn evaluate(
     state: *mut pg_sys::ExprState,
     econtext: *mut pg_sys::ExprContext,
-    null: &mut bool,
+    null: *mut bool,
 ) -> pg_sys::Datum {
     // SAFETY: an expression that was compiled for this context.
     unsafe {

@@ -236,3 +236,8 @@ pub(crate) struct HashTable {
     pub area: *mut pg_sys::dsa_area,
     pub shared: *mut core::ffi::c_void,
 }
+
+/// What the evaluation of a projection is handed for "the value is null": nothing, as it has no value.
+pub(crate) fn flag_of_projection(_: &mut bool) -> *mut bool {
+    std::ptr::null_mut()
+}

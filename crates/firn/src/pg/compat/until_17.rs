@@ -261,3 +261,8 @@ mod direct {
         );
     }
 }
+
+/// What the evaluation of a projection is handed for "the value is null".
+pub(crate) fn flag_of_projection(flag: &mut bool) -> *mut bool {
+    flag
+}

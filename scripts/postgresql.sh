@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Put a PostgreSQL of another version than the machine's into $FIRN_TOOLS/postgresql-N: postgresql.sh N [extensions]; quick when it is there.
+# Tests between versions need it, and archives with lz4 and zstd, which pg_dump 15 cannot write; suites on it (`make test-all`) the extensions, too.
+#
+# 17 and 18 are built from Debian's source packages, with the regression tests in the folder regress. Of 16 Debian 12 to sid have none:
+# it is the server in a Python package, without extensions and these tests.
+set -euo pipefail
+: "${FIRN_TOOLS:?run through make}"
+root=$(cd "$(dirname "$0")/.." && pwd)
+major=$1
+prefix=$FIRN_TOOLS/postgresql-$major
+# Counted up when what is built changes.
+mark=$prefix/.firn-1
+extensions=$prefix/.firn-contrib-1
+[ -e "$mark" ] && { [ "${2:-}" != extensions ] || [ -e "$extensions" ]; } && exit 0
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+if [ "$major" = 16 ]; then
+    wheel=$FIRN_TOOLS/postgresql-16-wheel
+    mkdir -p "$wheel"
+    "${FIRN_VENV:?run through make}/bin/pip" download -q --no-deps --python-version 3.11 --only-binary=:all: -d "$wheel" pgserver==0.1.4
+    python3 -m zipfile -e "$wheel"/pgserver-*.whl "$wheel/files"
+    rm -rf "$prefix"
+    mkdir -p "$prefix"
+    cp -r "$wheel/files/pgserver/pginstall/." "$prefix"
+    # Its programs look for libpq, of a name of the package's own, beside the package.
+    cp "$wheel"/files/pgserver.libs/* "$prefix/lib/"
+    chmod +x "$prefix"/bin/* "$prefix/lib/postgresql/pgxs/src/test/regress/pg_regress"
+    rm -rf "$wheel"
+    touch "$mark" "$extensions"
+    exit
+fi
+case $major in
+17) suite=trixie ;;
+18) suite=sid ;;
+*) echo "PostgreSQL $major: no source is known" >&2; exit 1 ;;
+esac
+
+missing=()
+need() { dpkg -s "$1" >/dev/null 2>&1 || missing+=("$1"); }
+need bison; need flex; need liblz4-dev; need libzstd-dev; need libicu-dev; need libssl-dev; need libxml2-dev
+need libreadline-dev; need zlib1g-dev
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+source=$FIRN_TOOLS/postgresql-$major-source
+"$root/tests/regress/source.sh" "$source" "$major" "$suite"
+log=$source/build.log
+cd "$source/postgresql-$major"
+build() {
+    # (Within a condition no failure would end it.)
+    (set -e; "$@") >"$log" 2>&1 &
+    wait $! || { tail -30 "$log" >&2; exit 1; }
+}
+server() {
+    ./configure --prefix="$prefix" --with-lz4 --with-zstd --with-ssl=openssl --with-icu --with-libxml CFLAGS=-O2
+    make -j"$(nproc)" -s MAKELEVEL=0
+    make -s MAKELEVEL=0 install
+    make -s -C contrib/spi install
+    make -s -C src/test/isolation install
+    make -s -C src/test/regress
+    make -s -C src/test/regress install
+    rm -rf "$prefix/regress"
+    cp -r src/test/regress "$prefix/regress"
+}
+contrib() {
+    for part in amcheck pageinspect pg_buffercache pgstattuple pgrowlocks test_decoding btree_gist pg_trgm fuzzystrmatch file_fdw pg_prewarm; do
+        make -s -C "contrib/$part" USE_PGXS=1 PG_CONFIG="$prefix/bin/pg_config" MAKELEVEL=0 install
+    done
+}
+if ! [ -e "$mark" ]; then
+    echo "building PostgreSQL $(cat "$source/version"): about ten minutes"
+    build server
+    touch "$mark"
+fi
+if [ "${2:-}" = extensions ]; then
+    build contrib
+    touch "$extensions"
+fi
+rm -rf "$source"
