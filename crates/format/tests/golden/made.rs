@@ -133,7 +133,7 @@ fn extreme(kind: ColumnKind, row: usize) -> Cell {
             }
         }
         (ColumnKind::Uuid, _) => Cell::Bytes(vec![pick(&[0, 255]) as u8; 16]),
-        (_, Physical::Bool) => Cell::Bool(row % 2 == 0),
+        (_, Physical::Bool) => Cell::Bool(row.is_multiple_of(2)),
         (_, Physical::I32) => Cell::I32(pick(&[i32::MIN.into(), i32::MAX.into(), 0, -1]) as i32),
         (_, Physical::I64) => Cell::I64(pick(&[i64::MIN.into(), i64::MAX.into(), 0, -1]) as i64),
         (_, Physical::I128) => Cell::I128(pick(&[0, -1])),

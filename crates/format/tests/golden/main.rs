@@ -7,6 +7,7 @@ mod made;
 mod told;
 
 use common::meta_of;
+use firn_format::{ErrorKind, StripeMeta};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +63,21 @@ fn what_is_written_today_is_read_alike() {
             assert_eq!(expected, told::values(&said), "{name}");
         }
         assert_eq!(meta_of(&stripe).rows() as usize, case.rows);
+    }
+}
+
+/// A stripe of a later format is told from a damaged one.
+#[test]
+fn a_newer_format_is_unsupported() {
+    const KEY: &[u8] = b"firn.format_version\x18\x01";
+    for (name, case) in made::all().into_iter().take(2) {
+        let mut stripe = case.writer().encode().expect("a stripe");
+        let at = stripe.bytes.windows(KEY.len()).position(|w| w == KEY).expect("its format");
+        assert_eq!(stripe.bytes[at + KEY.len()], b'1', "{name}");
+        stripe.bytes[at + KEY.len()] = b'2';
+        let error = StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).expect_err("format 2");
+        assert_eq!(error.kind, ErrorKind::Unsupported, "{name}: {error}");
+        assert_eq!(error.message, "it has format version 2, this firn knows up to 1", "{name}");
     }
 }
 
