@@ -51,7 +51,7 @@ install: build
 	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
 	install -m 755 "$(CARGO_TARGET_DIR)/$(PROFILE)/libfirn.so" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new"
 	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/firn.so"
-	install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql \
+	install -m 644 crates/firn/firn.control crates/firn/sql/firn--*.sql \
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
 
 SHARE = $(DESTDIR)$(PREFIX)/share
@@ -95,7 +95,7 @@ ASSERT = $(FIRN_TOOLS)/postgresql-15-assert
 assert-server: build
 	@scripts/postgresql-15-assert.sh
 	@install -m 755 "$(CARGO_TARGET_DIR)/release/libfirn.so" "$$($(ASSERT)/bin/pg_config --pkglibdir)/firn.so"
-	@install -m 644 crates/firn/firn.control crates/firn/sql/firn--0.1.0.sql "$$($(ASSERT)/bin/pg_config --sharedir)/extension/"
+	@install -m 644 crates/firn/firn.control crates/firn/sql/firn--*.sql "$$($(ASSERT)/bin/pg_config --sharedir)/extension/"
 	@chmod -R a+rX "$(ASSERT)"
 
 SUITES ?= sql walk sessions nesting reading rewrites vacuum frames contention pairs differential transactions crash cold trouble analyze matrix replica isolation regress docs

@@ -23,6 +23,7 @@ import differential  # noqa: E402
 import docs  # noqa: E402
 import documents  # noqa: E402
 import frames  # noqa: E402
+import golden  # noqa: E402
 import growth  # noqa: E402
 import isolation  # noqa: E402
 import matrix  # noqa: E402
@@ -69,6 +70,7 @@ SUITES = {
     "sessions": sessions.run,
     "analyze": analyze.run,
     "frames": frames.run,
+    "golden": golden.run,
     "growth": growth.run,
     "contention": contention.run,
     "differential": differential.run,

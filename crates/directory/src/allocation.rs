@@ -15,25 +15,35 @@ const LEN: usize = 24;
 pub const BLOCKS: u64 = 1 << 31;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
-    next_block: u64,
-    next_address: u64,
+pub(crate) struct State {
+    pub(crate) next_block: u64,
+    pub(crate) next_address: u64,
 }
 
 impl State {
-    fn encode(self) -> [u8; LEN] {
+    pub(crate) fn encode(self) -> [u8; LEN] {
         let mut out = [0u8; LEN];
         out[0] = VERSION;
         out[8..16].copy_from_slice(&self.next_block.to_le_bytes());
         out[16..24].copy_from_slice(&self.next_address.to_le_bytes());
         out
     }
-    fn decode(bytes: &[u8]) -> Option<State> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<State> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         if bytes.len() != LEN || bytes[0] != VERSION {
             return None;
         }
         Some(State { next_block: word(8)?, next_address: word(16)? })
+    }
+}
+
+/// Why an allocation row does not decode. Rows of every version begin with its number and seven zeros, as nothing else tells a damaged one.
+fn unreadable(data: &[u8]) -> Error {
+    match *data {
+        [version, 0, 0, 0, 0, 0, 0, 0, ..] if version > VERSION => {
+            Error::AllocationNewer { version }
+        }
+        _ => Error::AllocationDamaged { bytes: data.len() },
     }
 }
 
@@ -57,8 +67,7 @@ fn update<S: ChunkStore, T, U>(
         cleaned::prepare(store);
         return Ok(next(result));
     };
-    let damaged = Error::AllocationDamaged { bytes: row.data.len() };
-    let mut state = State::decode(&row.data).ok_or(damaged)?;
+    let mut state = State::decode(&row.data).ok_or_else(|| unreadable(&row.data))?;
     let result = change(&mut state)?;
     store.overwrite(row.place, KEY, &state.encode());
     Ok(next(result))
@@ -68,6 +77,12 @@ fn update<S: ChunkStore, T, U>(
 fn is_lost<S: ChunkStore>(store: &S) -> bool {
     store.has_entry(keys::DIRECTORY, i32::MIN, i32::MAX)
         || store.has_entry(keys::CHUNKS, i32::MIN, i32::MAX)
+}
+
+/// What the data of an allocation row say: the next virtual block and chunk address to be given out; None when they are damaged or of a
+/// newer version.
+pub fn given_out(data: &[u8]) -> Option<(u64, u64)> {
+    State::decode(data).map(|state| (state.next_block, state.next_address))
 }
 
 /// There is an allocation row.
@@ -122,7 +137,7 @@ pub fn handed_out<S: ChunkStore>(store: &S) -> Result<Option<u32>> {
     drop(lock);
     match State::decode(&row.data).filter(|_| !row.key_is_damaged) {
         Some(state) => Ok(Some(state.next_block.min(BLOCKS) as u32)),
-        None => Err(Error::AllocationDamaged { bytes: row.data.len() }),
+        None => Err(unreadable(&row.data)),
     }
 }
 
@@ -148,7 +163,8 @@ pub fn addresses<S: ChunkStore>(store: &S, count: u64) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::State;
+    use super::{unreadable, State};
+    use crate::Error;
 
     #[test]
     fn state_round_trips() {
@@ -156,5 +172,18 @@ mod tests {
         assert_eq!(State::decode(&state.encode()), Some(state));
         assert_eq!(State::decode(&[0; 24]), None);
         assert_eq!(State::decode(&[1; 23]), None);
+    }
+
+    #[test]
+    fn rows_of_newer_versions_are_told_from_damaged_ones() {
+        let mut newer = State { next_block: 5, next_address: 6 }.encode().to_vec();
+        newer[0] = 2;
+        assert_eq!(State::decode(&newer), None);
+        assert!(matches!(unreadable(&newer), Error::AllocationNewer { version: 2 }));
+        newer.push(0);
+        assert!(matches!(unreadable(&newer), Error::AllocationNewer { version: 2 }));
+        newer[7] = 1;
+        assert!(matches!(unreadable(&newer), Error::AllocationDamaged { bytes: 25 }));
+        assert!(matches!(unreadable(&[2, 0]), Error::AllocationDamaged { bytes: 2 }));
     }
 }

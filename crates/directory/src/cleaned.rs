@@ -33,7 +33,7 @@ pub struct Cleaned {
 const ASKED: u8 = 0x80;
 
 impl Cleaned {
-    fn encode(self) -> [u8; LEN] {
+    pub(crate) fn encode(self) -> [u8; LEN] {
         let mut out = [0u8; LEN];
         out[0] = VERSION;
         out[1..4].copy_from_slice(&self.damaged.to_le_bytes()[..3]);
@@ -46,7 +46,7 @@ impl Cleaned {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Cleaned> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Cleaned> {
         if bytes.len() != LEN || bytes[0] != VERSION {
             return None;
         }

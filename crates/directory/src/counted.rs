@@ -21,7 +21,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    fn encode(self) -> [u8; LEN] {
+    pub(crate) fn encode(self) -> [u8; LEN] {
         let mut out = [0u8; LEN];
         out[0] = VERSION;
         out[4..8].copy_from_slice(&self.whole.to_le_bytes());
@@ -30,7 +30,7 @@ impl Counted {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Counted> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Counted> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         if bytes.len() != LEN || bytes[0] != VERSION {
             return None;

@@ -15,6 +15,8 @@ pub enum Error {
     Tombstone { key: ChunkKey, place: Place, why: firn_format::Error },
     /// The allocation row, of so many bytes, does not decode.
     AllocationDamaged { bytes: usize },
+    /// The allocation row is of a version that is not known yet.
+    AllocationNewer { version: u8 },
     /// There is no allocation row, but slots or addresses have been given out.
     AllocationLost,
     /// All virtual blocks have been handed out.
@@ -33,13 +35,17 @@ impl fmt::Display for Error {
                 write!(f, "the row at {place:?} under {key:?} says that it is {own:?}")
             }
             Error::DirectoryRow { slot, why } => {
-                write!(f, "directory row {} is damaged: {why}", slot.0)
+                let damaged = if why.is_of_newer() { "of a newer version" } else { "damaged" };
+                write!(f, "directory row {} is {damaged}: {why}", slot.0)
             }
             Error::Tombstone { key, place, why } => {
                 write!(f, "the tombstone at {place:?} under {key:?} is damaged: {why}")
             }
             Error::AllocationDamaged { bytes } => {
                 write!(f, "the allocation row of {bytes} bytes is damaged")
+            }
+            Error::AllocationNewer { version } => {
+                write!(f, "the allocation row is of a newer version, {version}")
             }
             Error::AllocationLost => write!(f, "the allocation row is missing"),
             Error::NoBlocksLeft => write!(f, "no virtual blocks are left"),

@@ -202,7 +202,7 @@ pub fn translated(data: &[u8], places: &[(usize, Tid)]) -> Vec<u8> {
     out
 }
 
-fn encode(tid: Tid) -> [u8; ENTRY] {
+pub(crate) fn encode(tid: Tid) -> [u8; ENTRY] {
     let mut out = [0; ENTRY];
     out[..4].copy_from_slice(&tid.block.to_le_bytes());
     out[4..].copy_from_slice(&tid.offset.to_le_bytes());

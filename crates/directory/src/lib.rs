@@ -14,6 +14,8 @@ pub mod counted;
 mod error;
 pub mod forward;
 mod frame;
+#[cfg(test)]
+mod golden;
 mod ids;
 pub mod rows;
 pub mod seen;

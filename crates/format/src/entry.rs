@@ -228,16 +228,21 @@ impl DirectoryEntry {
             return Err(Error::corrupt("a directory entry is too short"));
         };
         let (body, stored) = bytes.split_at(body_len);
+        // Entries of every version, those to come as well, end with this checksum and begin with the version: so a damaged
+        // entry is not taken for a newer one.
+        let crc = crc32c::crc32c(body);
+        if stored != crc.to_le_bytes() {
+            return Err(Error::corrupt("a directory entry's checksum does not match"));
+        }
         let mut r = Reader(body);
         let version = r.u16()?;
         if version > ENTRY_VERSION {
             return Err(Error::unsupported(format!(
-                "version {version} of a directory entry is newer than this firn's {ENTRY_VERSION}"
+                "it has version {version}, this firn knows up to {ENTRY_VERSION}"
             )));
         }
-        let crc = crc32c::crc32c(body);
-        if stored != crc.to_le_bytes() {
-            return Err(Error::corrupt("a directory entry's checksum does not match"));
+        if version == 0 {
+            return Err(Error::corrupt("a directory entry has version 0"));
         }
         let state = match r.u8()? {
             0 => EntryState::Reserved,
@@ -378,6 +383,15 @@ mod tests {
             let newer = DirectoryEntry { version, ..e };
             let error = DirectoryEntry::decode(&newer.encode(8_000)).unwrap_err();
             prop_assert_eq!(error.kind, crate::ErrorKind::Unsupported);
+        }
+        #[test]
+        fn a_damaged_version_is_no_newer_one(e in entry(), flip in 1u16..) {
+            let mut bytes = e.encode(8_000);
+            for (byte, flip) in bytes.iter_mut().zip(flip.to_le_bytes()) {
+                *byte ^= flip;
+            }
+            let error = DirectoryEntry::decode(&bytes).unwrap_err();
+            prop_assert_eq!(error.kind, crate::ErrorKind::Corrupt);
         }
         #[test]
         fn metadata_is_held_against_its_checksum(

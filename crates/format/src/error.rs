@@ -29,6 +29,10 @@ impl Error {
     pub fn unsupported(message: impl Into<String>) -> Error {
         Error { kind: ErrorKind::Unsupported, message: message.into() }
     }
+    /// The bytes are whole, and of a version that this one does not know.
+    pub fn is_of_newer(&self) -> bool {
+        self.kind == ErrorKind::Unsupported
+    }
     pub fn too_large(message: impl Into<String>) -> Error {
         Error { kind: ErrorKind::TooLarge, message: message.into() }
     }

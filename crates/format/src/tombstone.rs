@@ -74,7 +74,7 @@ impl Tombstone {
         let state = match bytes[0] {
             b'L' => TombstoneState::Anchor,
             b'D' => TombstoneState::Deleted,
-            other => return Err(Error::corrupt(format!("unknown tombstone state {other}"))),
+            other => return Err(Error::corrupt(format!("unknown state {other}"))),
         };
         let successor = match bytes[1] {
             0 | 2 => None,
@@ -82,7 +82,7 @@ impl Tombstone {
                 block: u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]),
                 offset: u16::from_le_bytes([bytes[6], bytes[7]]),
             }),
-            other => return Err(Error::corrupt(format!("unknown tombstone flags {other}"))),
+            other => return Err(Error::corrupt(format!("unknown flags {other}"))),
         };
         Ok(Tombstone { state, successor, same_key: bytes[1] == 3, moved_away: bytes[1] == 2 })
     }

@@ -26,7 +26,10 @@ impl Store {
         };
         let id = parse(&bytes).ok_or_else(|| Error {
             kind: ErrorKind::Corrupt,
-            message: format!("the marker \"{MARKER}\" of store \"{}\" is damaged", self.url()),
+            message: format!(
+                "the marker \"{MARKER}\" of store \"{}\" is damaged, or of a newer version of firn",
+                self.url()
+            ),
             key: Some(MARKER.to_owned()),
             store: Some(self.url().to_owned()),
             attempts: 1,

@@ -1,7 +1,7 @@
 //! VACUUM: heapam's cleans the row store, and counts that only. The table's counts are set right
 //! before, so that heapam's estimate is about the row store, and after it.
 
-use crate::directory::{cleaned, counts, damaged_row, forward, Directory};
+use crate::directory::{cleaned, counts, damaged_row, forward, newer_row, Directory};
 use crate::pg::index_clean::Wish;
 use crate::pg::rel::index_oids;
 use crate::pg::statistics::{add_live_rows, row_count, set_row_count};
@@ -27,9 +27,13 @@ fn warn_of_damage(table: Rel, slot: Slot, e: &Error, others: usize) {
         1 => " So is 1 other.".to_owned(),
         n => format!(" So are {n} others."),
     };
-    error(Kind::Corrupt, damaged_row(table, slot))
+    let report = match e.is_of_newer() {
+        true => newer_row(table, slot, e),
+        false => error(Kind::Corrupt, damaged_row(table, slot))
+            .hint("Run firn.check() on the table; restore it from a backup or standby."),
+    };
+    report
         .detail(format!("{e}.{more} VACUUM leaves the stripe and its index entries as they are."))
-        .hint("Run firn.check() on the table; restore it from a backup or standby.")
         .warn()
 }
 

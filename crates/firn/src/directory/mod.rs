@@ -17,7 +17,7 @@ pub use entries::{Directory, Found};
 pub use firn_directory::{
     chunks, clean, cleaned, decode as decode_row, directory_row_of, is_misplaced, keys,
 };
-pub use raise::damaged_row;
+pub use raise::{damaged_row, newer_row};
 
 /// The storage of a TOAST relation was emptied: what was remembered of it is forgotten.
 pub fn forget(storage: crate::pg::rel::StorageId) {

@@ -1,7 +1,7 @@
 //! What is wrong with our rows, said as PostgreSQL says it.
 
 use super::Directory;
-use crate::pg::report::Report;
+use crate::pg::report::{self, Report};
 use crate::pg::toast_scan::damaged_key;
 use crate::pg::{error, Kind, Rel, Toast};
 use firn_directory::{tombstones, Error};
@@ -59,6 +59,9 @@ pub fn report(owner: &impl Owner, e: &Error) -> Report {
     let oid = toast.rel().oid();
     match e {
         Error::MisplacedRow { key, own, place } => damaged_key(toast.rel(), *key, *own, *place),
+        Error::DirectoryRow { slot, why } if why.is_of_newer() => {
+            newer_row(owner.named(), *slot, why)
+        }
         Error::DirectoryRow { slot, why } => {
             error(Kind::Corrupt, damaged_row(owner.named(), *slot))
                 .detail(why.to_string())
@@ -81,6 +84,11 @@ pub fn report(owner: &impl Owner, e: &Error) -> Report {
                 .detail(format!("TOAST relation {oid}, {bytes} bytes."))
                 .hint(RESTORE)
         }
+        Error::AllocationNewer { version } => {
+            error(Kind::Unsupported, "a firn table is of a newer version of firn")
+                .detail(format!("TOAST relation {oid}: its allocation row has version {version}."))
+                .hint(report::NEWER)
+        }
         Error::AllocationLost => {
             error(Kind::Corrupt, "the allocation row of a firn table is missing")
                 .detail(format!(
@@ -97,6 +105,16 @@ pub fn report(owner: &impl Owner, e: &Error) -> Report {
         Error::NoAddressesLeft => error(Kind::Limit, "no chunk addresses are left in a firn table")
             .hint("A dump and restore gives the table new addresses."),
     }
+}
+
+/// What is said of a directory row that a newer version has written.
+pub fn newer_row(table: Rel, slot: Slot, why: &firn_format::Error) -> Report {
+    let of = format!(
+        "directory row {} of table \"{}\" is of a newer version of firn",
+        slot.0,
+        table.name()
+    );
+    error(Kind::Unsupported, of).detail(why.to_string()).hint(report::NEWER)
 }
 
 /// What is said of a directory row that does not decode.

@@ -1,7 +1,7 @@
 //! SQL-callable functions: the entry points that PostgreSQL's function manager calls.
 
 use crate::pg::ext::callback;
-use crate::pg::fmgr::{datum, Args, Out};
+use crate::pg::fmgr::{check_columns, datum, Args, Out};
 use pgrx::pg_sys;
 
 /// Return one value.
@@ -27,6 +27,7 @@ fn set(info: pg_sys::FunctionCallInfo, body: SetBody) -> pg_sys::Datum {
             pg_sys::InitMaterializedSRF(info, 0);
             let result = (*info).resultinfo as *mut pg_sys::ReturnSetInfo;
             let mut sink = |row: &[Out]| {
+                check_columns(info, (*result).setDesc, row);
                 let (mut values, mut nulls): (Vec<_>, Vec<_>) =
                     row.iter().map(|o| datum(o)).unzip();
                 pg_sys::tuplestore_putvalues(

@@ -1,6 +1,11 @@
 //! Arguments and results of SQL-callable functions.
 
+use super::{compat, error, Kind};
 use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// The hint where the objects of the extension in a database are not those that the library was made with.
+pub const UPDATE: &str = "Run ALTER EXTENSION firn UPDATE in this database.";
 
 /// A value of a result row.
 pub enum Out {
@@ -15,6 +20,53 @@ pub enum Out {
     Bytes(Vec<u8>),
     /// Microseconds since 1970.
     Time(i64),
+}
+
+impl Out {
+    /// A column of this type can have the value.
+    fn is_of(&self, column: pg_sys::Oid) -> bool {
+        match self {
+            Out::Null => true,
+            Out::Void => false,
+            Out::Bool(_) => column == pg_sys::BOOLOID,
+            Out::Int4(_) => column == pg_sys::INT4OID,
+            Out::Int8(_) => column == pg_sys::INT8OID,
+            Out::Oid(_) => column == pg_sys::OIDOID,
+            Out::Text(_) => [pg_sys::TEXTOID, pg_sys::JSONOID].contains(&column),
+            Out::Bytes(_) => column == pg_sys::BYTEAOID,
+            Out::Time(_) => column == pg_sys::TIMESTAMPTZOID,
+        }
+    }
+}
+
+/// Raise unless a row is one of the columns that a call is to give: those that the function was made with in this database, maybe by another version.
+///
+/// # Safety
+/// A call that fmgr makes, and the descriptor of its result.
+pub(crate) unsafe fn check_columns(
+    info: pg_sys::FunctionCallInfo,
+    desc: pg_sys::TupleDesc,
+    row: &[Out],
+) {
+    // SAFETY: live descriptors; the name is a copy, or null.
+    unsafe {
+        let columns = compat::attributes(desc);
+        let fits = columns.len() == row.len()
+            && columns.iter().zip(row).all(|(column, out)| out.is_of(column.atttypid));
+        if fits {
+            return;
+        }
+        let name = pg_sys::get_func_name((*(*info).flinfo).fn_oid);
+        let name = if name.is_null() { c"?" } else { CStr::from_ptr(name) };
+        let message = format!(
+            "function firn.{} is of another version of the extension than the library",
+            name.to_string_lossy()
+        );
+        error(Kind::NotInState, message)
+            .detail("It was made with other columns than the library gives.")
+            .hint(UPDATE)
+            .raise()
+    }
 }
 
 unsafe fn varlena(bytes: &[u8]) -> pg_sys::Datum {

@@ -1,37 +1,46 @@
 //! The table `firn.stores`: which store was behind a foreign server when it was used last
 //! (docs/decisions/0015-store-markers.md says why it is a table).
 
+use super::fmgr::UPDATE;
 use super::toast::tid_of;
 use super::{catalog, compat, error, Kind, LockMode, OpenRel, Snap};
 use firn_format::Tid;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// The table; None where the extension is not there, or of a version without it.
-fn table(lock: LockMode) -> Option<OpenRel> {
+/// The table, or what is wrong with it; None where the extension is not there.
+fn look(lock: LockMode) -> Option<Result<OpenRel, &'static str>> {
     catalog::access_method()?;
     // SAFETY: plain look-ups that may miss.
     let oid = unsafe {
-        let schema = pg_sys::get_namespace_oid(c"firn".as_ptr(), true);
-        if schema == pg_sys::InvalidOid {
-            return None;
+        match pg_sys::get_namespace_oid(c"firn".as_ptr(), true) {
+            pg_sys::InvalidOid => 0,
+            schema => pg_sys::get_relname_relid(c"stores".as_ptr(), schema).to_u32(),
         }
-        pg_sys::get_relname_relid(c"stores".as_ptr(), schema).to_u32()
     };
     if catalog::access_method_of(oid) != Some(pg_sys::HEAP_TABLE_AM_OID.to_u32()) {
-        return None;
+        return Some(Err("There is no such table"));
     }
     let table = OpenRel::if_there(oid, lock)?;
     // SAFETY: an open relation's descriptor; columns are looked at where there are as many.
     let columns = unsafe { compat::attributes(table.rel().tupdesc()) };
     let is_ours = matches!(columns, [server, id] if server.atttypid == pg_sys::NAMEOID && id.atttypid == pg_sys::TEXTOID);
-    if !is_ours {
-        error(Kind::NotInState, "table \"firn.stores\" is of another build of the extension")
-            .detail("It has other columns than (server name, id text), so which stores were used before is not known.")
-            .hint("See firn's CHANGELOG: statements that make the table anew stand under \"pg_upgrade from 15 to 18\".")
+    Some(is_ours.then_some(table).ok_or("It has other columns than (server name, id text)"))
+}
+
+/// The table; None where the extension is not there. Without it another store would be taken for the one that was used before, so
+/// whoever has the extension of a version without it is told so.
+fn table(lock: LockMode) -> Option<OpenRel> {
+    let found = look(lock)?;
+    Some(found.unwrap_or_else(|why| {
+        let message = "table \"firn.stores\" is of another version of the extension than the library";
+        error(Kind::NotInState, message)
+            .detail(format!("{why}, so which stores were used before is not known."))
+            .hint(format!(
+                "{UPDATE} (Of a build from before 0.1.0 was released: see firn's CHANGELOG, under \"pg_upgrade from 15 to 18\".)"
+            ))
             .raise()
-    }
-    Some(table)
+    }))
 }
 
 /// A row of the table.
@@ -117,8 +126,9 @@ pub fn forget_if_gone(server: &str) {
     }
 }
 
+/// (Of another version's table there is nothing to be forgotten: any server may be dropped.)
 fn forget(server: &str) {
-    if let Some(table) = table(LockMode::RowExclusive) {
+    if let Some(Ok(table)) = look(LockMode::RowExclusive) {
         let gone = rows(&table).into_iter().filter(|row| row.server == server).collect();
         delete(&table, gone);
         super::xact::next_command();

@@ -113,6 +113,10 @@ impl Report {
     }
 }
 
+/// The hint where bytes are whole, but of a version that is not known here.
+pub const NEWER: &str =
+    "Install the version of firn that has written it, or a later one, and restart the server.";
+
 /// A damaged or unreadable stripe of `table`: raise what the format crate found.
 pub fn raise_format(table: &str, slot: u32, e: firn_format::Error) -> ! {
     let kind = match e.kind {
@@ -120,8 +124,14 @@ pub fn raise_format(table: &str, slot: u32, e: firn_format::Error) -> ! {
         firn_format::ErrorKind::Unsupported => Kind::Unsupported,
         firn_format::ErrorKind::TooLarge => Kind::Limit,
     };
+    let hint = match e.is_of_newer() {
+        true => NEWER,
+        false => {
+            "Run firn.check() on the table; restore the damaged stripe from a backup or standby."
+        }
+    };
     error(kind, format!("could not read stripe {slot} of table \"{table}\""))
         .detail(e.to_string())
-        .hint("Run firn.check() on the table; restore the damaged stripe from a backup or standby.")
+        .hint(hint)
         .raise()
 }

@@ -158,8 +158,9 @@ impl StripeMeta {
         let version = footer.value("firn.format_version");
         if version != Some("1") {
             return Err(Error::unsupported(format!(
-                "stripe format version {} is not known",
-                version.unwrap_or("(none)")
+                "it has format version {}, this firn knows up to {}",
+                version.unwrap_or("(none)"),
+                crate::FORMAT_VERSION
             )));
         }
         let rows = match footer.groups {

@@ -68,7 +68,7 @@ pub fn check_contents(table: Rel, survey: &Survey, progress: &Progress, report: 
     }
     for (slot, why) in &survey.unreadable_entries {
         let stripe = format!("stripe {slot} of {name}");
-        report("error", &stripe, &format!("its directory row is damaged: {why}"));
+        report("error", &stripe, &format!("its directory row {why}"));
     }
     progress.set(Count::StripesTotal, survey.stripes.len() as u64);
     progress.set(Count::BytesTotal, survey.stripes.iter().map(|f| f.entry.bytes).sum());
@@ -224,7 +224,11 @@ fn check_addresses(survey: &Survey, at: usize, name: &str, report: Report<'_>) {
         report("error", name, &text);
     }
     let Some((next_block, next_address)) = survey.allocated else {
-        return report("error", name, "the table's allocation row is missing");
+        let text = match survey.on_pages[Class::Allocation as usize] {
+            0 => "the table's allocation row is missing",
+            _ => "the table's allocation row is damaged, or of a newer version of firn",
+        };
+        return report("error", name, text);
     };
     if u64::from(found.slot.0) + u64::from(found.entry.blocks) > next_block {
         report("error", name, "its row addresses were never given out and will be given to others");

@@ -5,7 +5,7 @@ use crate::directory::{chunks, decode_row, directory_row_of, is_misplaced, keys,
 use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
 use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
-use firn_directory::Place;
+use firn_directory::{allocation, Place};
 use firn_format::{EntryState, Location, Slot, ROWS_PER_BLOCK};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -175,7 +175,7 @@ struct Part {
 }
 
 fn key_says(key: ChunkKey) -> String {
-    format!("its key says ({}, {})", key.id, key.seq)
+    format!("is damaged: its key says ({}, {})", key.id, key.seq)
 }
 
 fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
@@ -199,7 +199,7 @@ fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
                     _ => part.displaced(met.key, met.row.data()),
                 }
                 if class == Class::Allocation {
-                    part.allocated = allocated(met.row.data());
+                    part.allocated = allocation::given_out(met.row.data());
                 }
             });
             part
@@ -224,11 +224,6 @@ fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
     }
 }
 
-fn allocated(data: &[u8]) -> Option<(u64, u64)> {
-    let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
-    Some((word(8)?, word(16)?))
-}
-
 impl Part {
     fn directory_row(&mut self, key: ChunkKey, row: &crate::pg::toast::RowView) {
         let slot = key.seq as u32;
@@ -236,7 +231,8 @@ impl Part {
             // Under another's slot it is that one's.
             Err(e) => {
                 let of = directory_row_of(row.data()).map_or(slot, |of| of.0);
-                self.unreadable.push((of, e.to_string()));
+                let what = if e.is_of_newer() { "of a newer version of firn" } else { "damaged" };
+                self.unreadable.push((of, format!("is {what}: {e}")));
             }
             Ok(entry) if entry.state == EntryState::Live => self.stripes.push(Found {
                 slot: Slot(slot),
