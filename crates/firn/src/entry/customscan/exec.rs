@@ -18,7 +18,7 @@ use crate::pg::memory::{alloc, slot_for_state};
 use crate::pg::parallel::Shared as SharedScan;
 use crate::pg::slot::Slot;
 use crate::pg::snapshot::Snap;
-use crate::pg::{error, memory, xact, Kind, Rel};
+use crate::pg::{compat, error, memory, xact, Kind, Rel};
 use crate::plan::{Bound, Condition, Counters, FirnScan, Formula, Qual};
 use pgrx::pg_sys;
 use std::rc::Rc;
