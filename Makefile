@@ -12,10 +12,12 @@ export PG_CONFIG CARGO_TARGET_DIR FIRN_VENV FIRN_TOOLS
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 # `release` is quick to rebuild; `dist`, for packages and benchmarks, takes minutes and makes sessions that take turns some hundredths quicker.
 PROFILE ?= release
+# Of the program; tests run the one that is built so.
+PROGRAM_PROFILE ?= release
 DESTDIR ?=
 PREFIX ?= /usr/local
 
-.PHONY: help setup build program install install-cli demo test test-all test-assert test-settings assert-server valgrind torture bench bench-tpch bench-grid bench-json bench-indexes bench-backends bench-restore bench-restore-rows lint
+.PHONY: help setup build program install install-cli demo test test-all test-assert test-settings assert-server valgrind torture bench bench-tpch bench-grid bench-json bench-indexes bench-backends bench-restore bench-restore-rows lint all deb dist test-packages
 help:
 	@echo "make demo     install what is missing, build, show three million flights (KEEP=1: the server stays; S3=1)"
 	@echo "make test     install what is missing, build, run all tests"
@@ -36,16 +38,22 @@ help:
 	@echo "make program  the program firn (target/release/firn)"
 	@echo "make install  copy it into PostgreSQL (PG_CONFIG=, DESTDIR=; PROFILE=dist as packages have it)"
 	@echo "make install-cli  copy the program, its manual and its completions to PREFIX=/usr/local (DESTDIR=)"
+	@echo "make deb      Debian packages of the extension for the server of PG_CONFIG= and of the program, into $(CARGO_TARGET_DIR)/deb"
+	@echo "make dist     the source of the last commit as PGXN and others want it, into $(CARGO_TARGET_DIR)/source"
+	@echo "make test-packages  both, installed into a new Debian, used, and taken out again"
 	@echo "make lint     formatting, clippy, layering"
 
 setup:
 	@scripts/setup.sh
 
+# (Clients of PGXN ask for it by this name.)
+all: build
+
 build: setup
 	cargo build --profile $(PROFILE) -p firn $(FOR_SERVER)
 
 program: setup
-	cargo build --release -p firn-cli
+	cargo build --profile $(PROGRAM_PROFILE) -p firn-cli
 
 install: build
 	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
@@ -58,12 +66,25 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 install-cli: program
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(SHARE)/man/man1" "$(SHARE)/bash-completion/completions" \
 		"$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"
-	install -m 755 "$(CARGO_TARGET_DIR)/release/firn" "$(DESTDIR)$(PREFIX)/bin/firn.new"
+	install -m 755 "$(CARGO_TARGET_DIR)/$(PROGRAM_PROFILE)/firn" "$(DESTDIR)$(PREFIX)/bin/firn.new"
 	mv "$(DESTDIR)$(PREFIX)/bin/firn.new" "$(DESTDIR)$(PREFIX)/bin/firn"
-	"$(CARGO_TARGET_DIR)/release/firn" man --dir "$(SHARE)/man/man1"
-	"$(CARGO_TARGET_DIR)/release/firn" completions bash > "$(SHARE)/bash-completion/completions/firn"
-	"$(CARGO_TARGET_DIR)/release/firn" completions zsh > "$(SHARE)/zsh/site-functions/_firn"
-	"$(CARGO_TARGET_DIR)/release/firn" completions fish > "$(SHARE)/fish/vendor_completions.d/firn.fish"
+	"$(CARGO_TARGET_DIR)/$(PROGRAM_PROFILE)/firn" man --dir "$(SHARE)/man/man1"
+	"$(CARGO_TARGET_DIR)/$(PROGRAM_PROFILE)/firn" completions bash > "$(SHARE)/bash-completion/completions/firn"
+	"$(CARGO_TARGET_DIR)/$(PROGRAM_PROFILE)/firn" completions zsh > "$(SHARE)/zsh/site-functions/_firn"
+	"$(CARGO_TARGET_DIR)/$(PROGRAM_PROFILE)/firn" completions fish > "$(SHARE)/fish/vendor_completions.d/firn.fish"
+
+deb: setup
+	@scripts/deb.sh
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+SOURCES = $(CARGO_TARGET_DIR)/source/firn-$(VERSION)
+dist:
+	mkdir -p "$(dir $(SOURCES))"
+	git archive --prefix=firn-$(VERSION)/ -o "$(SOURCES).tar.gz" HEAD
+	git archive --prefix=firn-$(VERSION)/ -o "$(SOURCES).zip" HEAD
+
+test-packages: setup
+	@"$(FIRN_VENV)/bin/python" tests/run.py packages
 
 demo: install
 	@scripts/setup.sh demo

@@ -63,8 +63,7 @@ def run_examples(cluster, path, number):
     text = script(name, found)
     for place, folder in PLACES.items():
         text = text.replace(place, os.path.join(cluster.root, folder))
-    with cluster.connect() as c:
-        c.execute(f"CREATE DATABASE docs{number}")
+    cluster.run("createdb", "-h", cluster.root, "-p", str(cluster.port), "-U", "postgres", f"docs{number}")
     result = cluster.run("psql", "-X", "-q", "-h", cluster.root, "-p", str(cluster.port), "-U", "postgres",
                          "-d", f"docs{number}", check=False, input=text, env=dict(os.environ, PGTZ="UTC"))
     assert result.returncode == 0, result.stdout[-3000:]

@@ -1,4 +1,4 @@
-"""Run the suites: `run.py` all, `run.py SUITE [PATTERN]` one, `run.py SUITE,SUITE` some.
+"""Run the suites: `run.py` all (but those of NAMED), `run.py SUITE [PATTERN]` one, `run.py SUITE,SUITE` some.
 
 FIRN_LANES=2: all of them in two lanes side by side, which have no server in common: restore, which takes longest, and the others, and
 then what is left of restore. Lines of the second lane begin with a bar.
@@ -29,6 +29,7 @@ import isolation  # noqa: E402
 import matrix  # noqa: E402
 import nesting  # noqa: E402
 import oracle  # noqa: E402
+import packages  # noqa: E402
 import pairs  # noqa: E402
 import pieces  # noqa: E402
 import reading  # noqa: E402
@@ -76,6 +77,7 @@ SUITES = {
     "differential": differential.run,
     "documents": documents.run,
     "nesting": nesting.run,
+    "packages": packages.run,
     "pairs": pairs.run,
     "pieces": pieces.run,
     "reading": reading.run,
@@ -98,8 +100,10 @@ SUITES = {
     "walk": walk.run,
 }
 
-
-LANES = [[name for name in SUITES if name != "restore"] + ["restore"], ["restore"]]
+# These run when they are named: `packages` builds with the profile `dist`, which takes many minutes.
+NAMED = {"packages"}
+ALL = [name for name in SUITES if name not in NAMED]
+LANES = [[name for name in ALL if name != "restore"] + ["restore"], ["restore"]]
 
 
 def side_by_side(tally):
@@ -137,7 +141,7 @@ def main():
     if len(sys.argv) < 2 and os.environ.get("FIRN_LANES") == "2":
         side_by_side(tally)
         tally.finish()
-    chosen = sys.argv[1].split(",") if len(sys.argv) > 1 else list(SUITES)
+    chosen = sys.argv[1].split(",") if len(sys.argv) > 1 else ALL
     for name in chosen:
         print(f"== {name}", flush=True)
         begin = time.time()
