@@ -59,7 +59,6 @@ def beside(cluster, keyed, sql, failing):
         session.execute("BEGIN; SAVEPOINT before; DECLARE reads CURSOR FOR SELECT * FROM open; FETCH 5 FROM reads")
         writer.execute("COMMIT")
         until("the build waits for the reader", lambda: waits_for(c, builder.info.backend_pid, session))
-        print(c.execute("SELECT phase FROM pg_stat_progress_create_index").fetchall(), c.execute("SELECT mode, relation::regclass::text FROM pg_locks WHERE pid=%s AND relation > 16000", (session.info.backend_pid,)).fetchall())
         if failing:
             # The scan is ended by an error, once the build has gone on; what comes next is another transaction.
             try:

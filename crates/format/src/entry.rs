@@ -237,7 +237,7 @@ impl DirectoryEntry {
         let mut r = Reader(body);
         let version = r.u16()?;
         if version > ENTRY_VERSION {
-            return Err(Error::unsupported(format!(
+            return Err(Error::newer(format!(
                 "it has version {version}, this firn knows up to {ENTRY_VERSION}"
             )));
         }

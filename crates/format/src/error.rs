@@ -5,8 +5,10 @@
 pub enum ErrorKind {
     /// The bytes are not what a writer of this format wrote.
     Corrupt,
-    /// A newer format version, or a feature this version does not read.
+    /// What this version does not read, be it that a later one has written it or that a page's header, which no checksum covers, is damaged.
     Unsupported,
+    /// Whole, and of a newer version of the format.
+    Newer,
     /// A value or stripe beyond the format's limits.
     TooLarge,
 }
@@ -29,9 +31,12 @@ impl Error {
     pub fn unsupported(message: impl Into<String>) -> Error {
         Error { kind: ErrorKind::Unsupported, message: message.into() }
     }
+    pub fn newer(message: impl Into<String>) -> Error {
+        Error { kind: ErrorKind::Newer, message: message.into() }
+    }
     /// The bytes are whole, and of a version that this one does not know.
     pub fn is_of_newer(&self) -> bool {
-        self.kind == ErrorKind::Unsupported
+        self.kind == ErrorKind::Newer
     }
     pub fn too_large(message: impl Into<String>) -> Error {
         Error { kind: ErrorKind::TooLarge, message: message.into() }

@@ -121,7 +121,7 @@ pub const NEWER: &str =
 pub fn raise_format(table: &str, slot: u32, e: firn_format::Error) -> ! {
     let kind = match e.kind {
         firn_format::ErrorKind::Corrupt => Kind::Corrupt,
-        firn_format::ErrorKind::Unsupported => Kind::Unsupported,
+        firn_format::ErrorKind::Unsupported | firn_format::ErrorKind::Newer => Kind::Unsupported,
         firn_format::ErrorKind::TooLarge => Kind::Limit,
     };
     let hint = match e.is_of_newer() {

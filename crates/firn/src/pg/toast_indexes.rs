@@ -142,10 +142,11 @@ pub(crate) fn forget_after_error() {
 
 #[cold]
 fn forget() {
-    let left = LEFT.take();
-    ARE_LEFT.set(false);
-    for oid in left {
-        // SAFETY: a plain call: an entry that nobody uses is removed. Who has one in use asks the catalog when he closes it.
+    while let Some(oid) = LEFT.with_borrow(|left| left.last().copied()) {
+        // SAFETY: an entry that nobody uses is removed. Of one that is in use the row in pg_class is read again, which may raise: then it is still
+        // in the list. Who has it in use asks the catalog when he closes it.
         unsafe { pg_sys::RelationCacheInvalidateEntry(oid.into()) }
+        LEFT.with_borrow_mut(|left| left.retain(|other| *other != oid));
     }
+    ARE_LEFT.set(false);
 }

@@ -156,8 +156,11 @@ impl StripeMeta {
             .ok_or_else(|| Error::corrupt("a stripe's footer begins before its metadata"))?;
         let footer = read_footer(rest.get(start..).unwrap_or(&[]))?;
         let version = footer.value("firn.format_version");
+        if version.is_none() {
+            return Err(Error::unsupported("it does not say which version of the format it has"));
+        }
         if version != Some("1") {
-            return Err(Error::unsupported(format!(
+            return Err(Error::newer(format!(
                 "it has format version {}, this firn knows up to {}",
                 version.unwrap_or("(none)"),
                 crate::FORMAT_VERSION
@@ -169,7 +172,7 @@ impl StripeMeta {
                 footer.value("firn.rows").and_then(|n| n.parse().ok())
             }
             0 | 1 => u32::try_from(footer.rows).ok(),
-            n => return Err(Error::unsupported(format!("a stripe has {n} row groups"))),
+            n => return Err(Error::newer(format!("a stripe has {n} row groups"))),
         }
         .ok_or_else(|| Error::corrupt("a stripe's row count is out of range"))?;
         if footer.schema.len() != footer.chunks.len() && (rows > 0 || footer.groups == 1) {
@@ -345,7 +348,7 @@ fn read_footer(bytes: &[u8]) -> Result<Footer<'_>> {
                 return Ok(());
             }
             if leaf.children > 0 {
-                return Err(Error::unsupported("a stripe has nested columns"));
+                return Err(Error::newer("a stripe has nested columns"));
             }
             footer.schema.push(leaf);
             Ok(())
@@ -437,9 +440,8 @@ fn column_spec(leaf: &Leaf, footer: &Footer<'_>) -> Result<ColumnSpec> {
         .value(&format!("firn.column.{field_id}"))
         .ok_or_else(|| Error::corrupt(format!("column {} is not described", leaf.name)))?;
     let (kind, type_name) = text.split_once('|').unwrap_or((text, ""));
-    let kind = ColumnKind::parse(kind).ok_or_else(|| {
-        Error::unsupported(format!("column {} is of unknown kind {kind}", leaf.name))
-    })?;
+    let kind = ColumnKind::parse(kind)
+        .ok_or_else(|| Error::newer(format!("column {} is of unknown kind {kind}", leaf.name)))?;
     use parquet_type as t;
     let expected = match (kind, kind.physical()) {
         (ColumnKind::Uuid, _) | (_, Physical::I128) => t::FIXED,
@@ -454,7 +456,7 @@ fn column_spec(leaf: &Leaf, footer: &Footer<'_>) -> Result<ColumnSpec> {
         return Err(Error::corrupt(format!("column {} has a wrong physical type", leaf.name)));
     }
     if !leaf.optional {
-        return Err(Error::unsupported(format!("column {} is not optional", leaf.name)));
+        return Err(Error::newer(format!("column {} is not optional", leaf.name)));
     }
     Ok(ColumnSpec { field_id, name: leaf.name.clone(), kind, type_name: type_name.to_owned() })
 }
@@ -477,7 +479,7 @@ fn compression_of(leaf: &Leaf, chunk: &Chunk) -> Result<Compression> {
         Some(0) => Ok(Compression::None),
         Some(6) => Ok(Compression::Zstd),
         Some(7) => Ok(Compression::Lz4),
-        other => Err(Error::unsupported(format!("compression {other:?} is not known"))),
+        other => Err(Error::newer(format!("compression {other:?} is not known"))),
     }
 }
 
@@ -490,7 +492,7 @@ fn far_column(
     meta_offset: u64,
 ) -> Result<(ColumnMeta, Option<Far>)> {
     if chunk.dictionary_offset.is_some() {
-        return Err(Error::unsupported("a column with a page map has a dictionary"));
+        return Err(Error::newer("a column with a page map has a dictionary"));
     }
     let column = ColumnMeta { is_far: true, ..ColumnMeta::empty(compression_of(leaf, chunk)?) };
     Ok((column, Some(Far::new(map, rows, meta_offset)?)))
@@ -505,8 +507,7 @@ fn column_meta(
     meta_offset: u64,
 ) -> Result<ColumnMeta> {
     let compression = compression_of(leaf, chunk)?;
-    let index =
-        chunk.offset_index.ok_or_else(|| Error::unsupported("a stripe has no offset index"))?;
+    let index = chunk.offset_index.ok_or_else(|| Error::newer("a stripe has no offset index"))?;
     let pages = read_pages(index_bytes(index, tail, meta_offset)?, rows, meta_offset)?;
     let first = pages.first().map(|p| p.offset);
     let dictionary = match (chunk.dictionary_offset, first) {

@@ -445,7 +445,7 @@ fn an_unknown_version_is_refused() {
     assert_eq!(stripe.bytes[at], b'1');
     stripe.bytes[at] = b'2';
     let error = StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).unwrap_err();
-    assert_eq!(error.kind, crate::error::ErrorKind::Unsupported);
+    assert_eq!(error.kind, crate::error::ErrorKind::Newer);
 }
 
 /// Checksums that are not as many as the pages are a contradiction.
