@@ -379,10 +379,10 @@ mod tests {
             prop_assert_eq!(&e.zones[..back.zones.len()], &back.zones[..]);
         }
         #[test]
-        fn newer_entries_are_unsupported(e in entry(), version in ENTRY_VERSION + 1..) {
+        fn newer_entries_are_said_to_be_that(e in entry(), version in ENTRY_VERSION + 1..) {
             let newer = DirectoryEntry { version, ..e };
             let error = DirectoryEntry::decode(&newer.encode(8_000)).unwrap_err();
-            prop_assert_eq!(error.kind, crate::ErrorKind::Unsupported);
+            prop_assert_eq!(error.kind, crate::ErrorKind::Newer);
         }
         #[test]
         fn a_damaged_version_is_no_newer_one(e in entry(), flip in 1u16..) {
