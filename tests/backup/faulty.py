@@ -252,10 +252,12 @@ def listings(cluster, store):
                         firn(cluster, "restore", *command, "--resume", env=through(proxy))
                         proxy.chance = 0.3
                     same(cluster, "objects", "back")
-                firn(cluster, "backup", "objects", "s3://bucket/objects/ours", env=through(proxy), code=2)
-                r = firn(cluster, "backup", "list", "s3://bucket/objects", env=through(proxy))
+                # Nothing takes these up again: they must get through.
+                often = through(proxy, 40)
+                firn(cluster, "backup", "objects", "s3://bucket/objects/ours", env=often, code=2)
+                r = firn(cluster, "backup", "list", "s3://bucket/objects", env=often)
                 assert r.stdout.count(" complete") == 1 and "no manifest" in r.stdout, r.stdout
-                firn(cluster, "backup", "verify", "-q", "s3://bucket/objects/ours", env=through(proxy))
+                firn(cluster, "backup", "verify", "-q", "s3://bucket/objects/ours", env=often)
                 told(proxy, seed, 0.3, "listed")
 
 

@@ -68,7 +68,7 @@ fn what_is_written_today_is_read_alike() {
 
 /// A stripe of a later format is told from a damaged one.
 #[test]
-fn a_newer_format_is_unsupported() {
+fn a_newer_format_is_told_as_newer() {
     const KEY: &[u8] = b"firn.format_version\x18\x01";
     for (name, case) in made::all().into_iter().take(2) {
         let mut stripe = case.writer().encode().expect("a stripe");
@@ -76,7 +76,7 @@ fn a_newer_format_is_unsupported() {
         assert_eq!(stripe.bytes[at + KEY.len()], b'1', "{name}");
         stripe.bytes[at + KEY.len()] = b'2';
         let error = StripeMeta::of_file(&stripe.bytes, stripe.meta_offset).expect_err("format 2");
-        assert_eq!(error.kind, ErrorKind::Unsupported, "{name}: {error}");
+        assert_eq!(error.kind, ErrorKind::Newer, "{name}: {error}");
         assert_eq!(error.message, "it has format version 2, this firn knows up to 1", "{name}");
     }
 }
