@@ -26,6 +26,7 @@ import frames  # noqa: E402
 import golden  # noqa: E402
 import growth  # noqa: E402
 import isolation  # noqa: E402
+import logical  # noqa: E402
 import matrix  # noqa: E402
 import nesting  # noqa: E402
 import oracle  # noqa: E402
@@ -92,6 +93,7 @@ SUITES = {
     "rewrites": rewrites.run,
     "backup": backup.run,
     "isolation": isolation.run,
+    "logical": logical.run,
     "matrix": matrix.run,
     "regress": regress.run,
     "restore": restore.run,

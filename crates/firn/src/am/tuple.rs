@@ -4,11 +4,12 @@
 use super::fetch::Fetcher;
 use super::moved::{note_change, sees};
 use super::row_lock::{bury, lock_row, moved_to_other_partition, release, Locked, Unanchored};
-use crate::directory::{forward, refuse_decoded, tombstones, Directory};
+use crate::directory::{forward, tombstones, Directory};
+use crate::pg::change_log::Identity;
 use crate::pg::heap::{self, Failure, Outcome, RowLock};
 use crate::pg::lock::Wait;
 use crate::pg::rowlock::{self, Newest, OTHER_PARTITION};
-use crate::pg::{error, Kind, LockMode, Rel, Snap, TupleSlot};
+use crate::pg::{error, ChangeLog, Kind, LockMode, OldRow, Rel, Snap, TupleSlot};
 use firn_directory::{Cid, Xid};
 use firn_format::{Tid, Tombstone};
 
@@ -50,7 +51,6 @@ pub fn delete(
     wait: bool,
     changing_partition: bool,
 ) -> (Outcome, Failure) {
-    refuse_decoded(table, "delete stripe rows of");
     note_change(table);
     let directory = open(table);
     let mode = RowLock::Exclusive;
@@ -64,6 +64,9 @@ pub fn delete(
     }
     let tombstone = if changing_partition { Tombstone::moved_away() } else { Tombstone::deleted() };
     bury(&directory, tid, &locked, tombstone, cid);
+    if let Some(log) = ChangeLog::of(table) {
+        log.delete(old_row(log, directory, tid, None).as_ref());
+    }
     table.count_delete();
     (Outcome::Ok, Failure::default())
 }
@@ -81,6 +84,30 @@ fn has_same_key(directory: Directory, tid: Tid, slot: TupleSlot) -> (bool, Direc
     (same, fetcher.end().unwrap_or_else(|| open(table)))
 }
 
+/// What is logged of the row at `tid` that is deleted or, by the row in `new`, updated: heapam's ExtractReplicaIdentity(). A key that stays
+/// is not logged.
+fn old_row(
+    log: ChangeLog,
+    directory: Directory,
+    tid: Tid,
+    new: Option<TupleSlot>,
+) -> Option<OldRow> {
+    let table = directory.table;
+    let identity = table.identity();
+    let columns = match &identity {
+        Identity::Nothing => return None,
+        Identity::Key(columns) => columns.clone(),
+        Identity::Full => (1..=table.column_count() as i16).collect(),
+    };
+    let mut fetcher = Fetcher::within(table, Some(directory));
+    let row = fetcher.columns(tid, &columns)?;
+    let stays = |new: TupleSlot| identity != Identity::Full && new.has_same(table, &columns, row);
+    if new.is_some_and(stays) {
+        return None;
+    }
+    log.old_row(row, &identity)
+}
+
 /// Update the stripe row at `tid`: the slot's row goes to the row store and gets its TID there. Told
 /// back with the outcome: how strong a lock the update needs.
 pub fn update(
@@ -91,7 +118,6 @@ pub fn update(
     crosscheck: Option<Snap>,
     wait: bool,
 ) -> (Outcome, Failure, RowLock) {
-    refuse_decoded(table, "update stripe rows of");
     note_change(table);
     let (same_key, directory) = has_same_key(open(table), tid, slot);
     // Whoever wants to share the key while this update runs must find an anchor to lock.
@@ -114,11 +140,14 @@ pub fn update(
         Locked::Anchor(place, _) => rowlock::is_locked_for_update(directory.toast.rel(), *place),
         _ => false,
     };
-    heap::insert(table, slot, cid);
+    heap::insert_untold(table, slot, cid);
     let stone = Tombstone::updated(slot.tid(), same_key && !announced);
     if bury(&directory, tid, &locked, stone, cid) {
         // RETURNING shows the slot's row.
         rowlock::copy_xmax(table, slot);
+    }
+    if let Some(log) = ChangeLog::of(table) {
+        log.update(slot, old_row(log, directory, tid, Some(slot)).as_ref());
     }
     table.count_update_not_insert();
     (Outcome::Ok, Failure::default(), mode)

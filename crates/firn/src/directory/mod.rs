@@ -5,14 +5,12 @@
 pub mod allocation;
 pub mod carry;
 pub mod counts;
-mod decoded;
 mod entries;
 pub mod forward;
 mod raise;
 mod store;
 pub mod tombstones;
 
-pub use decoded::refuse_decoded;
 pub use entries::{Directory, Found};
 pub use firn_directory::{
     chunks, clean, cleaned, decode as decode_row, directory_row_of, is_misplaced, keys,

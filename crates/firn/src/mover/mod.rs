@@ -9,7 +9,7 @@ pub use part::Part;
 pub use reindex::{rebuild_after_command, rebuild_wanted, Rounds};
 pub use tidy::{shrink, tidy_or_leave, tidy_what_was_left};
 
-use crate::directory::{allocation, cleaned, forward, refuse_decoded, Directory};
+use crate::directory::{allocation, cleaned, forward, Directory};
 use crate::pg::heap::RowStoreScan;
 use crate::pg::index::Indexes;
 use crate::pg::mark_moved::Marker;
@@ -30,7 +30,6 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();
-    refuse_decoded(table, "compact");
     // A moved row has a new TID: an outer statement or a cursor that has read the old one could not
     // change the row any more.
     table.check_not_in_use(c"compact");

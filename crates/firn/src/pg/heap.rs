@@ -64,15 +64,16 @@ fn refuse_to_outgrow(table: Rel) {
     }
 }
 
-/// Insert the slot's row into the row store; the slot gets its TID.
-pub fn insert(table: Rel, slot: Slot, cid: Cid) {
+/// Insert the slot's row into the row store, of which nobody who decodes is told; the slot gets its TID.
+pub fn insert_untold(table: Rel, slot: Slot, cid: Cid) {
     // SAFETY: heapam always has this callback; errors unwind through the guard.
     unsafe {
         let Some(f) = am().tuple_insert else { return };
         if is_near_end(table.raw()) {
             refuse_to_outgrow(table);
         }
-        super::ext::guarded(|| f(table.raw(), slot.0, cid.0, 0, std::ptr::null_mut()))
+        let options = pg_sys::HEAP_INSERT_NO_LOGICAL as i32;
+        super::ext::guarded(|| f(table.raw(), slot.0, cid.0, options, std::ptr::null_mut()))
     }
 }
 

@@ -14,6 +14,8 @@ pub mod anchor;
 pub mod attempt;
 pub mod btree;
 pub mod catalog;
+pub mod change_log;
+mod change_tuple;
 pub(crate) mod compat;
 mod conflicts;
 pub mod datum;
@@ -67,6 +69,7 @@ pub mod worker;
 pub mod xact;
 
 pub use attempt::attempt;
+pub use change_log::{ChangeLog, OldRow};
 pub use fate::Fate;
 pub use progress::{Count, Phase, Progress};
 pub use rel::{IndexKind, LockMode, OpenRel, Rel};

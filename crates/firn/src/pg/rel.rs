@@ -40,15 +40,6 @@ pub enum LockMode {
     AccessExclusive = 8,
 }
 
-/// Who reads a table's changes by logical decoding.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decoder {
-    /// The table's subscribers.
-    Publication,
-    /// A replication slot, of this name, whose plugin does not go by publications.
-    Slot(String),
-}
-
 /// One attribute of a table.
 #[derive(Clone, Debug)]
 pub struct Attribute {
@@ -180,13 +171,15 @@ impl Rel {
     /// Numbers of the columns that a foreign key could refer to; None when that depends on more than
     /// columns.
     pub fn key_columns(self) -> Option<Vec<i16>> {
+        let list = self.columns_of(pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY);
+        list.iter().all(|n| *n > 0).then_some(list)
+    }
+    /// Numbers of the columns that PostgreSQL has noted for this of its purposes.
+    pub(super) fn columns_of(self, kind: pg_sys::IndexAttrBitmapKind::Type) -> Vec<i16> {
         let mut list = Vec::new();
         // SAFETY: the set is a copy of our own.
         unsafe {
-            let set = pg_sys::RelationGetIndexAttrBitmap(
-                self.0,
-                pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY,
-            );
+            let set = pg_sys::RelationGetIndexAttrBitmap(self.0, kind);
             let mut at = -1;
             loop {
                 at = pg_sys::bms_next_member(set, at);
@@ -197,37 +190,16 @@ impl Rel {
             }
             pg_sys::bms_free(set);
         }
-        list.iter().all(|n| *n > 0).then_some(list)
+        list
+    }
+    /// How the table's rows are told apart by who decodes its changes (`pg_class.relreplident`).
+    pub(super) fn replica_identity(self) -> u8 {
+        self.form().relreplident as u8
     }
     /// This index is partial.
     pub fn has_predicate(self) -> bool {
         // SAFETY: an open index; the list is cached by the relcache.
         unsafe { !pg_sys::RelationGetIndexPredicate(self.0).is_null() }
-    }
-    /// Who reads the table's changes by logical decoding, if anybody does. It takes them off the row store's
-    /// log and knows nothing of stripes. Subscribers (pgoutput) get what is published; other plugins get
-    /// the changes of all tables that are logged.
-    ///
-    /// The answer holds for what this transaction writes from now on: a slot that is made later decodes only
-    /// transactions that begin after those have ended which run when it is made.
-    pub fn decoded_by(self) -> Option<Decoder> {
-        // SAFETY: an open relation; the description is cached by the relcache.
-        unsafe {
-            if pg_sys::wal_level < pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32
-                || !self.is_permanent()
-            {
-                return None;
-            }
-            let mut found = pg_sys::PublicationDesc::default();
-            pg_sys::RelationBuildPublicationDesc(self.0, &mut found);
-            let a = found.pubactions;
-            if a.pubinsert || a.pubupdate || a.pubdelete {
-                return Some(Decoder::Publication);
-            }
-        }
-        // The transaction has to run for the above to be true.
-        super::xact::xid();
-        super::wal::decoding_slot().map(Decoder::Slot)
     }
     /// Tell all sessions, at the end of this transaction, to look at this relation anew and to make
     /// new plans of statements that read it.

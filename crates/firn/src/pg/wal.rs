@@ -129,40 +129,6 @@ pub fn log_snapshot_conflict(rel: Rel, removed: u64) {
     }
 }
 
-/// A logical replication slot of this database that decodes all tables' changes.
-pub(super) fn decoding_slot() -> Option<String> {
-    const FOLLOWS_PUBLICATIONS: &str = "pgoutput";
-    let text = |name: &pg_sys::NameData| {
-        // SAFETY: names are NUL-terminated within their array.
-        unsafe { std::ffi::CStr::from_ptr(name.data.as_ptr()) }.to_string_lossy().into_owned()
-    };
-    // SAFETY: the array in shared memory has that many entries, made at the start of the server. Which of
-    // them are in use, and name and database of those, changes under the lock only. The plugin is
-    // written later, byte by byte: while it is no whole name, the slot has not looked yet for the
-    // transactions that it will not decode, and this one is among them.
-    unsafe {
-        let slots = &raw const (*pg_sys::ReplicationSlotCtl).replication_slots;
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(CONTROL_LOCK)).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
-        let found = (0..pg_sys::max_replication_slots.max(0) as usize).find_map(|i| {
-            let slot = slots.cast::<pg_sys::ReplicationSlot>().add(i);
-            let data = &raw const (*slot).data;
-            if !(*slot).in_use || (*data).database != pg_sys::MyDatabaseId {
-                return None;
-            }
-            let plugin = text(&(*data).plugin);
-            // One that was left too far behind is of no use to anybody any more.
-            let over = compat::is_invalidated(&*data);
-            (!over && !FOLLOWS_PUBLICATIONS.starts_with(&plugin)).then(|| text(&(*data).name))
-        });
-        pg_sys::LWLockRelease(lock);
-        found
-    }
-}
-
-/// PostgreSQL's number of ReplicationSlotControlLock, the same in 15 to 18.
-const CONTROL_LOCK: usize = 37;
-
 /// Wait until everything that any session has logged so far is on disk.
 pub fn flush_all() {
     // Bytes of the header of a page of the log, and of the first one of a file.

@@ -7,7 +7,7 @@ use crate::directory::{allocation, Directory};
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::xact::Sub;
-use crate::pg::{guc, lock, xact, LockMode, Rel};
+use crate::pg::{guc, lock, xact, ChangeLog, LockMode, Rel};
 use firn_directory::{Cid, Place, Xid};
 use firn_format::{Slot, StripeWriter, Tid};
 use std::cell::RefCell;
@@ -48,8 +48,7 @@ struct Command {
     owner: Owner,
     /// Rows so far.
     rows: u64,
-    /// How large rows may be that go to stripes, or that none may; None when it was not looked for yet. Whoever begins to decode
-    /// the table's changes later does so when the transactions that run now are over.
+    /// How large rows may be that go to stripes, or that none may; None when it was not looked for yet.
     stripes: Option<Option<Rc<TupleSize>>>,
     /// The stripe that takes the next rows.
     open: Option<Box<Pending>>,
@@ -137,12 +136,10 @@ fn counts_as_bulk(table: Rel, cid: Cid, rows: u64) -> Option<Rc<TupleSize>> {
     if total <= guc::bulk_threshold() || table.toast_oid().is_none() {
         return None;
     }
-    // Who decodes is told of rows in the row store only. A rollback may forget a first stripe. And who looks for a conflict by a
-    // row's values, before he waits for who is inserting it, finds none while the row is only collected.
+    // A rollback may forget a first stripe. And who looks for a conflict by a row's values, before he waits for who is inserting it,
+    // finds none while the row is only collected.
     stripes.unwrap_or_else(|| {
-        let none = table.decoded_by().is_some()
-            || table.conflicts_need_values()
-            || is_forgotten_by_rollback(table);
+        let none = table.conflicts_need_values() || is_forgotten_by_rollback(table);
         let found = (!none).then(|| Rc::new(TupleSize::of(table)));
         STATE.with_borrow_mut(|state| {
             state.command(table.oid(), owner).stripes = Some(found.clone())
@@ -201,6 +198,10 @@ fn append(table: Rel, slots: &[TupleSlot], cid: Cid, frozen: bool) {
         } else {
             open = Some(pending);
         }
+    }
+    // As heapam, in their order among all that this transaction changes.
+    if let Some(log) = ChangeLog::of(table) {
+        log.insert(slots);
     }
     STATE.with_borrow_mut(|state| {
         let command = state.command(table.oid(), owner);

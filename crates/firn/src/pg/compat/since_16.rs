@@ -193,11 +193,6 @@ pub(crate) unsafe fn heap_update(
     }
 }
 
-/// The slot was left too far behind.
-pub(crate) fn is_invalidated(slot: &pg_sys::ReplicationSlotPersistentData) -> bool {
-    slot.invalidated != pg_sys::ReplicationSlotInvalidationCause::RS_INVAL_NONE
-}
-
 /// B-tree's record "a deleted page is used again", whose only effect is on a standby: queries whose snapshots could
 /// see what `removed` has deleted are cancelled.
 #[repr(C)]

@@ -180,11 +180,6 @@ pub(crate) unsafe fn heap_update(
     }
 }
 
-/// The slot was left too far behind.
-pub(crate) fn is_invalidated(slot: &pg_sys::ReplicationSlotPersistentData) -> bool {
-    slot.restart_lsn == 0 && slot.invalidated_at != 0
-}
-
 /// B-tree's record "a deleted page is used again", whose only effect is on a standby: queries whose snapshots could
 /// see what `removed` has deleted are cancelled.
 #[repr(C)]
