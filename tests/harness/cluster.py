@@ -10,6 +10,9 @@ import time
 
 import psycopg
 
+# Where clusters are: FIRN_FOLDER may be one in memory. (Paths of sockets are short.)
+FOLDER = os.environ.get("FIRN_FOLDER", "/tmp")
+
 # Lines that must not appear in the server log of a test that did not ask for them.
 ALARMS = re.compile(r"PANIC|TRAP:|terminated by signal|could not read stripe|panicked at|inconsistent page found")
 
@@ -52,7 +55,7 @@ class Cluster:
         self.bin = bindir or subprocess.check_output([os.environ["PG_CONFIG"], "--bindir"], text=True).strip()
         self.own = bindir is None
         self.preload = preload
-        self.root = tempfile.mkdtemp(prefix=f"firn-{name}-", dir=base or "/tmp")
+        self.root = tempfile.mkdtemp(prefix=f"firn-{name}-", dir=base or FOLDER)
         self.data = os.path.join(self.root, "data")
         self.log = os.path.join(self.root, "log")
         self.port = 5432

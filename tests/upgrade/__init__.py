@@ -13,6 +13,7 @@ import time
 
 import psycopg
 
+from harness.cluster import FOLDER
 from harness.tally import Missing
 from harness.versions import Server, installed
 from restore.versions import UNSTAMP
@@ -30,7 +31,7 @@ class World:
     """Folders and old clusters of a run."""
 
     def __init__(self):
-        self.base = tempfile.mkdtemp(prefix="firn-upgrade-", dir="/tmp")
+        self.base = tempfile.mkdtemp(prefix="firn-upgrade-", dir=FOLDER)
         os.chmod(self.base, 0o755)
         if os.getuid() == 0:
             user = pwd.getpwnam("postgres")
