@@ -1,7 +1,6 @@
 """A streaming standby reads stripes and cold objects and takes over; dump and restore."""
 import os
 import shutil
-import threading
 import time
 
 import psycopg
