@@ -4,8 +4,12 @@ import contextlib
 import os
 import re
 
+from harness.cluster import version
 from trouble.common import expect, fresh, intact
 from trouble.damage import by_hand, entries, plan, problems, repair, toast_of, warned
+
+# From 17 on REINDEX TABLE builds the TOAST relation's index first, as REINDEX of that relation does on every version: by what is on the pages.
+BUILDS = ["REINDEX TABLE f"] if version() < 17 else ["REINDEX INDEX f_pkey"]
 
 
 def place_of(c, where, table="f"):
@@ -72,7 +76,7 @@ def directory_rows(cluster):
             before = counts(c)
         with damaged(cluster, (where, byte, bits)):
             with cluster.connect() as c:
-                for sql in ("SELECT count(*) FROM f", "SELECT sum(n) FROM f", "TABLE f", "ANALYZE f", "REINDEX TABLE f", "VACUUM FULL f",
+                for sql in ("SELECT count(*) FROM f", "SELECT sum(n) FROM f", "TABLE f", "ANALYZE f", *BUILDS, "VACUUM FULL f",
                             "SELECT * FROM firn.unneeded('f')", "SELECT firn.offload('f', 'cold')"):
                     e = expect(c, sql, "XX001")
                     assert f"directory row {slot} " in e.diag.message_primary, e
@@ -119,7 +123,7 @@ def tombstones(cluster):
     for byte, bits in ((0, 1), (7, 0x80)):
         with damaged(cluster, (where, byte, bits)):
             with cluster.connect() as c:
-                for sql in ("SELECT count(*) FROM f", "TABLE f", "SELECT count(*) FROM f WHERE v <> 'x'", "REINDEX TABLE f", "VACUUM FULL f"):
+                for sql in ("SELECT count(*) FROM f", "TABLE f", "SELECT count(*) FROM f WHERE v <> 'x'", *BUILDS, "VACUUM FULL f"):
                     expect(c, sql, "XX001")
                 by_index(c)
                 for sql in ("SELECT * FROM f WHERE id = 555", "INSERT INTO f VALUES (555)", "INSERT INTO f VALUES (555) ON CONFLICT DO NOTHING"):
