@@ -3,6 +3,7 @@ rows."""
 import os
 import random
 
+from harness.cluster import version
 from logical.decoded import changes, in_transactions
 
 
@@ -70,7 +71,12 @@ class Driver:
                 if found[-1].startswith("RELEASE"):
                     depth -= 1
             found.append(self.change())
-        return found, self.dice.choice(("COMMIT",) * 6 + ("ROLLBACK", "PREPARE", "PREPARE"))
+        end = self.dice.choice(("COMMIT",) * 6 + ("ROLLBACK", "PREPARE", "PREPARE"))
+        # PostgreSQL 18.6 crashes where it decodes one with savepoints that is undone and larger than logical_decoding_work_mem: it marks the
+        # subtransactions as streamed (ReorderBufferTruncateTXN). Of heap tables, too.
+        if end != "COMMIT" and any("SAVEPOINT" in s for s in found) and version() >= 18:
+            end = "COMMIT"
+        return found, end
 
 
 def carry_out(c, statements, end, name, table):
