@@ -101,7 +101,7 @@ test: program
 # PostgreSQL's, those that do without; and the ways from each version to each later one.
 VERSIONS ?= 16 17 18
 ON_ALL = sql,sessions,cold,crash,rewrites,differential,nesting,pairs,pieces,walk
-ON_MOST = $(ON_ALL),analyze,contention,documents,frames,growth,isolation,matrix,reading,rebuild,regress,replica,torture,transactions,trouble,vacuum
+ON_MOST = $(ON_ALL),analyze,contention,documents,frames,growth,isolation,logical,matrix,reading,rebuild,regress,replica,torture,transactions,trouble,vacuum
 test-all: test
 	@bad=0; for version in $(VERSIONS); do \
 		scripts/postgresql.sh $$version extensions && \
@@ -119,7 +119,7 @@ assert-server: build
 	@install -m 644 crates/firn/firn.control crates/firn/sql/firn--*.sql "$$($(ASSERT)/bin/pg_config --sharedir)/extension/"
 	@chmod -R a+rX "$(ASSERT)"
 
-SUITES ?= sql walk sessions nesting reading rewrites vacuum frames contention pairs differential transactions crash cold trouble analyze matrix replica isolation regress docs
+SUITES ?= sql walk sessions nesting reading rewrites vacuum frames contention pairs differential transactions crash cold trouble analyze matrix replica isolation logical regress docs
 test-assert: install program assert-server
 	@bad=0; for suite in $(SUITES); do \
 		PG_CONFIG="$(ASSERT)/bin/pg_config" "$(FIRN_VENV)/bin/python" tests/run.py $$suite || bad=1; done; exit $$bad

@@ -178,8 +178,9 @@ def file_under_faults(rack, path, rng, each):
             results.append(play(c, statements, rng if am == "firn" else None, each))
     (heap, _), (firn, faults) = results
     print(f"    {os.path.basename(path)} ({label}): {faults} faults in {len(statements)} statements", flush=True)
+    # (What a statement has taken from a sequence before a fault stays taken.)
     wrong = [f"{sql[:300]}\n  heap {str(a)[:300]}\n  firn {str(b)[:300]}" for (sql, a), (_, b) in zip(heap, firn)
-             if a != b and not re.search(r"settle\(|xmin|xmax", sql)]
+             if a != b and not re.search(r"settle\(|xmin|xmax|last_value", sql)]
     assert not wrong, "\n".join(wrong[:5])
     said = rack.complaints()
     assert not said, "\n".join(said[:5])

@@ -121,6 +121,34 @@ SCRIPTS = {
         DELETE FROM a WHERE id IN (1001, 20)""",
 }
 
+# Statements that find rows in one order: what is decoded of them is compared in its order, among tables and subtransactions.
+ORDERED = {
+    "order of changes": """
+        CREATE TABLE t (id int PRIMARY KEY, v text) USING {am};
+        CREATE TABLE u (id int, v text) USING {am};
+        CREATE TABLE h (id int, v text) USING heap;
+        CREATE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO h VALUES (NEW.id, TG_WHEN);
+            INSERT INTO u SELECT NEW.id, i::text FROM generate_series(1, 7) i WHERE NEW.id % 10 = 0; RETURN NEW; END $$;
+        CREATE TRIGGER told BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION told();
+        CREATE TRIGGER told_after AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION told();
+        INSERT INTO t SELECT i, 'v' FROM generate_series(1, 60) i;
+        BEGIN; UPDATE t SET v = 'a' WHERE id = 20; INSERT INTO t SELECT i, 'w' FROM generate_series(101, 130) i; DELETE FROM t WHERE id = 21;
+            SAVEPOINT a; INSERT INTO t SELECT i, 'x' FROM generate_series(201, 230) i; DELETE FROM t WHERE id = 22; RELEASE a;
+            UPDATE t SET v = 'b' WHERE id = 210; SAVEPOINT b; DELETE FROM t WHERE id = 23; INSERT INTO u SELECT 5, 'gone' FROM generate_series(1, 20);
+            ROLLBACK TO b; INSERT INTO u SELECT 6, 'there' FROM generate_series(1, 20); DELETE FROM t WHERE id = 24; COMMIT""",
+    "changes that came from elsewhere": """
+        CREATE TABLE t (id int PRIMARY KEY, v text) USING {am};
+        SELECT pg_replication_origin_create('elsewhere');
+        SELECT pg_replication_origin_session_setup('elsewhere');
+        INSERT INTO t SELECT i, 'theirs' FROM generate_series(1, 60) i;
+        DELETE FROM t WHERE id = 20; UPDATE t SET v = 'theirs, too' WHERE id = 21;
+        SELECT pg_replication_origin_session_reset();
+        SELECT pg_replication_origin_drop('elsewhere');
+        INSERT INTO t SELECT i, 'ours' FROM generate_series(101, 160) i;
+        DELETE FROM t WHERE id = 22""",
+}
+STRIPES = "SELECT count(*) FROM pg_class c, firn.stripes(c.oid) WHERE c.relam = (SELECT oid FROM pg_am WHERE amname = 'firn')"
+
 
 def fill(script, am):
     columns = ", ".join(f"c{n} int" for n in range(600))
@@ -173,13 +201,16 @@ def decode(cluster, am, script, two_phase, **options):
     with cluster.connect("decoded") as c:
         c.execute(f"CREATE EXTENSION firn; {SETTINGS}; SET default_table_access_method = {am}")
         c.execute(f"SELECT pg_create_logical_replication_slot('decoded', 'test_decoding', false, {two_phase})")
-        found = []
+        found, stripes = [], 0
         try:
             for statement in statements(fill(script, am)):
+                if not c.info.transaction_status:
+                    stripes = max(stripes, *c.execute(STRIPES).fetchone())
                 if statement.startswith("ROLLBACK PREPARED"):
                     # Of one that is undone already, decoding shows as much as it can without a look at the catalogs.
                     found += changes(c, "decoded", **options)
                 c.execute(statement)
+            assert (stripes > 0) == (am == "firn"), "no row has been in a stripe"
             return found + changes(c, "decoded", **options)
         finally:
             if c.info.transaction_status:
@@ -187,11 +218,11 @@ def decode(cluster, am, script, two_phase, **options):
             c.execute("SELECT pg_drop_replication_slot('decoded')")
 
 
-def alike(script):
+def alike(script, arrange):
     def case(cluster):
         # Tables are rewritten into others that are not shown unless asked for.
-        for two_phase, options in ((False, {}), (True, {"include-rewrites": "1"})):
-            heap, firn = (in_transactions(decode(cluster, am, script, two_phase, **options)) for am in ("heap", "firn"))
+        for two_phase, options in ((False, {}), (True, {"include-rewrites": "1", "only-local": "1"})):
+            heap, firn = (arrange(decode(cluster, am, script, two_phase, **options)) for am in ("heap", "firn"))
             assert len(heap) > 3
             for n, (h, f) in enumerate(zip(heap, firn)):
                 assert h == f, (n, [line[:300] for line in h if line not in f], [line[:300] for line in f if line not in h])
@@ -199,4 +230,5 @@ def alike(script):
     return case
 
 
-CASES = {f"decoded: {name}": alike(script) for name, script in SCRIPTS.items()}
+CASES = {f"decoded: {name}": alike(script, in_transactions) for name, script in SCRIPTS.items()}
+CASES |= {f"decoded: {name}": alike(script, lambda lines: [lines[i:i + 1] for i in range(len(lines))]) for name, script in ORDERED.items()}

@@ -157,10 +157,13 @@ def alike(cluster, seed, steps):
 def case(cluster):
     rounds = int(os.environ.get("FIRN_ROUNDS", "2"))
     seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 31))
+    made = 0
     for n in range(rounds):
         print(f"     FIRN_SEED={seed + n}", end="", flush=True)
         stripes, lines = alike(cluster, seed + n, 150)
         print(f": {stripes} stripes, {lines} lines", flush=True)
+        made += stripes
+    assert made > 0
 
 
 CASES = {"random changes": case}

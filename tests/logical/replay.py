@@ -70,7 +70,7 @@ def crashes(conf):
 
 
 def standby(conf):
-    """A standby compares each page that it replays with the primary's, is asked, promoted and written to."""
+    """A standby follows, is asked, promoted and written to. (Pages whose image is put in place are not compared with the primary's; all others are.)"""
     os.environ["FIRN_STANDBY"] = "1"
     try:
         cluster = made("standby", [*conf, "wal_consistency_checking=all", "hot_standby=on"])

@@ -79,6 +79,7 @@ def kinds(publisher, subscriber):
                     pair.same(of(name), columns, where)
             stripes = sum(pair.stripes(of(name)) for name in KINDS) if publisher == "firn" else 0
             print(f": {stripes} stripes", flush=True)
+            assert (stripes > 0) == (publisher == "firn")
             for name in KINDS:
                 pair.unsubscribe(f"s_{name}")
             pair.quiet()

@@ -136,7 +136,9 @@ fn there(file: File, readers: Readers, regular: bool) -> NewFile {
 /// Whether another file in its place is the same to everybody else. Files that a shell has opened (`/dev/stdout`) and those
 /// with several names are written to as they are.
 fn replaceable(path: &Path, meta: &Metadata) -> bool {
-    let opened = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    // (Files in /dev/shm are files.)
+    let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
+    let opened = folder.is_some_and(|f| f == Path::new("/dev") || f.starts_with("/proc"));
     meta.is_file() && meta.nlink() == 1 && !opened
 }
 

@@ -18,7 +18,8 @@ use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
-    guc, lock, snapshot, xact, Count, LockMode, OpenRel, Phase, Progress, Rel, TupleSlot,
+    error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
+    TupleSlot,
 };
 use crate::stripe::RowBuffer;
 use crate::write::{most_bytes, store, StripeBuilder};
@@ -33,6 +34,11 @@ pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
     // A moved row has a new TID: an outer statement or a cursor that has read the old one could not
     // change the row any more.
     table.check_not_in_use(c"compact");
+    if table.is_user_catalog() {
+        error(Kind::Unsupported, format!("cannot compact table \"{}\"", table.name()))
+            .detail("It is a catalog of output plugins (user_catalog_table), which read rows of the row store only.")
+            .raise()
+    }
     crate::write::flush_table(table);
     let Some(directory) = Directory::open(table, LockMode::RowExclusive) else { return 0 };
     let snapshot = snapshot::Registered::latest();

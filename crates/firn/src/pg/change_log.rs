@@ -6,11 +6,12 @@
 //! that nobody reads: an empty one of the free space map, behind the part of the map that speaks of pages of the row store. Replay puts
 //! the image in place and leaves the rows alone; decoding does not look at the image. Here no page is written at all.
 
-use super::change_tuple::{Chunk, Out, Stored};
+use super::change_tuple::{old_version, Chunk, Out, Stored};
 use super::datum::Row;
 use super::{compat, OpenRel, Rel, TupleSlot};
 use crate::pg::rel::LockMode;
 use pgrx::pg_sys;
+use std::cell::OnceCell;
 
 /// heapam's kinds of records, and their flags (access/heapam_xlog.h).
 const INSERT: u8 = 0x00;
@@ -131,14 +132,13 @@ impl ChangeLog {
 
     /// The row of a changed or deleted row's old version, of which these columns are logged.
     pub fn old_row(&self, row: Row<'_>, identity: &Identity) -> Option<OldRow> {
-        let stored = match identity {
+        let columns = match identity {
             Identity::Nothing => return None,
-            Identity::Full => Stored::whole(self.table, row),
-            Identity::Key(columns) => Stored::part(self.table, row, columns),
+            Identity::Full => None,
+            Identity::Key(columns) => Some(&columns[..]),
         };
-        let mut bytes = Vec::with_capacity(stored.size());
-        stored.write(&mut bytes);
-        Some(OldRow { bytes, full: *identity == Identity::Full })
+        let bytes = old_version(self.table, row, columns);
+        Some(OldRow { bytes, full: columns.is_none() })
     }
 
     /// Log the insertion of the rows in the slots.
@@ -165,11 +165,7 @@ impl ChangeLog {
     /// Log that the row in the slot has taken the old one's place.
     pub fn update(&self, slot: TupleSlot, old: Option<&OldRow>) {
         match Stored::of_slot(self.table, slot) {
-            Some(row) => {
-                let mut bytes = Vec::with_capacity(row.size());
-                row.write(&mut bytes);
-                self.log_update(&bytes, old);
-            }
+            Some(row) => self.log_update(&row.to_bytes(), old),
             None => self.with_chunks(slot, |row| self.log_update(row, old)),
         }
     }
@@ -215,17 +211,17 @@ impl ChangeLog {
         batch.clear();
     }
 
-    /// Log the largest values of a row as TOAST's chunks are, then the row, which points to them.
+    /// Log a row with values compressed, as heapam does; the largest as TOAST's chunks are, before the row, which points to them.
     fn with_chunks(&self, slot: TupleSlot, then: impl FnOnce(&[u8])) {
-        let Some(oid) = self.table.toast_oid() else {
+        let Some(toast) = self.table.toast_oid() else {
             super::error(super::Kind::Internal, "a firn table without TOAST relation").raise()
         };
-        let toast = OpenRel::open(oid, LockMode::AccessShare);
-        let at = Place::of(*toast);
-        let out = Out::new(self.table, *toast, |chunk: Chunk<'_>| {
-            log_insertion(at, &chunk.row(), INSERT_HAS_ROW | INSERT_OF_TOAST);
-        });
-        then(&out.write(slot));
+        let at: OnceCell<Place> = OnceCell::new();
+        let log = |chunk: Chunk<'_>| {
+            let at = at.get_or_init(|| Place::of(*OpenRel::open(toast, LockMode::AccessShare)));
+            log_insertion(*at, &chunk.row(), INSERT_HAS_ROW | INSERT_OF_TOAST);
+        };
+        then(&Out { table: self.table, toast, log }.write(slot));
     }
 }
 
@@ -306,9 +302,32 @@ fn log(
         if !of_page.is_empty() {
             pg_sys::XLogRegisterBufData(0, of_page.as_ptr().cast_mut().cast(), of_page.len() as _);
         }
+        // Nothing is won by compressing 24 bytes, which costs zstd as much as all else.
+        let _plain = PlainImages::begin();
         // As heapam does: plugins leave out changes that came by replication.
         pg_sys::XLogSetRecordFlags(pg_sys::XLOG_INCLUDE_ORIGIN as u8);
         pg_sys::XLogInsert(manager as pg_sys::RmgrId, kind);
+    }
+}
+
+/// Images of pages are logged as they are while it lives.
+struct PlainImages(core::ffi::c_int);
+
+impl PlainImages {
+    fn begin() -> PlainImages {
+        // SAFETY: a variable of this process, which XLogInsert() reads.
+        unsafe {
+            let before = pg_sys::wal_compression;
+            pg_sys::wal_compression = 0;
+            PlainImages(before)
+        }
+    }
+}
+
+impl Drop for PlainImages {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { pg_sys::wal_compression = self.0 }
     }
 }
 

@@ -8,6 +8,11 @@ use pgrx::{pg_sys, varlena};
 /// A tuple, as it is in memory, without the part of its header that is of no concern.
 pub(super) struct Stored(pg_sys::HeapTuple);
 
+/// TOAST leaves rows of so many bytes alone (TOAST_TUPLE_THRESHOLD, access/heaptoast.h).
+const SMALL: usize = 2_032;
+/// The largest tuple (MaxHeapTupleSize), with some room.
+const LARGEST: usize = 8_000;
+
 /// Bytes of a tuple's header before its bitmap of NULLs (SizeofHeapTupleHeader).
 const BEFORE_BITMAP: usize = 23;
 
@@ -15,25 +20,16 @@ impl Stored {
     /// Bytes before a row (xl_heap_header): two words of flags, and where its values begin.
     pub const HEADER: usize = 5;
 
-    /// The row in the slot; None if parts of it have to be logged apart.
+    /// The row in the slot; None of one that TOAST would make smaller.
     pub fn of_slot(table: Rel, slot: TupleSlot) -> Option<Stored> {
         let stored = Stored::whole(table, slot.row());
         let is_far = stored.infomask() & pg_sys::HEAP_HASEXTERNAL != 0;
-        (!is_far && stored.size() <= MOST_BYTES).then_some(stored)
+        (!is_far && stored.size() <= SMALL).then_some(stored)
     }
 
     pub fn whole(table: Rel, row: Row<'_>) -> Stored {
         let (values, nulls) = row.words();
         // SAFETY: a row of the table has a value or NULL for each of its columns.
-        unsafe { form(table, values.as_ptr().cast(), nulls.as_ptr()) }
-    }
-
-    /// The row's values in these columns, and NULL in the others.
-    pub fn part(table: Rel, row: Row<'_>, columns: &[i16]) -> Stored {
-        let (values, nulls) = row.words();
-        let nulls = nulls.iter().zip(1_i16..);
-        let nulls: Vec<bool> = nulls.map(|(null, n)| *null || !columns.contains(&n)).collect();
-        // SAFETY: as above.
         unsafe { form(table, values.as_ptr().cast(), nulls.as_ptr()) }
     }
 
@@ -46,6 +42,13 @@ impl Stored {
     pub fn size(&self) -> usize {
         // SAFETY: a tuple of our own.
         unsafe { (*self.0).t_len as usize - BEFORE_BITMAP + Self::HEADER }
+    }
+
+    /// The row as a record has it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size());
+        self.write(&mut bytes);
+        bytes
     }
 
     pub fn write(&self, to: &mut Vec<u8>) {
@@ -110,74 +113,137 @@ impl Chunk<'_> {
 const POINTER: usize = 18;
 const VARTAG_ONDISK: u8 = 18;
 
-/// Puts a row's largest values out of line, until the rest is small enough.
-pub(super) struct Out<F> {
+/// The values of a row, on the way to as few bytes as heapam would log. What they are made into is in the current memory context.
+struct Values {
     table: Rel,
-    toast: u32,
-    log: F,
+    values: Vec<usize>,
+    nulls: Vec<bool>,
+    /// Columns with values of variable length, and whether they may be compressed (further), and how.
+    large: Vec<(usize, Option<core::ffi::c_char>)>,
+}
+
+impl Values {
+    /// Those in these columns, or all, whole in memory.
+    fn of(table: Rel, row: Row<'_>, columns: Option<&[i16]>) -> Values {
+        let (values, nulls) = row.words();
+        let is_left_out = |n: &i16| columns.is_some_and(|columns| !columns.contains(n));
+        let nulls = nulls.iter().zip(1_i16..).map(|(null, n)| *null || is_left_out(&n));
+        let (mut values, nulls) = (values.to_vec(), nulls.collect::<Vec<bool>>());
+        // SAFETY: an open relation's descriptor.
+        let attributes = unsafe { compat::attributes(table.tupdesc()) };
+        let mut large = Vec::new();
+        for (i, attribute) in attributes.iter().enumerate() {
+            if attribute.attlen != -1 || attribute.attisdropped || nulls[i] {
+                continue;
+            }
+            // SAFETY: a live value of variable length; what is fetched is in this context.
+            unsafe {
+                let value = values[i] as *mut pg_sys::varlena;
+                if varlena::varatt_is_1b_e(value) {
+                    values[i] = pg_sys::detoast_external_attr(value) as usize;
+                }
+            }
+            let may_shrink = matches!(attribute.attstorage as u8, b'x' | b'm');
+            large.push((i, may_shrink.then_some(attribute.attcompression)));
+        }
+        Values { table, values, nulls, large }
+    }
+
+    fn form(&self) -> Stored {
+        // SAFETY: a value or NULL for each column.
+        unsafe { form(self.table, self.values.as_ptr().cast(), self.nulls.as_ptr()) }
+    }
+
+    /// Bytes of the row, as [`Stored::size`].
+    fn size(&self) -> usize {
+        // SAFETY: as above; both arrays are read only.
+        let data = unsafe {
+            pg_sys::heap_compute_data_size(
+                self.table.tupdesc(),
+                self.values.as_ptr().cast_mut().cast(),
+                self.nulls.as_ptr().cast_mut(),
+            )
+        };
+        data + self.nulls.len().div_ceil(8) + 8 + Stored::HEADER
+    }
+
+    fn size_of(&self, column: usize) -> usize {
+        // SAFETY: a live value of variable length, whole or a pointer.
+        unsafe { varlena::varsize_any(self.values[column] as *const pg_sys::varlena) }
+    }
+
+    /// Compress the largest values until the row is as small as TOAST wants it, as heap_toast_insert_or_update() does.
+    fn compress(&mut self) {
+        while self.size() > SMALL {
+            let candidates = self.large.iter().enumerate().filter(|(_, (_, how))| how.is_some());
+            let largest = candidates.max_by_key(|(_, (column, _))| self.size_of(*column));
+            let Some((at, &(column, Some(method)))) = largest else { break };
+            self.large[at].1 = None;
+            let value = self.values[column] as *mut pg_sys::varlena;
+            // SAFETY: a live value that is whole in memory, and not compressed.
+            unsafe {
+                if self.size_of(column) > 2 * POINTER && !varlena::varatt_is_4b_c(value) {
+                    let small = super::ext::toast_compress_datum(value.into(), method);
+                    if !small.is_null() {
+                        self.values[column] = small.value();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The old version of a row, or what is in these columns of it, as a record has it.
+pub(super) fn old_version(table: Rel, row: Row<'_>, columns: Option<&[i16]>) -> Vec<u8> {
+    memory::apart(|| {
+        let mut values = Values::of(table, row, columns);
+        values.compress();
+        values.form().to_bytes()
+    })
+}
+
+/// Puts a row's largest values out of line, where it is too large without them.
+pub(super) struct Out<F> {
+    pub table: Rel,
+    /// The TOAST relation that pointers name.
+    pub toast: u32,
+    pub log: F,
 }
 
 impl<F: Fn(Chunk<'_>)> Out<F> {
-    pub fn new(table: Rel, toast: Rel, log: F) -> Out<F> {
-        Out { table, toast: toast.oid(), log }
-    }
-
     /// Log chunks; the row that points to them.
     pub fn write(&self, slot: TupleSlot) -> Vec<u8> {
         memory::apart(|| {
-            let row = slot.row();
-            let (values, nulls) = row.words();
-            let (mut values, nulls) = (values.to_vec(), nulls.to_vec());
-            // SAFETY: an open relation's descriptor.
-            let attributes = unsafe { compat::attributes(self.table.tupdesc()) };
-            let large: Vec<usize> = (0..attributes.len())
-                .filter(|i| {
-                    attributes[*i].attlen == -1 && !attributes[*i].attisdropped && !nulls[*i]
-                })
-                .collect();
-            let mut number = 0;
-            for i in &large {
-                let value = values[*i] as *mut pg_sys::varlena;
-                // SAFETY: a live value of variable length; what is fetched is in this context.
-                unsafe {
-                    if varlena::varatt_is_1b_e(value) {
-                        values[*i] = pg_sys::detoast_external_attr(value) as usize;
+            let mut row = Values::of(self.table, slot.row(), None);
+            row.compress();
+            if row.size() > MOST_BYTES {
+                let mut number = 0;
+                // Who puts the row together again expects one that fits on a page (ReorderBufferToastReplace()).
+                while row.size() > LARGEST {
+                    let columns = row.large.iter().map(|(column, _)| *column);
+                    let Some(column) = columns.max_by_key(|column| row.size_of(*column)) else {
+                        break;
+                    };
+                    if row.size_of(column) <= 2 * POINTER {
+                        break;
                     }
-                    // What is that large does not wait for others to be fetched beside it.
-                    self.put_out(&mut values[*i], &mut number, MOST_BYTES / 2);
+                    // SAFETY: a live value, larger than a pointer.
+                    unsafe { self.put_out(&mut row.values[column], number) };
+                    number += 1;
                 }
             }
-            loop {
-                // SAFETY: a value or NULL for each column.
-                let stored = unsafe { form(self.table, values.as_ptr().cast(), nulls.as_ptr()) };
-                // SAFETY: live values of variable length.
-                let size = |i: &&usize| unsafe { varlena::varsize_any(values[**i] as *const _) };
-                let is_larger = stored.size() > MOST_BYTES;
-                let largest = large.iter().max_by_key(size).filter(|_| is_larger);
-                // SAFETY: as above.
-                let again = largest.is_some_and(|i| unsafe {
-                    self.put_out(&mut values[*i], &mut number, 2 * POINTER)
-                });
-                if !again {
-                    let mut bytes = Vec::with_capacity(stored.size());
-                    stored.write(&mut bytes);
-                    return bytes;
-                }
-            }
+            row.form().to_bytes()
         })
     }
 
-    /// Log a value that has more than `least` bytes, and let `value` point to it; whether it has.
+    /// Log a value, and let `value` point to it.
     ///
     /// # Safety
-    /// A live value of variable length that is whole in memory, or points to what was put out.
-    unsafe fn put_out(&self, value: &mut usize, number: &mut u32, least: usize) -> bool {
+    /// A live value of variable length that is whole in memory.
+    unsafe fn put_out(&self, value: &mut usize, number: u32) {
         // SAFETY: as the caller promises; the pointer's memory is of the current context.
         unsafe {
             let at = *value as *const pg_sys::varlena;
-            if varlena::varatt_is_1b_e(at) || varlena::varsize_any(at) <= least {
-                return false;
-            }
             // What TOAST stores of a value (toast_save_datum() in access/common/toast_internals.c): all behind its header, and
             // that of a compressed one begins with how large it was, and by what it is compressed.
             let header = if varlena::varatt_is_1b(at) { 1 } else { 4 };
@@ -191,11 +257,11 @@ impl<F: Fn(Chunk<'_>)> Out<F> {
                 (stored, 0)
             };
             for (n, part) in bytes.chunks(Chunk::BYTES).enumerate() {
-                (self.log)(Chunk { value: *number, number: n as u32, bytes: part });
+                (self.log)(Chunk { value: number, number: n as u32, bytes: part });
                 super::xact::check_for_interrupts();
             }
             // varattrib_1b_e, and a varatt_external.
-            let words = [plain + 4, stored | method << 30, *number, self.toast];
+            let words = [plain + 4, stored | method << 30, number, self.toast];
             let pointer = pg_sys::palloc(POINTER).cast::<u8>();
             pointer.write(1);
             pointer.add(1).write(VARTAG_ONDISK);
@@ -204,8 +270,6 @@ impl<F: Fn(Chunk<'_>)> Out<F> {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.add(2 + 4 * i), 4);
             }
             *value = pointer as usize;
-            *number += 1;
-            true
         }
     }
 }

@@ -95,6 +95,7 @@ postgres_functions! {
         columns: *const pg_sys::AttrMap,
         constraint: *mut pg_sys::Oid,
     ) -> *mut pg_sys::IndexStmt;
+    fn toast_compress_datum(value: pg_sys::Datum, method: core::ffi::c_char) -> pg_sys::Datum;
     fn heap_toast_delete(
         rel: pg_sys::Relation,
         tuple: pg_sys::HeapTuple,

@@ -196,6 +196,15 @@ impl Rel {
     pub(super) fn replica_identity(self) -> u8 {
         self.form().relreplident as u8
     }
+    /// Output plugins read the table while they decode (`user_catalog_table`).
+    pub fn is_user_catalog(self) -> bool {
+        let options = self.data().rd_options as *const pg_sys::StdRdOptions;
+        // SAFETY: the options of a table or materialized view are of this kind, where it has some.
+        unsafe {
+            matches!(self.kind(), b'r' | b'm')
+                && options.as_ref().is_some_and(|o| o.user_catalog_table)
+        }
+    }
     /// This index is partial.
     pub fn has_predicate(self) -> bool {
         // SAFETY: an open index; the list is cached by the relcache.

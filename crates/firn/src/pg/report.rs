@@ -120,8 +120,9 @@ pub const NEWER: &str =
 /// A damaged or unreadable stripe of `table`: raise what the format crate found.
 pub fn raise_format(table: &str, slot: u32, e: firn_format::Error) -> ! {
     let kind = match e.kind {
-        firn_format::ErrorKind::Corrupt => Kind::Corrupt,
-        firn_format::ErrorKind::Unsupported | firn_format::ErrorKind::Newer => Kind::Unsupported,
+        // (What a damaged header of a page asks for is nothing that anybody has written.)
+        firn_format::ErrorKind::Corrupt | firn_format::ErrorKind::Unsupported => Kind::Corrupt,
+        firn_format::ErrorKind::Newer => Kind::Unsupported,
         firn_format::ErrorKind::TooLarge => Kind::Limit,
     };
     let hint = match e.is_of_newer() {

@@ -10,8 +10,8 @@ use crate::pg::{error, guc, Kind, Rel, Toast};
 use bytes::Bytes;
 use firn_format::hash::MixMap;
 use firn_format::{
-    Column, Decoder, Dictionary, DirectoryEntry, ErrorKind, Location, Outline, PageRef, Place,
-    Slot, StripeMeta, RECORD_BYTES,
+    Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PageRef, Place, Slot,
+    StripeMeta, RECORD_BYTES,
 };
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -359,7 +359,7 @@ impl StripeHandle {
     /// Raise what is wrong with this stripe's bytes. Those of a cold one that are damaged are read from the store next time.
     pub fn raise(&self, e: firn_format::Error) -> ! {
         match &self.entry.location {
-            Location::Object { server, key } if e.kind == ErrorKind::Corrupt => {
+            Location::Object { server, key } if !e.is_of_newer() => {
                 crate::stores::forget_object((server, self.owner), key, self.entry.bytes)
             }
             _ => {}

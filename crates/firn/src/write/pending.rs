@@ -139,7 +139,10 @@ fn counts_as_bulk(table: Rel, cid: Cid, rows: u64) -> Option<Rc<TupleSize>> {
     // A rollback may forget a first stripe. And who looks for a conflict by a row's values, before he waits for who is inserting it,
     // finds none while the row is only collected.
     stripes.unwrap_or_else(|| {
-        let none = table.conflicts_need_values() || is_forgotten_by_rollback(table);
+        // Output plugins see rows of the row store as they were at the change that is decoded.
+        let none = table.conflicts_need_values()
+            || table.is_user_catalog()
+            || is_forgotten_by_rollback(table);
         let found = (!none).then(|| Rc::new(TupleSize::of(table)));
         STATE.with_borrow_mut(|state| {
             state.command(table.oid(), owner).stripes = Some(found.clone())
