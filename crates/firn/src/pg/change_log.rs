@@ -65,7 +65,7 @@ struct Place {
 
 impl Place {
     /// Who replays this restores an empty page of the map, of pages that the relation does not have, or had not lately: the server
-    /// may look there for free space in vain, until VACUUM.
+    /// may look there for free space in vain, until VACUUM comes to these pages.
     fn of(rel: Rel) -> Place {
         Place { file: compat::file_of(rel.data()), block: map_block_behind(rel.heap_blocks()) }
     }
