@@ -1,7 +1,8 @@
 """Run the suites: `run.py` all (but those of NAMED), `run.py SUITE [PATTERN]` one, `run.py SUITE,SUITE` some.
 
-FIRN_LANES=2: all of them in two lanes side by side, which have no server in common: restore, which takes longest, and the others, and
-then what is left of restore. Lines of the second lane begin with a bar.
+FIRN_LANES=N: all of them in lanes side by side, which have no server in common. Lane 1 begins with restore, which takes longest; the others
+with the other suites, each of which is done by who comes to it first. Whoever has come through goes on with what is left of the rest. Lines of
+a lane begin with as many bars as its number.
 """
 import json
 import os
@@ -46,6 +47,7 @@ import trouble  # noqa: E402
 import upgrade  # noqa: E402
 import vacuum  # noqa: E402
 import walk  # noqa: E402
+from harness import lanes  # noqa: E402
 from harness.tally import Tally  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -105,13 +107,13 @@ SUITES = {
 # These run when they are named: `packages` builds with the profile `dist`, which takes many minutes.
 NAMED = {"packages"}
 ALL = [name for name in SUITES if name not in NAMED]
-LANES = [[name for name in ALL if name != "restore"] + ["restore"], ["restore"]]
+OTHERS = [name for name in ALL if name != "restore"]
 
 
-def side_by_side(tally):
-    """Each lane in a process of its own; what they have counted is added."""
+def side_by_side(tally, count):
+    """Each of so many lanes in a process of its own; what they have counted is added."""
     def lane(number, results):
-        mark, suites = "| " * number, LANES[number]
+        mark, suites = "| " * number, ["restore", *OTHERS] if number == lanes.OF_RESTORE else [*OTHERS, "restore"]
         own = dict(os.environ, FIRN_RESULTS=results, FIRN_CLAIMS=folder, FIRN_LANE=str(number))
         child = subprocess.Popen([sys.executable, os.path.abspath(__file__), ",".join(suites)], text=True, errors="replace",
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=own)
@@ -120,15 +122,15 @@ def side_by_side(tally):
         child.wait()
 
     with tempfile.TemporaryDirectory(prefix="firn-lanes-") as folder:
-        files = [os.path.join(folder, str(n)) for n in range(len(LANES))]
-        threads = [threading.Thread(target=lane, args=(n, files[n])) for n in range(len(LANES))]
+        files = [os.path.join(folder, str(n)) for n in range(count)]
+        threads = [threading.Thread(target=lane, args=(n, files[n])) for n in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for suites, file in zip(LANES, files):
+        for number, file in enumerate(files):
             if not os.path.exists(file):
-                tally.failed.append(f"{', '.join(suites)}: ended before their end")
+                tally.failed.append(f"lane {number}: ended before its end")
                 continue
             with open(file) as f:
                 found = json.load(f)
@@ -140,11 +142,15 @@ def side_by_side(tally):
 def main():
     tally = Tally()
     pattern = sys.argv[2] if len(sys.argv) > 2 else ""
-    if len(sys.argv) < 2 and os.environ.get("FIRN_LANES") == "2":
-        side_by_side(tally)
+    count = int(os.environ.get("FIRN_LANES", 1))
+    if len(sys.argv) < 2 and count > 1:
+        side_by_side(tally, count)
         tally.finish()
     chosen = sys.argv[1].split(",") if len(sys.argv) > 1 else ALL
     for name in chosen:
+        # Of restore lanes do parts.
+        if name != "restore" and not lanes.claim(f"suite {name}"):
+            continue
         print(f"== {name}", flush=True)
         begin = time.time()
         SUITES[name](tally, pattern)

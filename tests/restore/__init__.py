@@ -1,9 +1,7 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way.
 
-FIRN_CLAIMS=FOLDER: several processes do it together, each with servers of its own; a part is done by who first makes its file there.
-FIRN_LANE=0: this one comes later, and begins with the last."""
-import os
-
+Lanes do it together, each with servers of its own; those that come later begin with the last."""
+from harness import lanes
 from restore import again, alone, applications, asowner, behind, beside, catalogs, common, compared, counted, crowded, damage, dumpsuite, early, errors, existing, faults, flags, foreign, hooks, \
     hostile, inorder, inserts, kills, late, likeness, looked, memory, misnamed, money, old, order, parts, planned, probing, redirect, refused, regression, renamed, roundtrip, secrets, shapes, \
     statistics, stopping, tables, trees, unwritten, verified, versions
@@ -17,16 +15,10 @@ KEEPING = (dumpsuite, misnamed, applications, regression, renamed, alone, likene
 
 def claimed():
     """The parts that this process is to do, each asked for when its turn comes."""
-    folder, comes_later = os.environ.get("FIRN_CLAIMS"), os.environ.get("FIRN_LANE") == "0"
+    comes_later = lanes.NUMBER != lanes.OF_RESTORE
     for part in reversed(PARTS) if comes_later else PARTS:
-        if comes_later and part in KEEPING:
-            continue
-        try:
-            if folder:
-                os.close(os.open(os.path.join(folder, part.__name__), os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            continue
-        yield part
+        if not (comes_later and part in KEEPING) and lanes.claim(part.__name__):
+            yield part
 
 
 def run(tally, pattern):
