@@ -259,8 +259,9 @@ impl Fetcher {
     /// Some columns (by attribute number) of the row at `tid`, whoever sees it; the others are NULL.
     pub fn columns(&mut self, tid: Tid, numbers: &[i16]) -> Option<Row<'_>> {
         let at = locate(self.directory.as_ref()?, tid, Snap::any())?;
-        let columns = 1..=self.layout.columns.len() as i16;
-        let wanted: Vec<bool> = columns.map(|n| numbers.contains(&n)).collect();
+        let mut wanted = vec![false; self.layout.columns.len()];
+        let places = numbers.iter().filter_map(|n| usize::try_from(n - 1).ok());
+        places.for_each(|i| wanted.get_mut(i).into_iter().for_each(|w| *w = true));
         if !self.buffer.asks_for(&wanted, &[]) {
             self.buffer.ask_for(&wanted, Blank::nulls(wanted.len()));
         }

@@ -7,7 +7,7 @@ use super::projection::{source, Source};
 use crate::pg::datum::{Blank, Conversion, Filling, Memory, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
 use firn_format::{Column, ColumnSpec, PageRef, StripeWriter, Value};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -74,14 +74,52 @@ struct AtStripe {
     ends: Vec<usize>,
     /// None behind so many has a value, be it of an earlier row.
     filled: usize,
+    /// Another buffer may go on with it: all that is asked for is in the stripe, and in one stage. Which columns of which layout that is.
+    is_whole: bool,
+    layout: Weak<Layout>,
+    wanted: Vec<bool>,
+}
+
+/// Stripes that buffers have left, of so many the last. A command that changes rows reads each with a buffer of its own, or with several
+/// that read different columns, mostly in the same stripe: of many columns it would decode all pages with each row.
+const LEFT_STRIPES: usize = 4;
+
+thread_local! {
+    static LEFT_AT: RefCell<Vec<AtStripe>> = const { RefCell::new(Vec::new()) };
 }
 
 impl AtStripe {
     /// It is no longer the one.
     fn leave(&mut self) {
+        if self.is_whole && self.columns.capacity() * size_of::<AtColumn>() <= MOST_LEFT {
+            // (Not where the thread ends.)
+            let _ = LEFT_AT.try_with(|left| {
+                let left = &mut *left.borrow_mut();
+                let gone = (left.len() == LEFT_STRIPES).then(|| left.remove(0));
+                left.push(std::mem::replace(self, gone.unwrap_or_default()));
+            });
+        }
         self.handle = 0;
         self.columns.clear();
         self.ends.clear();
+        self.is_whole = false;
+    }
+
+    /// Go on where another buffer has left this stripe, of which it has read the same columns.
+    fn go_on(&mut self, layout: &Rc<Layout>, handle: u64, wanted: &[bool]) -> bool {
+        let found = LEFT_AT.with_borrow_mut(|left| {
+            let is_same = |at: &AtStripe| {
+                let is_layout = at.layout.as_ptr() == Rc::as_ptr(layout);
+                at.handle == handle && is_layout && at.wanted == wanted
+            };
+            let number = left.iter().position(is_same)?;
+            Some(left.remove(number))
+        });
+        let Some(found) = found else { return false };
+        *self = found;
+        // Of the other buffer's row.
+        self.filled = 0;
+        true
     }
 }
 
@@ -155,13 +193,12 @@ impl AtStripe {
     /// Find out where the columns of a stripe are.
     fn enter(
         &mut self,
-        (layout, columns): (&Layout, &[ColumnSpec]),
+        (layout, columns): (&Rc<Layout>, &[ColumnSpec]),
         handle: u64,
         (wanted, first): (&[bool], &[Vec<usize>]),
         row: &mut Filling<'_>,
     ) {
-        self.leave();
-        row.forget_missing();
+        self.is_whole = first.is_empty();
         for stage in 0..=first.len() {
             for i in 0..layout.columns.len() {
                 let own = first.iter().position(|columns| columns.contains(&i));
@@ -169,7 +206,10 @@ impl AtStripe {
                     continue;
                 }
                 match source(layout, columns, i) {
-                    Source::Constant(value) => row.put_missing(i, &value),
+                    Source::Constant(value) => {
+                        self.is_whole = false;
+                        row.put_missing(i, &value)
+                    }
                     Source::Stored { stored, conversion } => self.columns.push(AtColumn {
                         column: i,
                         stored: stored as u32,
@@ -185,6 +225,11 @@ impl AtStripe {
         }
         self.filled = self.columns.len();
         self.handle = handle;
+        if self.is_whole {
+            self.layout = Rc::downgrade(layout);
+            self.wanted.clear();
+            self.wanted.extend_from_slice(wanted);
+        }
     }
 
     /// How many columns have been read after so many stages.
@@ -196,7 +241,7 @@ impl AtStripe {
 /// Read row `row` of a stripe: the columns that the buffer is to have, of these stages. They come one after the other, from 0 on; what is not
 /// read first is of the last one.
 pub fn stripe_row(
-    layout: &Layout,
+    layout: &Rc<Layout>,
     toast: &Toast,
     handle: &StripeHandle,
     row: u32,
@@ -208,8 +253,12 @@ pub fn stripe_row(
     let wanted = std::mem::take(asked);
     let mut filling = values.fill(stages.start == 0);
     if scratch.at.handle != handle.number {
-        let columns = handle.outline(toast).columns();
-        scratch.at.enter((layout, columns), handle.number, (&wanted, first), &mut filling);
+        scratch.at.leave();
+        filling.forget_missing();
+        if !(first.is_empty() && scratch.at.go_on(layout, handle.number, &wanted)) {
+            let columns = handle.outline(toast).columns();
+            scratch.at.enter((layout, columns), handle.number, (&wanted, first), &mut filling);
+        }
     }
     let (start, end) = (scratch.at.end_of(stages.start), scratch.at.end_of(stages.end));
     for i in start..end {
