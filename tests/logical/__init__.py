@@ -2,13 +2,13 @@
 
 FIRN_SEED repeats a random run, FIRN_ROUNDS says how many; FIRN_SECONDS lets `crashes` go on for so long."""
 from harness.cluster import Cluster
-from logical import crashes, decoded, random_changes, replay, subscribers
+from logical import crashes, decoded, random_changes, replay, subscribers, volume
 
 CONF = ["wal_level=logical", "autovacuum=off", "fsync=off", "logical_decoding_work_mem=64kB", "max_prepared_transactions=20", "jit=off"]
 
 
 def run(tally, pattern):
-    cases = {**decoded.CASES, **random_changes.CASES}
+    cases = {**decoded.CASES, **volume.CASES, **random_changes.CASES}
     chosen = {f"logical {name}": case for name, case in cases.items() if pattern in name}
     if chosen:
         cluster = Cluster("logical", CONF).create()

@@ -75,7 +75,15 @@ SCRIPTS = {
         INSERT INTO t SELECT id + 2000, left(v, 59000), left(w, 59990 - length(left(v, 59000))) FROM o;
         ALTER TABLE t REPLICA IDENTITY FULL;
         DELETE FROM t WHERE id = 101;
-        DELETE FROM t WHERE id = 301""",
+        DELETE FROM t WHERE id = 301;
+        SET default_toast_compression = {{compression}};
+        CREATE TABLE z (id int, v text) USING {{am}};
+        INSERT INTO z SELECT i, {WIDE.format(6000)} FROM generate_series(1, 12) i;
+        RESET default_toast_compression;
+        CREATE TABLE s (id int, big text, {{texts}}) USING {{am}};
+        ALTER TABLE s ALTER big SET STORAGE EXTERNAL;
+        INSERT INTO s SELECT i, {WIDE.format(3000)}, {{thirty}} FROM generate_series(1, 12) i;
+        INSERT INTO s SELECT i, 'narrow', {{thirty}} FROM generate_series(101, 112) i""",
     "many columns": """
         CREATE TABLE t (id int PRIMARY KEY, {columns}) USING {am};
         INSERT INTO t (id, c3, c599) SELECT i, i, -i FROM generate_series(1, 100) i;
@@ -150,10 +158,13 @@ ORDERED = {
 STRIPES = "SELECT count(*) FROM pg_class c, firn.stripes(c.oid) WHERE c.relam = (SELECT oid FROM pg_am WHERE amname = 'firn')"
 
 
-def fill(script, am):
+def fill(script, am, compression):
     columns = ", ".join(f"c{n} int" for n in range(600))
     values = ", ".join(f"i + {n}" for n in range(600))
-    for name, text in (("am", am), ("columns", columns), ("values", values)):
+    texts = ", ".join(f"t{n} text" for n in range(300))
+    # Short enough to stay in a row, longer than a pointer to them.
+    thirty = ", ".join(["repeat('x', 30)"] * 300)
+    for name, text in (("am", am), ("columns", columns), ("values", values), ("texts", texts), ("thirty", thirty), ("compression", compression)):
         script = script.replace("{%s}" % name, text)
     return script
 
@@ -202,8 +213,9 @@ def decode(cluster, am, script, two_phase, **options):
         c.execute(f"CREATE EXTENSION firn; {SETTINGS}; SET default_table_access_method = {am}")
         c.execute(f"SELECT pg_create_logical_replication_slot('decoded', 'test_decoding', false, {two_phase})")
         found, stripes = [], 0
+        known = c.execute("SELECT enumvals FROM pg_settings WHERE name = 'default_toast_compression'").fetchone()[0]
         try:
-            for statement in statements(fill(script, am)):
+            for statement in statements(fill(script, am, known[-1])):
                 if not c.info.transaction_status:
                     stripes = max(stripes, *c.execute(STRIPES).fetchone())
                 if statement.startswith("ROLLBACK PREPARED"):

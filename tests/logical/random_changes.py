@@ -2,6 +2,7 @@
 rows."""
 import os
 import random
+import string
 
 from harness.cluster import version
 from logical.decoded import changes, in_transactions
@@ -10,6 +11,11 @@ from logical.decoded import changes, in_transactions
 def words(dice, at_most):
     size = dice.choice((0, 3, 20, at_most)) if at_most else 5
     return "".join(dice.choice("abcdefgh") for _ in range(min(size, 60))) * max(1, size // 60)
+
+
+def wide(dice):
+    """Text that stays larger than a record's rows, compressed or not."""
+    return "".join(dice.choices(string.ascii_letters + string.digits, k=dice.choice((70_000, 130_000))))
 
 
 class Driver:
@@ -27,7 +33,7 @@ class Driver:
         if kind < 0.3:
             count = dice.choice((1, 2, 30, 200))
             first, self.next = self.next, self.next + count
-            text = words(dice, 90_000 if count == 1 and dice.random() < 0.1 else 300)
+            text = wide(dice) if count == 30 and dice.random() < 0.1 else words(dice, 90_000 if count == 1 and dice.random() < 0.1 else 300)
             return (f"INSERT INTO {{t}} SELECT i, i % 7, '{text}' || i, i / 3.0 FROM generate_series({first}, {first + count - 1}) i "
                     "ON CONFLICT DO NOTHING" if dice.random() < 0.1 else
                     f"INSERT INTO {{t}} SELECT i, i % 7, '{text}' || i, i / 3.0 FROM generate_series({first}, {first + count - 1}) i")
@@ -47,7 +53,7 @@ class Driver:
         if kind < 0.84:
             return f"SELECT count(*) FROM (SELECT 1 FROM {{t}} WHERE id = {self.key()} FOR {dice.choice(('UPDATE', 'SHARE'))}) s"
         if kind < 0.86:
-            return f"UPDATE {{t}} SET v = '{words(dice, 80_000)}' WHERE id = {self.key()}"
+            return f"UPDATE {{t}} SET v = '{wide(dice) if dice.random() < 0.5 else words(dice, 80_000)}' WHERE id = {self.key()}"
         if kind < 0.861:
             return "TRUNCATE {t}"
         key = self.key()

@@ -6,7 +6,9 @@ import psycopg
 
 from harness.cluster import Cluster
 
-WORK = ("INSERT INTO t SELECT i, repeat(md5(i::text), 1 + (i % 50 = 0)::int * 3000), i FROM generate_series({0}, {1}) i;"
+# Each fiftieth row has a value that is logged in chunks, as it stays large when it is compressed.
+WORK = ("INSERT INTO t SELECT i, CASE WHEN i % 50 = 0 THEN (SELECT string_agg(md5((i * k)::text), '') FROM generate_series(1, 6000) k) ELSE md5(i::text) END, i"
+        " FROM generate_series({0}, {1}) i;"
         "UPDATE t SET k = -k WHERE id BETWEEN {0} + 10 AND {0} + 40; DELETE FROM t WHERE id BETWEEN {0} + 50 AND {0} + 70;"
         "INSERT INTO h SELECT i, md5(i::text), i FROM generate_series({0}, {1}) i")
 ROWS = "SELECT count(*), sum(id), sum(k), sum(length(v)), md5(string_agg(md5(v), '' ORDER BY id)) FROM {}"

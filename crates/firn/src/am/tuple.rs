@@ -100,7 +100,11 @@ fn old_row(
         Identity::Full => (1..=table.column_count() as i16).collect(),
     };
     let mut fetcher = Fetcher::within(table, Some(directory));
-    let row = fetcher.columns(tid, &columns)?;
+    let Some(row) = fetcher.columns(tid, &columns) else {
+        // Subscribers would not hear of a change without the key.
+        let what = format!("a stripe row of table \"{}\" cannot be found", table.name());
+        error(Kind::Corrupt, what).raise()
+    };
     let stays = |new: TupleSlot| identity != Identity::Full && new.has_same(table, &columns, row);
     if new.is_some_and(stays) {
         return None;

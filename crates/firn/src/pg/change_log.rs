@@ -11,7 +11,6 @@ use super::datum::Row;
 use super::{compat, OpenRel, Rel, TupleSlot};
 use crate::pg::rel::LockMode;
 use pgrx::pg_sys;
-use std::cell::OnceCell;
 
 /// heapam's kinds of records, and their flags (access/heapam_xlog.h).
 const INSERT: u8 = 0x00;
@@ -145,17 +144,17 @@ impl ChangeLog {
     pub fn insert(&self, slots: &[TupleSlot]) {
         let mut batch = Batch::default();
         for slot in slots {
-            let stored = Stored::of_slot(self.table, *slot);
-            match stored {
-                Some(row) => {
-                    if batch.bytes.len() + row.size() + 2 > MOST_BYTES {
-                        self.log_batch(&mut batch);
-                    }
-                    batch.push(&row);
-                }
+            match Stored::of_slot(self.table, *slot) {
+                Some(row) => self.add(&mut batch, row.size(), |to| row.write(to)),
                 None => {
-                    self.log_batch(&mut batch);
-                    self.with_chunks(*slot, |row| self.log_insertion(row));
+                    // Chunks are of the first row behind them.
+                    let before = || self.log_batch(&mut batch);
+                    match self.packed(*slot, before) {
+                        (row, true) => self.log_insertion(&row),
+                        (row, false) => {
+                            self.add(&mut batch, row.len(), |to| to.extend_from_slice(&row))
+                        }
+                    }
                 }
             }
         }
@@ -166,7 +165,7 @@ impl ChangeLog {
     pub fn update(&self, slot: TupleSlot, old: Option<&OldRow>) {
         match Stored::of_slot(self.table, slot) {
             Some(row) => self.log_update(&row.to_bytes(), old),
-            None => self.with_chunks(slot, |row| self.log_update(row, old)),
+            None => self.log_update(&self.packed(slot, || ()).0, old),
         }
     }
 
@@ -196,6 +195,15 @@ impl ChangeLog {
         log_insertion(self.at, row, INSERT_HAS_ROW);
     }
 
+    /// Put a row of this size into the batch, in which there may be no room for it without logging the others.
+    fn add(&self, batch: &mut Batch, size: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        // (Its length, and a byte that aligns that.)
+        if batch.bytes.len() + size + Batch::LENGTH + 1 > MOST_BYTES {
+            self.log_batch(batch);
+        }
+        batch.push(write);
+    }
+
     fn log_batch(&self, batch: &mut Batch) {
         match batch.rows {
             0 => return,
@@ -211,17 +219,21 @@ impl ChangeLog {
         batch.clear();
     }
 
-    /// Log a row with values compressed, as heapam does; the largest as TOAST's chunks are, before the row, which points to them.
-    fn with_chunks(&self, slot: TupleSlot, then: impl FnOnce(&[u8])) {
+    /// A row with values compressed, as heapam does; the largest are logged as TOAST's chunks are, before the row, which points to them: then
+    /// `before` is called first. Whether there are any.
+    fn packed(&self, slot: TupleSlot, mut before: impl FnMut()) -> (Vec<u8>, bool) {
         let Some(toast) = self.table.toast_oid() else {
             super::error(super::Kind::Internal, "a firn table without TOAST relation").raise()
         };
-        let at: OnceCell<Place> = OnceCell::new();
+        let mut at: Option<Place> = None;
         let log = |chunk: Chunk<'_>| {
-            let at = at.get_or_init(|| Place::of(*OpenRel::open(toast, LockMode::AccessShare)));
-            log_insertion(*at, &chunk.row(), INSERT_HAS_ROW | INSERT_OF_TOAST);
+            let at = *at.get_or_insert_with(|| {
+                before();
+                Place::of(*OpenRel::open(toast, LockMode::AccessShare))
+            });
+            log_insertion(at, &chunk.row(), INSERT_HAS_ROW | INSERT_OF_TOAST);
         };
-        then(&Out { table: self.table, toast, log }.write(slot));
+        Out { table: self.table, toast, log }.write(slot)
     }
 }
 
@@ -253,14 +265,14 @@ impl Batch {
     /// Bytes before each row (xl_multi_insert_tuple): its length, then what a row alone has before it.
     const LENGTH: usize = 2;
 
-    fn push(&mut self, row: &Stored) {
+    fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         // Lengths are aligned to what they are, by the record's beginning.
         if !self.bytes.len().is_multiple_of(Self::LENGTH) {
             self.bytes.push(0);
         }
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&[0; Self::LENGTH]);
-        row.write(&mut self.bytes);
+        write(&mut self.bytes);
         let data = self.bytes.len() - at - Self::LENGTH - Stored::HEADER;
         self.bytes[at..at + Self::LENGTH].copy_from_slice(&(data as u16).to_ne_bytes());
         self.rows += 1;

@@ -2,6 +2,7 @@
 
 use super::change_log::MOST_BYTES;
 use super::datum::Row;
+use super::tuple_size::INLINE;
 use super::{compat, memory, Rel, TupleSlot};
 use pgrx::{pg_sys, varlena};
 
@@ -22,15 +23,17 @@ impl Stored {
 
     /// The row in the slot; None of one that TOAST would make smaller.
     pub fn of_slot(table: Rel, slot: TupleSlot) -> Option<Stored> {
-        let stored = Stored::whole(table, slot.row());
-        let is_far = stored.infomask() & pg_sys::HEAP_HASEXTERNAL != 0;
-        (!is_far && stored.size() <= SMALL).then_some(stored)
-    }
-
-    pub fn whole(table: Rel, row: Row<'_>) -> Stored {
-        let (values, nulls) = row.words();
+        let (values, nulls) = slot.row().words();
+        let (values, nulls) = (values.as_ptr().cast(), nulls.as_ptr());
         // SAFETY: a row of the table has a value or NULL for each of its columns.
-        unsafe { form(table, values.as_ptr().cast(), nulls.as_ptr()) }
+        let stored = unsafe {
+            // Before it is copied.
+            if size_of_row(table, values, nulls) > SMALL {
+                return None;
+            }
+            form(table, values, nulls)
+        };
+        (stored.infomask() & pg_sys::HEAP_HASEXTERNAL == 0).then_some(stored)
     }
 
     fn infomask(&self) -> u32 {
@@ -69,6 +72,19 @@ impl Stored {
 unsafe fn form(table: Rel, values: *const pg_sys::Datum, nulls: *const bool) -> Stored {
     // SAFETY: as the caller promises.
     unsafe { Stored(pg_sys::heap_form_tuple(table.tupdesc(), values.cast_mut(), nulls.cast_mut())) }
+}
+
+/// Bytes of a record's row of these values, at most, as [`Stored::size`].
+///
+/// # Safety
+/// As of [`form`].
+unsafe fn size_of_row(table: Rel, values: *const pg_sys::Datum, nulls: *const bool) -> usize {
+    // SAFETY: as the caller promises; both arrays are read only.
+    unsafe {
+        let desc = table.tupdesc();
+        let data = pg_sys::heap_compute_data_size(desc, values.cast_mut(), nulls.cast_mut());
+        data + ((*desc).natts as usize).div_ceil(8) + 8 + Stored::HEADER
+    }
 }
 
 impl Drop for Stored {
@@ -118,8 +134,27 @@ struct Values {
     table: Rel,
     values: Vec<usize>,
     nulls: Vec<bool>,
-    /// Columns with values of variable length, and whether they may be compressed (further), and how.
-    large: Vec<(usize, Option<core::ffi::c_char>)>,
+    large: Vec<Large>,
+}
+
+/// A column with a value of variable length.
+#[derive(Clone, Copy)]
+struct Large {
+    column: usize,
+    /// The column's storage (`pg_attribute.attstorage`), and how its values are compressed.
+    storage: u8,
+    method: core::ffi::c_char,
+}
+
+impl Large {
+    fn may_shrink(self) -> bool {
+        matches!(self.storage, b'x' | b'm')
+    }
+
+    /// TOAST puts it out of line while it is larger than a row is to be.
+    fn goes_out_first(self) -> bool {
+        matches!(self.storage, b'x' | b'e')
+    }
 }
 
 impl Values {
@@ -143,8 +178,8 @@ impl Values {
                     values[i] = pg_sys::detoast_external_attr(value) as usize;
                 }
             }
-            let may_shrink = matches!(attribute.attstorage as u8, b'x' | b'm');
-            large.push((i, may_shrink.then_some(attribute.attcompression)));
+            let (storage, method) = (attribute.attstorage as u8, attribute.attcompression);
+            large.push(Large { column: i, storage, method });
         }
         Values { table, values, nulls, large }
     }
@@ -156,15 +191,8 @@ impl Values {
 
     /// Bytes of the row, as [`Stored::size`].
     fn size(&self) -> usize {
-        // SAFETY: as above; both arrays are read only.
-        let data = unsafe {
-            pg_sys::heap_compute_data_size(
-                self.table.tupdesc(),
-                self.values.as_ptr().cast_mut().cast(),
-                self.nulls.as_ptr().cast_mut(),
-            )
-        };
-        data + self.nulls.len().div_ceil(8) + 8 + Stored::HEADER
+        // SAFETY: a value or NULL for each column.
+        unsafe { size_of_row(self.table, self.values.as_ptr().cast(), self.nulls.as_ptr()) }
     }
 
     fn size_of(&self, column: usize) -> usize {
@@ -172,22 +200,37 @@ impl Values {
         unsafe { varlena::varsize_any(self.values[column] as *const pg_sys::varlena) }
     }
 
+    /// Those that TOAST would make smaller, the largest first.
+    fn by_size(&self) -> Vec<Large> {
+        let mut sizes: Vec<(usize, Large)> =
+            self.large.iter().map(|large| (self.size_of(large.column), *large)).collect();
+        sizes.retain(|(size, _)| *size > INLINE);
+        sizes.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+        sizes.into_iter().map(|(_, large)| large).collect()
+    }
+
     /// Compress the largest values until the row is as small as TOAST wants it, as heap_toast_insert_or_update() does.
     fn compress(&mut self) {
-        while self.size() > SMALL {
-            let candidates = self.large.iter().enumerate().filter(|(_, (_, how))| how.is_some());
-            let largest = candidates.max_by_key(|(_, (column, _))| self.size_of(*column));
-            let Some((at, &(column, Some(method)))) = largest else { break };
-            self.large[at].1 = None;
-            let value = self.values[column] as *mut pg_sys::varlena;
-            // SAFETY: a live value that is whole in memory, and not compressed.
-            unsafe {
-                if self.size_of(column) > 2 * POINTER && !varlena::varatt_is_4b_c(value) {
-                    let small = super::ext::toast_compress_datum(value.into(), method);
-                    if !small.is_null() {
-                        self.values[column] = small.value();
-                    }
+        let mut size = self.size();
+        // Bytes of values that TOAST would put out of line before it looks at others.
+        let mut out = 0;
+        for large in self.by_size() {
+            if size <= SMALL + out {
+                break;
+            }
+            let value = self.values[large.column] as *mut pg_sys::varlena;
+            // SAFETY: a live value that is whole in memory.
+            if large.may_shrink() && !unsafe { varlena::varatt_is_4b_c(value) } {
+                // SAFETY: as above, and it is not compressed.
+                let small = unsafe { super::ext::toast_compress_datum(value.into(), large.method) };
+                if !small.is_null() {
+                    self.values[large.column] = small.value();
+                    size = self.size();
                 }
+            }
+            let left = self.size_of(large.column);
+            if large.goes_out_first() && left > SMALL {
+                out += left;
             }
         }
     }
@@ -210,29 +253,25 @@ pub(super) struct Out<F> {
     pub log: F,
 }
 
-impl<F: Fn(Chunk<'_>)> Out<F> {
-    /// Log chunks; the row that points to them.
-    pub fn write(&self, slot: TupleSlot) -> Vec<u8> {
+impl<F: FnMut(Chunk<'_>)> Out<F> {
+    /// Log chunks; the row that points to them, and whether there are any.
+    pub fn write(&mut self, slot: TupleSlot) -> (Vec<u8>, bool) {
         memory::apart(|| {
             let mut row = Values::of(self.table, slot.row(), None);
             row.compress();
+            let mut number = 0;
             if row.size() > MOST_BYTES {
-                let mut number = 0;
-                // Who puts the row together again expects one that fits on a page (ReorderBufferToastReplace()).
-                while row.size() > LARGEST {
-                    let columns = row.large.iter().map(|(column, _)| *column);
-                    let Some(column) = columns.max_by_key(|column| row.size_of(*column)) else {
-                        break;
-                    };
-                    if row.size_of(column) <= 2 * POINTER {
+                for large in row.by_size() {
+                    // Who puts the row together again expects one that fits on a page (ReorderBufferToastReplace()).
+                    if row.size() <= LARGEST {
                         break;
                     }
                     // SAFETY: a live value, larger than a pointer.
-                    unsafe { self.put_out(&mut row.values[column], number) };
+                    unsafe { self.put_out(&mut row.values[large.column], number) };
                     number += 1;
                 }
             }
-            row.form().to_bytes()
+            (row.form().to_bytes(), number > 0)
         })
     }
 
@@ -240,7 +279,7 @@ impl<F: Fn(Chunk<'_>)> Out<F> {
     ///
     /// # Safety
     /// A live value of variable length that is whole in memory.
-    unsafe fn put_out(&self, value: &mut usize, number: u32) {
+    unsafe fn put_out(&mut self, value: &mut usize, number: u32) {
         // SAFETY: as the caller promises; the pointer's memory is of the current context.
         unsafe {
             let at = *value as *const pg_sys::varlena;

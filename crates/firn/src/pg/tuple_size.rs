@@ -10,7 +10,7 @@ use pgrx::varlena;
 
 /// What a value of variable length takes of a page at most, once all that can be has been compressed or put out of line: TOAST leaves
 /// alone what is no longer than this.
-const INLINE: usize = 24;
+pub(super) const INLINE: usize = 24;
 /// The largest tuple (MaxHeapTupleSize).
 const LARGEST: usize = 8_160;
 /// The largest piece of memory that PostgreSQL makes (MaxAllocSize).
