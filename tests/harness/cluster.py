@@ -108,7 +108,8 @@ class Cluster:
             f"port={self.port}", "listen_addresses=''", f"unix_socket_directories='{self.root}'",
             f"shared_preload_libraries='{self.preload}'", "shared_buffers=256MB", "max_prepared_transactions=10",
             "log_min_messages=warning", "max_wal_size=4GB", "wal_level=replica", "autovacuum_naptime=5s",
-            *self.conf, *foreign_settings(),
+            # A backend that compiles loads a library of 100 MB first. (The suite settings has it compile all.)
+            "jit=off", *self.conf, *foreign_settings(),
         ]
         with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
             f.write("\n".join(lines) + "\n")

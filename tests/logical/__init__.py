@@ -2,7 +2,7 @@
 
 FIRN_SEED repeats a random run, FIRN_ROUNDS says how many; FIRN_SECONDS lets `crashes` go on for so long."""
 from harness.cluster import Cluster
-from logical import crashes, decoded, random_changes, replay, subscribers, volume
+from logical import crashes, decoded, random_changes, replay, subscribers, topologies, volume
 
 CONF = ["wal_level=logical", "autovacuum=off", "fsync=off", "logical_decoding_work_mem=64kB", "max_prepared_transactions=20", "jit=off"]
 
@@ -18,7 +18,7 @@ def run(tally, pattern):
             tally.case("logical server log", lambda: quiet(cluster))
         finally:
             cluster.destroy()
-    for module in (subscribers, replay, crashes):
+    for module in (subscribers, replay, topologies, crashes):
         for name, case in module.CASES.items():
             if pattern in name:
                 tally.case(f"logical {name}", lambda: case(CONF))
