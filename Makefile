@@ -90,12 +90,13 @@ demo: install
 	@scripts/setup.sh demo
 	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
-# The extension for 18 as well, which tests of upgrades need; its library is the last but one that is built, so that what is left is the tested server's.
+# The extension for 18 as well, for tests of upgrades and a core of the suites; its library is the last but one that is built, so that what is left
+# is the tested server's.
 test: program
-	@scripts/postgresql.sh 18 || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
+	@scripts/postgresql.sh 18 extensions || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
 	@! test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
 	@$(MAKE) --no-print-directory install
-	@"$(FIRN_VENV)/bin/python" tests/run.py
+	@FIRN_OTHERS="$$(test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" && echo 18)" "$(FIRN_VENV)/bin/python" tests/run.py
 
 # The others: on 17 and 18 all suites that are about the extension and need no server with assertions, on 16, whose server has no extensions of
 # PostgreSQL's, those that do without; and the ways from each version to each later one.

@@ -31,6 +31,7 @@ import logical  # noqa: E402
 import matrix  # noqa: E402
 import nesting  # noqa: E402
 import oracle  # noqa: E402
+import others  # noqa: E402
 import packages  # noqa: E402
 import pairs  # noqa: E402
 import pieces  # noqa: E402
@@ -98,6 +99,7 @@ SUITES = {
     "logical": logical.run,
     "matrix": matrix.run,
     "regress": regress.run,
+    "others": others.run,
     "restore": restore.run,
     "settings": settings.run,
     "upgrade": upgrade.run,

@@ -257,8 +257,8 @@ def converted(conf):
         ended(*clusters)
 
 
-CASES = {"pg_rewind": rewound}
+CASES = {"servers: pg_rewind": rewound}
 if version() >= 16:
-    CASES["slots of a standby"] = of_standby
+    CASES["servers: slots of a standby"] = of_standby
 if version() >= 17:
-    CASES |= {"incremental backups": incremental, "failover": failover, "pg_createsubscriber": converted}
+    CASES |= {"servers: incremental backups": incremental, "servers: failover": failover, "servers: pg_createsubscriber": converted}
