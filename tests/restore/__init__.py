@@ -1,6 +1,12 @@
 """`firn restore`: what comes back is what was dumped, whatever happens on the way.
 
-Lanes do it together, each with servers of its own; those that come later begin with the last."""
+Lanes do it together, each with servers of its own; those that come later begin with the last.
+
+FIRN_SHARE=N: of cases on PostgreSQL 18 that there are on 15 as well, one of N is run, drawn anew each time (FIRN_SEED)."""
+import os
+import random
+import re
+
 from harness import lanes
 from restore import again, alone, applications, asowner, behind, beside, catalogs, common, compared, counted, crowded, damage, dumpsuite, early, errors, existing, faults, flags, foreign, hooks, \
     hostile, inorder, inserts, kills, late, likeness, looked, memory, misnamed, money, old, order, parts, planned, probing, redirect, refused, regression, renamed, roundtrip, secrets, shapes, \
@@ -21,13 +27,39 @@ def claimed():
             yield part
 
 
+class Share:
+    """Which of the cases that differ from others by the server's version alone are run."""
+
+    def __init__(self):
+        self.of = int(os.environ.get("FIRN_SHARE", 1))
+        self.seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
+        self.dice, self.left_out, self.all = random.Random(self.seed), 0, 0
+
+    def drawn(self, cases):
+        cases = list(cases)
+        names = {name for name, _ in cases}
+        for name, body in cases:
+            twin = re.sub(rf"\b{common.NEW}\b", common.OLD, name)
+            if twin != name and twin in names:
+                self.all += 1
+                if self.dice.randrange(self.of):
+                    self.left_out += 1
+                    continue
+            yield name, body
+
+    def tell(self):
+        if self.left_out:
+            print(f"     on {common.NEW}: {self.left_out} of {self.all} cases that {common.OLD} has are left out, FIRN_SHARE={self.of} FIRN_SEED={self.seed}", flush=True)
+
+
 def run(tally, pattern):
-    world = common.World()
+    world, share = common.World(), Share()
     try:
         for part in claimed():
-            for name, body in part.cases(world):
+            for name, body in share.drawn(part.cases(world)):
                 if pattern in name:
                     tally.case(f"restore {name}", body)
+        share.tell()
         for server in world.servers.values():
             tally.case(f"restore server log {server.version}", lambda: quiet(server))
     finally:
