@@ -6,6 +6,7 @@ a lane begin with as many bars as its number.
 """
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -116,13 +117,14 @@ def side_by_side(tally, count):
     """Each of so many lanes in a process of its own; what they have counted is added."""
     def lane(number, results):
         mark, suites = "| " * number, ["restore", *OTHERS] if number == lanes.OF_RESTORE else [*OTHERS, "restore"]
-        own = dict(os.environ, FIRN_RESULTS=results, FIRN_CLAIMS=folder, FIRN_LANE=str(number))
+        own = dict(os.environ, FIRN_RESULTS=results, FIRN_CLAIMS=folder, FIRN_LANE=str(number), FIRN_SHARE_SEED=seed)
         child = subprocess.Popen([sys.executable, os.path.abspath(__file__), ",".join(suites)], text=True, errors="replace",
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=own)
         for line in child.stdout:
             print(mark + line, end="", flush=True)
-        child.wait()
+        codes[number] = child.wait()
 
+    seed, codes = os.environ.get("FIRN_SHARE_SEED") or str(random.SystemRandom().randrange(1 << 32)), {}
     with tempfile.TemporaryDirectory(prefix="firn-lanes-") as folder:
         files = [os.path.join(folder, str(n)) for n in range(count)]
         threads = [threading.Thread(target=lane, args=(n, files[n])) for n in range(count)]
@@ -131,11 +133,11 @@ def side_by_side(tally, count):
         for thread in threads:
             thread.join()
         for number, file in enumerate(files):
-            if not os.path.exists(file):
-                tally.failed.append(f"lane {number}: ended before its end")
+            found = json.load(open(file)) if os.path.exists(file) else None
+            if not found or codes.get(number) != (1 if found["failed"] else 0):
+                tally.failed.append(f"lane {number}: ended before its end, exit code {codes.get(number)}")
+            if not found:
                 continue
-            with open(file) as f:
-                found = json.load(f)
             tally.passed += found["passed"]
             tally.failed += found["failed"]
             tally.skipped += found["skipped"]

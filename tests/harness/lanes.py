@@ -4,6 +4,8 @@ import os
 # A lane's number, and where lanes note what they have begun. Not for processes that a test starts: they are nobody's lane.
 NUMBER = int(os.environ.pop("FIRN_LANE", 1))
 CLAIMS = os.environ.pop("FIRN_CLAIMS", None)
+# Where this process puts what it has counted. What a test starts counts for itself.
+RESULTS = os.environ.pop("FIRN_RESULTS", None)
 # The lane that begins with restore.
 OF_RESTORE = 1
 

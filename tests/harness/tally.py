@@ -12,6 +12,8 @@ import threading
 import time
 import traceback
 
+from harness import lanes
+
 
 class Missing(Exception):
     """What a test needs is not on this machine."""
@@ -89,9 +91,9 @@ class Tally:
         print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed", flush=True)
 
     def finish(self):
-        if os.environ.get("FIRN_RESULTS"):
+        if lanes.RESULTS:
             # For who has started several of these.
-            with open(os.environ["FIRN_RESULTS"], "w") as f:
+            with open(lanes.RESULTS, "w") as f:
                 json.dump({"passed": self.passed, "failed": self.failed, "skipped": self.skipped}, f)
         for name in self.skipped:
             print(f"skipped: {name}")

@@ -112,7 +112,7 @@ def case(publisher, subscriber):
             finally:
                 load.end()
             pair.catch_up(1800)
-            rows = {t: pair.same(t, order="t") for t in [*BENCH, *(f"t{n}" for n in range(TABLES))]}
+            rows = {t: pair.same(t) for t in [*BENCH, *(f"t{n}" for n in range(TABLES))]}
             stripes = f", {pair.stripes('t0')} stripes in one table" if publisher == "firn" else ""
             print(f": publisher died {deaths[pair.publisher]} times, subscriber {deaths[pair.subscriber]}; {load.done} random transactions, "
                   f"{rows['pgbench_history']} of pgbench{stripes}", flush=True)

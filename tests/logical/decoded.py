@@ -1,5 +1,8 @@
 """The same statements on a heap and on a firn table: test_decoding shows the same changes, transaction by transaction."""
+import os
+import random
 import re
+import string
 
 SETTINGS = "SET firn.bulk_threshold = 5; SET firn.stripe_rows = 300"
 # Values that are in no record of the usual size, compressed or not.
@@ -144,6 +147,12 @@ ORDERED = {
             SAVEPOINT a; INSERT INTO t SELECT i, 'x' FROM generate_series(201, 230) i; DELETE FROM t WHERE id = 22; RELEASE a;
             UPDATE t SET v = 'b' WHERE id = 210; SAVEPOINT b; DELETE FROM t WHERE id = 23; INSERT INTO u SELECT 5, 'gone' FROM generate_series(1, 20);
             ROLLBACK TO b; INSERT INTO u SELECT 6, 'there' FROM generate_series(1, 20); DELETE FROM t WHERE id = 24; COMMIT""",
+    "rows of all sizes in one COPY": """
+        CREATE TABLE t (id int PRIMARY KEY, v text, w text) USING {am};
+        ALTER TABLE t ALTER w SET STORAGE EXTERNAL;
+        COPY t FROM '{mixed}' (FORMAT csv);
+        CREATE TABLE u (id int, v text, w text) USING {am};
+        COPY u FROM '{mixed}' (FORMAT csv)""",
     "changes that came from elsewhere": """
         CREATE TABLE t (id int PRIMARY KEY, v text) USING {am};
         SELECT pg_replication_origin_create('elsewhere');
@@ -158,13 +167,28 @@ ORDERED = {
 STRIPES = "SELECT count(*) FROM pg_class c, firn.stripes(c.oid) WHERE c.relam = (SELECT oid FROM pg_am WHERE amname = 'firn')"
 
 
-def fill(script, am, compression):
+def mixed(path):
+    """A file of rows that are logged together, alone, compressed, and with chunks before them, in turn and of odd lengths."""
+    dice = random.Random(7)
+
+    def text(size):
+        return "".join(dice.choices(string.ascii_letters + string.digits, k=size))
+    kinds = (lambda: (text(dice.randrange(60)), ""), lambda: (text(7) * dice.randrange(300, 2000), text(3)), lambda: (text(dice.randrange(2000, 9000)), ""),
+             lambda: (text(dice.randrange(40_000, 59_000)), "x"), lambda: ("x", text(dice.randrange(70_000, 200_000))), lambda: (text(90_000), text(5000)))
+    with open(path, "w") as f:
+        for n in range(400):
+            f.write(",".join([str(n), *dice.choices(kinds, (20, 12, 4, 2, 1, 1))[0]()]) + "\n")
+    os.chmod(path, 0o644)
+    return path
+
+
+def fill(script, am, compression, path):
     columns = ", ".join(f"c{n} int" for n in range(600))
     values = ", ".join(f"i + {n}" for n in range(600))
     texts = ", ".join(f"t{n} text" for n in range(300))
     # Short enough to stay in a row, longer than a pointer to them.
     thirty = ", ".join(["repeat('x', 30)"] * 300)
-    for name, text in (("am", am), ("columns", columns), ("values", values), ("texts", texts), ("thirty", thirty), ("compression", compression)):
+    for name, text in (("am", am), ("columns", columns), ("values", values), ("texts", texts), ("thirty", thirty), ("compression", compression), ("mixed", path)):
         script = script.replace("{%s}" % name, text)
     return script
 
@@ -215,7 +239,7 @@ def decode(cluster, am, script, two_phase, **options):
         found, stripes = [], 0
         known = c.execute("SELECT enumvals FROM pg_settings WHERE name = 'default_toast_compression'").fetchone()[0]
         try:
-            for statement in statements(fill(script, am, known[-1])):
+            for statement in statements(fill(script, am, known[-1], mixed(os.path.join(cluster.root, "mixed.csv")))):
                 if not c.info.transaction_status:
                     stripes = max(stripes, *c.execute(STRIPES).fetchone())
                 if statement.startswith("ROLLBACK PREPARED"):

@@ -86,6 +86,7 @@ def standby(conf):
             c.execute("VACUUM t, h")
             rows = [c.execute(ROWS.format(t)).fetchone() for t in ("t", "h")]
             assert c.execute(DECODED.format("a")).fetchone()[0] > 6000
+            assert c.execute("SELECT max(length(data)) > 150000 FROM pg_logical_slot_peek_changes('a', NULL, NULL)").fetchone()[0], "no value is larger than a record's rows"
             c.execute("TRUNCATE h")
         cluster.shadow.catch_up()
         shadow = cluster.shadow

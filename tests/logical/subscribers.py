@@ -123,5 +123,27 @@ def partitions(conf):
         pair.destroy()
 
 
+def vectors(conf):
+    """Values of types that are never put out of line, whose functions do not look for that, beside others that are."""
+    pair = Pair(conf)
+    texts = [f"t{n}" for n in range(10)]
+    try:
+        pair.both(f"CREATE TABLE v (id int PRIMARY KEY, o oidvector, {', '.join(f'{t} text' for t in texts)})")
+        with pair.source() as c:
+            c.execute("ALTER TABLE v " + ", ".join(f"ALTER {t} SET STORAGE EXTERNAL" for t in texts) + "; CREATE PUBLICATION pv FOR TABLE v")
+            pair.subscribe("sv", "pv")
+            text = "(SELECT string_agg(md5((i * k + {})::text), '') FROM generate_series(1, 203) k)"
+            values = ", ".join(text.format(n) for n in range(10))
+            c.execute(f"INSERT INTO v SELECT i, (SELECT string_agg((k + i)::text, ' ') FROM generate_series(100001, 101700) k)::oidvector, {values} FROM generate_series(1, 30) i")
+            assert pair.stripes("v") > 0
+            pair.catch_up()
+            assert pair.same("v") == 30
+        pair.unsubscribe("sv")
+        pair.quiet()
+    finally:
+        pair.destroy()
+
+
 CASES = {f"subscribers, {a} to {b}": kinds(a, b) for a, b in (("firn", "heap"), ("heap", "firn"), ("firn", "firn"))}
 CASES["subscribers of partitions"] = partitions
+CASES["subscribers of vectors"] = vectors

@@ -200,16 +200,18 @@ impl Values {
         unsafe { varlena::varsize_any(self.values[column] as *const pg_sys::varlena) }
     }
 
-    /// Those that TOAST would make smaller, the largest first.
+    /// Those that TOAST would make smaller, the largest first. (Functions of a type that is not to be put out of line need not expect that.)
     fn by_size(&self) -> Vec<Large> {
+        let all = self.large.iter().filter(|large| large.storage != b'p');
         let mut sizes: Vec<(usize, Large)> =
-            self.large.iter().map(|large| (self.size_of(large.column), *large)).collect();
+            all.map(|large| (self.size_of(large.column), *large)).collect();
         sizes.retain(|(size, _)| *size > INLINE);
         sizes.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
         sizes.into_iter().map(|(_, large)| large).collect()
     }
 
-    /// Compress the largest values until the row is as small as TOAST wants it, as heap_toast_insert_or_update() does.
+    /// Compress the largest values until the row is as small as TOAST wants it, as heap_toast_insert_or_update() does (of storage MAIN
+    /// with the others, not after them).
     fn compress(&mut self) {
         let mut size = self.size();
         // Bytes of values that TOAST would put out of line before it looks at others.

@@ -4,7 +4,7 @@ use super::handle::{with_decoder, StripeHandle};
 use super::layout::Layout;
 use super::pages::{self, PageKey};
 use super::projection::{source, Source};
-use crate::pg::datum::{Blank, Conversion, Filling, Memory, OwnRow, Row};
+use crate::pg::datum::{Blank, Conversion, Filling, Memory, Missing, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
 use firn_format::{Column, ColumnSpec, PageRef, StripeWriter, Value};
 use std::cell::{Cell, RefCell};
@@ -70,18 +70,20 @@ struct AtStripe {
     /// The number of its handle.
     handle: u64,
     columns: Vec<AtColumn>,
-    /// How many of these have been read after each stage.
+    /// Columns that it lacks, of which all rows have the same value.
+    constants: Vec<(usize, Missing)>,
+    /// How many of the columns have been read after each stage.
     ends: Vec<usize>,
     /// None behind so many has a value, be it of an earlier row.
     filled: usize,
-    /// Another buffer may go on with it: all that is asked for is in the stripe, and in one stage. Which columns of which layout that is.
+    /// Another buffer may go on with it, as all is read in one stage. Which columns of which layout that is.
     is_whole: bool,
     layout: Weak<Layout>,
     wanted: Vec<bool>,
 }
 
 /// Stripes that buffers have left, of so many the last. A command that changes rows reads each with a buffer of its own, or with several
-/// that read different columns, mostly in the same stripe: of many columns it would decode all pages with each row.
+/// that read different columns, mostly in the same stripe: of many columns it would decode all pages with each row. (At most some 150 kB each.)
 const LEFT_STRIPES: usize = 4;
 
 thread_local! {
@@ -91,7 +93,7 @@ thread_local! {
 impl AtStripe {
     /// It is no longer the one.
     fn leave(&mut self) {
-        if self.is_whole && self.columns.capacity() * size_of::<AtColumn>() <= MOST_LEFT {
+        if self.is_whole {
             // (Not where the thread ends.)
             let _ = LEFT_AT.try_with(|left| {
                 let left = &mut *left.borrow_mut();
@@ -101,6 +103,7 @@ impl AtStripe {
         }
         self.handle = 0;
         self.columns.clear();
+        self.constants.clear();
         self.ends.clear();
         self.is_whole = false;
     }
@@ -196,9 +199,7 @@ impl AtStripe {
         (layout, columns): (&Rc<Layout>, &[ColumnSpec]),
         handle: u64,
         (wanted, first): (&[bool], &[Vec<usize>]),
-        row: &mut Filling<'_>,
     ) {
-        self.is_whole = first.is_empty();
         for stage in 0..=first.len() {
             for i in 0..layout.columns.len() {
                 let own = first.iter().position(|columns| columns.contains(&i));
@@ -206,10 +207,7 @@ impl AtStripe {
                     continue;
                 }
                 match source(layout, columns, i) {
-                    Source::Constant(value) => {
-                        self.is_whole = false;
-                        row.put_missing(i, &value)
-                    }
+                    Source::Constant(value) => self.constants.push((i, value)),
                     Source::Stored { stored, conversion } => self.columns.push(AtColumn {
                         column: i,
                         stored: stored as u32,
@@ -225,6 +223,7 @@ impl AtStripe {
         }
         self.filled = self.columns.len();
         self.handle = handle;
+        self.is_whole = first.is_empty();
         if self.is_whole {
             self.layout = Rc::downgrade(layout);
             self.wanted.clear();
@@ -257,8 +256,9 @@ pub fn stripe_row(
         filling.forget_missing();
         if !(first.is_empty() && scratch.at.go_on(layout, handle.number, &wanted)) {
             let columns = handle.outline(toast).columns();
-            scratch.at.enter((layout, columns), handle.number, (&wanted, first), &mut filling);
+            scratch.at.enter((layout, columns), handle.number, (&wanted, first));
         }
+        scratch.at.constants.iter().for_each(|(i, value)| filling.put_missing(*i, value));
     }
     let (start, end) = (scratch.at.end_of(stages.start), scratch.at.end_of(stages.end));
     for i in start..end {
