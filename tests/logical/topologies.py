@@ -1,5 +1,6 @@
 """Servers that follow each other where changes of stripe rows are decoded: slots of standbys, slots that survive their server, a standby
 that becomes a subscriber; and what is made of such a server's files and log: pg_rewind, incremental backups."""
+import contextlib
 import os
 import threading
 import time
@@ -24,20 +25,37 @@ def where(cluster):
     return f"host={cluster.root} port={cluster.port} user=postgres dbname=postgres"
 
 
-def made(conf, *more):
-    cluster = Cluster("first", [*conf, *CONF, *more]).create()
+@contextlib.contextmanager
+def servers():
+    """A list of clusters that end with what is done; if that is well, so are their logs."""
+    clusters = []
+    try:
+        yield clusters
+        for cluster in clusters:
+            assert not cluster.alarms(), cluster.alarms()
+    finally:
+        for cluster in clusters:
+            cluster.destroy()
+
+
+def made(clusters, conf, *more):
+    clusters.append(cluster := Cluster("first", [*conf, *CONF, *more]))
+    cluster.create()
     with cluster.connect() as c:
         c.execute("CREATE EXTENSION firn")
         c.execute(TABLES.format("firn"))
+    work(cluster, 0)
     return cluster
 
 
-def follow(primary, *more):
-    """A standby, by a slot of the primary."""
-    second = Cluster("second")
+def follow(clusters, primary, *more):
+    """A standby, by a slot of the primary, that has what there is."""
+    clusters.append(second := Cluster("second"))
     primary.run("pg_basebackup", "-h", primary.root, "-p", str(primary.port), "-U", "postgres", "-D", second.data, "-c", "fast", "-C", "-S", "second")
     tell(second, primary, *more)
     second.start()
+    work(primary, 1)
+    replayed(primary, second)
     return second
 
 
@@ -82,24 +100,11 @@ def promote(second):
         wait("promoted", lambda: not c.execute("SELECT pg_is_in_recovery()").fetchone()[0])
 
 
-def ended(*clusters):
-    try:
-        for cluster in clusters:
-            assert not cluster.alarms(), cluster.alarms()
-    finally:
-        for cluster in clusters:
-            cluster.destroy()
-
-
 def rewound(conf):
     """A primary that had changes of its own after its standby took over follows that one, when pg_rewind has taken them back."""
-    clusters = [made(conf)]
-    try:
-        first = clusters[0]
-        work(first, 0)
-        clusters.append(second := follow(first))
-        work(first, 1)
-        replayed(first, second)
+    with servers() as clusters:
+        first = made(clusters, conf)
+        second = follow(clusters, first)
         promote(second)
         for n in (2, 3):
             work(first, n)
@@ -117,16 +122,12 @@ def rewound(conf):
         work(first, 6)
         whole(first)
         whole(second)
-    finally:
-        ended(*clusters)
 
 
 def incremental(conf):
     """PostgreSQL's own incremental backup, which goes by summaries of the log."""
-    clusters = [made(conf, "summarize_wal=on")]
-    try:
-        first = clusters[0]
-        work(first, 0)
+    with servers() as clusters:
+        first = made(clusters, conf, "summarize_wal=on")
         paths = [os.path.join(first.root, n) for n in ("whole", "changed", "again")]
         for n, path in enumerate(paths):
             basis = ["-i", os.path.join(paths[n - 1], "backup_manifest")] if n else []
@@ -145,16 +146,13 @@ def incremental(conf):
         assert rows(second) == kept
         work(second, 9)
         whole(second)
-    finally:
-        ended(*clusters)
 
 
 def of_standby(conf):
     """A slot of a standby shows what one of the primary shows."""
-    clusters = [made(conf)]
-    try:
-        first = clusters[0]
-        clusters.append(second := follow(first))
+    with servers() as clusters:
+        first = made(clusters, conf)
+        second = follow(clusters, first)
         with first.connect() as c, second.connect() as s:
             asked = threading.Thread(target=lambda: s.execute("SELECT pg_create_logical_replication_slot('there', 'test_decoding')"))
             asked.start()
@@ -163,25 +161,24 @@ def of_standby(conf):
                 c.execute("SELECT pg_log_standby_snapshot()")
                 time.sleep(0.1)
             c.execute("SELECT pg_create_logical_replication_slot('here', 'test_decoding')")
-            for n in range(3):
+            for n in (2, 3, 4):
                 work(first, n)
             c.execute("TRUNCATE h")
-            work(first, 4)
+            work(first, 5)
             replayed(first, second)
             here, there = changes(c, "here"), changes(s, "there")
             assert len(here) > 6000 and here == there, (len(here), len(there))
             assert rows(first) == rows(second)
             # On from where it is, with the server's other role.
             promote(second)
-            work(second, 5)
+            work(second, 6)
             assert len(changes(s, "there")) > 1000
             s.execute("SELECT pg_drop_replication_slot('there')")
-    finally:
-        ended(*clusters)
 
 
-def subscriber_of(publisher):
-    target = Cluster("target", ["wal_level=logical", "fsync=off", "autovacuum=off"]).create()
+def subscriber_of(clusters, publisher):
+    clusters.append(target := Cluster("target", ["wal_level=logical", "fsync=off", "autovacuum=off"]))
+    target.create()
     with target.connect() as c:
         c.execute("CREATE EXTENSION firn")
         c.execute(TABLES.format("heap"))
@@ -195,14 +192,12 @@ def same(source, target):
 
 def failover(conf):
     """The publisher is lost; its standby, which knows the slot, takes its place."""
-    clusters = [made(conf, "synchronized_standby_slots=second")]
-    try:
-        first = clusters[0]
-        work(first, 0)
-        clusters.append(second := follow(first, "sync_replication_slots=on", "synchronized_standby_slots=''"))
+    with servers() as clusters:
+        first = made(clusters, conf, "synchronized_standby_slots=second")
+        second = follow(clusters, first, "sync_replication_slots=on", "synchronized_standby_slots=''")
         with first.connect() as c:
             c.execute("CREATE PUBLICATION p FOR TABLE t, h")
-        clusters.append(target := subscriber_of(first))
+        target = subscriber_of(clusters, first)
         same(first, target)
         known = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 's' AND synced AND NOT temporary AND invalidation_reason IS NULL"
         with second.connect() as s, first.connect() as c:
@@ -210,7 +205,7 @@ def failover(conf):
                 c.execute("SELECT pg_log_standby_snapshot()")
                 return s.execute(known).fetchone()[0]
             wait("the standby knows the slot", is_known)
-        for n in (1, 2):
+        for n in (2, 6):
             work(first, n)
         replayed(first, second)
         with target.connect() as c:
@@ -229,19 +224,13 @@ def failover(conf):
         whole(second)
         with target.connect() as c:
             c.execute("DROP SUBSCRIPTION s")
-    finally:
-        ended(*clusters)
 
 
 def converted(conf):
     """pg_createsubscriber makes a subscriber of a standby."""
-    clusters = [made(conf)]
-    try:
-        first = clusters[0]
-        work(first, 0)
-        clusters.append(second := follow(first))
-        work(first, 1)
-        replayed(first, second)
+    with servers() as clusters:
+        first = made(clusters, conf)
+        second = follow(clusters, first)
         second.stop()
         second.run("pg_createsubscriber", "-D", second.data, "-P", where(first), "-d", "postgres", "-U", "postgres", "-s", second.root, "-p", str(second.port))
         work(first, 2)
@@ -253,8 +242,6 @@ def converted(conf):
         with second.connect() as c:
             name = c.execute("SELECT subname FROM pg_subscription").fetchone()[0]
             c.execute(f'DROP SUBSCRIPTION "{name}"')
-    finally:
-        ended(*clusters)
 
 
 CASES = {"servers: pg_rewind": rewound}
