@@ -2,7 +2,8 @@
 
 Lanes do it together, each with servers of its own; those that come later begin with the last.
 
-FIRN_SHARE=N: of cases on PostgreSQL 18 that there are on 15 as well, one of N is run, drawn anew each time (FIRN_SHARE_SEED)."""
+FIRN_SHARE=N: a case that there is for PostgreSQL 15 and for 18 is run on one of them, on 18 one of N, drawn anew each time (FIRN_SHARE_SEED)."""
+import collections
 import os
 import random
 import re
@@ -30,30 +31,40 @@ def claimed():
             yield part
 
 
+def twin_of(name):
+    """The version that a case names, and what the same case is called on the other one; of none and of both there is none."""
+    for version, other in (common.OLD, common.NEW), (common.NEW, common.OLD):
+        twin = re.sub(rf"\b{version}\b", other, name)
+        if twin != name and not re.search(rf"\b{other}\b", name):
+            return version, twin
+    return None, None
+
+
 class Share:
     """Which of the cases that differ from others by the server's version alone are run."""
 
     def __init__(self):
         self.of = int(os.environ.get("FIRN_SHARE", 1))
         self.seed = os.environ.get("FIRN_SHARE_SEED") or str(random.SystemRandom().randrange(1 << 32))
-        self.left_out, self.all = 0, 0
+        self.on = collections.Counter()
 
     def drawn(self, part, cases):
         cases = list(cases)
         names = {name for name, _ in cases} if part not in ITS_OWN else ()
         for name, body in cases:
-            twin = re.sub(rf"\b{common.NEW}\b", common.OLD, name)
-            if twin != name and twin in names:
-                self.all += 1
-                # (By the name: which process comes to which part is chance.)
-                if random.Random(f"{self.seed} {name}").randrange(self.of):
-                    self.left_out += 1
+            version, twin = twin_of(name)
+            if self.of > 1 and twin in names:
+                # (By their names: which process comes to which part is chance.)
+                newer = not random.Random(f"{self.seed} {min(name, twin)}").randrange(self.of)
+                if version != (common.NEW if newer else common.OLD):
                     continue
+                self.on[version] += 1
             yield name, body
 
     def tell(self):
-        if self.left_out:
-            print(f"     on {common.NEW}: {self.left_out} of {self.all} cases that {common.OLD} has are left out, FIRN_SHARE={self.of} FIRN_SHARE_SEED={self.seed}", flush=True)
+        if self.on:
+            parts = ", ".join(f"{count} on {version}" for version, count in sorted(self.on.items()))
+            print(f"     of cases for both versions {parts} were run, FIRN_SHARE={self.of} FIRN_SHARE_SEED={self.seed}", flush=True)
 
 
 def run(tally, pattern):

@@ -248,7 +248,9 @@ def cases(world):
     for version in (OLD, NEW):
         for name in ("9.0.dump", "9.6.dump"):
             yield f"old as owner {name} {version}", lambda v=version, n=name: as_owner(world, v, n)
-    draw = random.Random(int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32)))
+    seed = int(os.environ.get("FIRN_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"     old: seed {seed}")
+    draw = random.Random(seed)
     more = [flags for flags in GENUINE if flags]
     for name in sorted(os.listdir(HERE)):
         if not name.endswith(".sql"):
