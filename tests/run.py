@@ -4,7 +4,6 @@ FIRN_LANES=N: all of them in lanes side by side, which have no server in common.
 with the other suites, each of which is done by who comes to it first. Whoever has come through goes on with what is left of the rest. Lines of
 a lane begin with as many bars as its number.
 """
-import json
 import os
 import random
 import re
@@ -133,7 +132,7 @@ def side_by_side(tally, count):
         for thread in threads:
             thread.join()
         for number, file in enumerate(files):
-            found = json.load(open(file)) if os.path.exists(file) else None
+            found = lanes.counted(file)
             if not found or codes.get(number) != (1 if found["failed"] else 0):
                 tally.failed.append(f"lane {number}: ended before its end, exit code {codes.get(number)}")
             if not found:

@@ -4,7 +4,6 @@ FIRN_COMPLETE=1: what is missing is a failure. FIRN_CASE_SECONDS=N: a test that 
 failure of its own and must not keep the others from running; it tells where every thread stands. FIRN_DEADLINE=SECONDS of the epoch:
 what has not begun by then is skipped, and told: a slow machine is to end with what it knows."""
 import faulthandler
-import json
 import os
 import signal
 import sys
@@ -91,10 +90,7 @@ class Tally:
         print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed", flush=True)
 
     def finish(self):
-        if lanes.RESULTS:
-            # For who has started several of these.
-            with open(lanes.RESULTS, "w") as f:
-                json.dump({"passed": self.passed, "failed": self.failed, "skipped": self.skipped}, f)
+        lanes.count(self.passed, self.failed, self.skipped)
         for name in self.skipped:
             print(f"skipped: {name}")
         for name in self.failed:
