@@ -179,7 +179,6 @@ def mixed(path):
         for n in range(400):
             f.write(",".join([str(n), *dice.choices(kinds, (20, 12, 4, 2, 1, 1))[0]()]) + "\n")
     os.chmod(path, 0o644)
-    return path
 
 
 def fill(script, am, compression, path):
@@ -239,7 +238,10 @@ def decode(cluster, am, script, two_phase, **options):
         found, stripes = [], 0
         known = c.execute("SELECT enumvals FROM pg_settings WHERE name = 'default_toast_compression'").fetchone()[0]
         try:
-            for statement in statements(fill(script, am, known[-1], mixed(os.path.join(cluster.root, "mixed.csv")))):
+            path = os.path.join(cluster.root, "mixed.csv")
+            if "{mixed}" in script and not os.path.exists(path):
+                mixed(path)
+            for statement in statements(fill(script, am, known[-1], path)):
                 if not c.info.transaction_status:
                     stripes = max(stripes, *c.execute(STRIPES).fetchone())
                 if statement.startswith("ROLLBACK PREPARED"):

@@ -140,8 +140,11 @@ def alike(cluster, seed, steps):
                 if name:
                     c.execute(f"{'COMMIT' if step % 3 else 'ROLLBACK'} PREPARED '{name}'")
         text = wide(driver.dice)
+        stripes = "SELECT coalesce(sum(rows), 0) FROM firn.stripes('t')"
+        before = sessions["firn"].execute(stripes).fetchone()[0]
         for c in sessions.values():
-            c.execute(f"INSERT INTO t SELECT i, 0, '{text}' || i, 0 FROM generate_series({driver.next}, {driver.next + 11}) i")
+            c.execute(f"INSERT INTO t SELECT i, 0, '{text}' || i, 0 FROM generate_series({driver.next}, {driver.next + 39}) i")
+        assert sessions["firn"].execute(stripes).fetchone()[0] >= before + 30, "wide values have not come into stripes"
         rows = [c.execute("SELECT * FROM t ORDER BY id").fetchall() for c in sessions.values()]
         assert rows[0] == rows[1]
         made = sessions["firn"].execute("SELECT count(*) FROM firn.stripes('t')").fetchone()[0]
@@ -154,7 +157,7 @@ def alike(cluster, seed, steps):
                 same = all(any(shown_alike(h, f) for f in left) for h in heap if h not in firn)
             assert same, (n, [line[:300] for line in heap if line not in firn], [line[:300] for line in firn if line not in heap])
         assert len(found[0]) == len(found[1])
-        assert sum(len(line) > 60_000 for lines in found[1][-2:] for line in lines) == 12, "no value is larger than a record's rows"
+        assert sum(len(line) > 60_000 for lines in found[1][-2:] for line in lines) == 40, "no value is larger than a record's rows"
         return made, sum(map(len, found[0]))
     finally:
         for am, c in sessions.items():

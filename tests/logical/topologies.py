@@ -33,6 +33,12 @@ def servers():
         yield clusters
         for cluster in clusters:
             assert not cluster.alarms(), cluster.alarms()
+    except BaseException as e:
+        # What ended a server is in its log only, which goes.
+        for cluster in clusters:
+            for line in cluster.alarms():
+                e.add_note(f"{cluster.root}: {line}")
+        raise
     finally:
         for cluster in clusters:
             cluster.destroy()
@@ -154,7 +160,7 @@ def of_standby(conf):
         first = made(clusters, conf)
         second = follow(clusters, first)
         with first.connect() as c, second.connect() as s:
-            asked = threading.Thread(target=lambda: s.execute("SELECT pg_create_logical_replication_slot('there', 'test_decoding')"))
+            asked = threading.Thread(daemon=True, target=lambda: s.execute("SELECT pg_create_logical_replication_slot('there', 'test_decoding')"))
             asked.start()
             while asked.is_alive():
                 # What runs is told to the standby, which begins with that.
