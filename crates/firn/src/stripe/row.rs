@@ -83,8 +83,9 @@ struct AtStripe {
 }
 
 /// Stripes that buffers have left, of so many the last. A command that changes rows reads each with a buffer of its own, or with several
-/// that read different columns, mostly in the same stripe: of many columns it would decode all pages with each row. (At most some 150 kB each.)
-const LEFT_STRIPES: usize = 4;
+/// that read different columns, mostly in the same stripe: of many columns it would decode all pages with each row. Triggers and foreign
+/// keys read further ones meanwhile. (At most some 150 kB each.)
+const LEFT_STRIPES: usize = 8;
 
 thread_local! {
     static LEFT_AT: RefCell<Vec<AtStripe>> = const { RefCell::new(Vec::new()) };
@@ -97,7 +98,12 @@ impl AtStripe {
             // (Not where the thread ends.)
             let _ = LEFT_AT.try_with(|left| {
                 let left = &mut *left.borrow_mut();
-                let gone = (left.len() == LEFT_STRIPES).then(|| left.remove(0));
+                // Two buffers may have read the same at a time: one of them is enough.
+                let same = left.iter().position(|at| self.is_as(&at.layout, at.handle, &at.wanted));
+                let gone = match same {
+                    Some(number) => Some(left.remove(number)),
+                    None => (left.len() == LEFT_STRIPES).then(|| left.remove(0)),
+                };
                 left.push(std::mem::replace(self, gone.unwrap_or_default()));
             });
         }
@@ -108,14 +114,16 @@ impl AtStripe {
         self.is_whole = false;
     }
 
+    /// Whether it is of these columns of this stripe.
+    fn is_as(&self, layout: &Weak<Layout>, handle: u64, wanted: &[bool]) -> bool {
+        self.handle == handle && self.layout.ptr_eq(layout) && self.wanted == wanted
+    }
+
     /// Go on where another buffer has left this stripe, of which it has read the same columns.
     fn go_on(&mut self, layout: &Rc<Layout>, handle: u64, wanted: &[bool]) -> bool {
         let found = LEFT_AT.with_borrow_mut(|left| {
-            let is_same = |at: &AtStripe| {
-                let is_layout = at.layout.as_ptr() == Rc::as_ptr(layout);
-                at.handle == handle && is_layout && at.wanted == wanted
-            };
-            let number = left.iter().position(is_same)?;
+            let layout = Rc::downgrade(layout);
+            let number = left.iter().position(|at| at.is_as(&layout, handle, wanted))?;
             Some(left.remove(number))
         });
         let Some(found) = found else { return false };
