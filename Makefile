@@ -91,9 +91,10 @@ demo: install
 	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
 # The extension for 18 as well, for tests of upgrades and a core of the suites; its library is the last but one that is built, so that what is left
-# is the tested server's.
-test: program
-	@scripts/postgresql.sh 18 extensions || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
+# is the tested server's. (That server is built, once, beside the program: the one has stretches for one core where the other has work for two.)
+test: setup
+	@scripts/postgresql.sh 18 extensions & other=$$!; built=0; $(MAKE) --no-print-directory program || built=$$?; \
+		wait $$other || echo "PostgreSQL 18 cannot be built: tests between versions will not run"; exit $$built
 	@! test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
 	@$(MAKE) --no-print-directory install
 	@FIRN_OTHERS="$$(test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" && echo 18)" "$(FIRN_VENV)/bin/python" tests/run.py

@@ -205,6 +205,8 @@ impl compat::Handed for Own {
     ) -> bool = is_hidden;
     const BITMAP: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut compat::Bitmap =
         bitmap_of;
+    const READ_AHEAD: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut compat::ReadAhead =
+        ahead_of;
 }
 
 unsafe extern "C-unwind" fn stripe_block(
@@ -242,6 +244,11 @@ unsafe extern "C-unwind" fn is_hidden(
 unsafe extern "C-unwind" fn bitmap_of(scan: pg_sys::TableScanDesc) -> *mut compat::Bitmap {
     // SAFETY: a scan of ours.
     unsafe { &raw mut (*(scan as *mut ScanDesc)).bitmap }
+}
+
+unsafe extern "C-unwind" fn ahead_of(scan: pg_sys::TableScanDesc) -> *mut compat::ReadAhead {
+    // SAFETY: a scan of ours.
+    unsafe { &raw mut (*(scan as *mut ScanDesc)).ahead }
 }
 
 pub(super) unsafe extern "C-unwind" fn sample_next_block(

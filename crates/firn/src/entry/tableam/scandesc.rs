@@ -12,6 +12,8 @@ pub(in crate::entry) struct ScanDesc {
     pub heap: pg_sys::HeapScanDescData,
     /// What is kept of the bitmap of a bitmap scan.
     pub bitmap: compat::Bitmap,
+    /// What is kept of ANALYZE's blocks.
+    pub ahead: compat::ReadAhead,
     /// The memory context in which the scan began.
     pub context: pg_sys::MemoryContext,
     pub state: *mut Option<Scan>,

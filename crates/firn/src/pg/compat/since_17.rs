@@ -2,7 +2,6 @@
 
 use super::super::ext::direct as own;
 use super::super::wal;
-use super::Handed;
 use pgrx::pg_sys;
 
 /// Build an index anew, as REINDEX INDEX does it.
@@ -113,32 +112,6 @@ pub(crate) unsafe fn statistics_targets(relation: pg_sys::Relation) -> Vec<i32> 
     }
 }
 
-/// Set the callback by which ANALYZE goes from block to block.
-pub(crate) fn set_analyze_callback<H: Handed>(routine: &mut pg_sys::TableAmRoutine) {
-    routine.scan_analyze_next_block = Some(analyze_next_block::<H>);
-}
-
-/// ANALYZE's stream would read the blocks that it has chosen, and those of stripes cannot be read: it is asked for their numbers only.
-unsafe extern "C-unwind" fn analyze_next_block<H: Handed>(
-    scan: pg_sys::TableScanDesc,
-    stream: *mut pg_sys::ReadStream,
-) -> bool {
-    // SAFETY: ANALYZE hands in a scan of ours, and the stream that it has begun for it.
-    unsafe {
-        let begin = H::ANALYZE_BLOCK;
-        loop {
-            let mut strategy = std::ptr::null_mut();
-            let block = direct::read_stream_next_block(stream, &mut strategy);
-            if block == pg_sys::InvalidBlockNumber {
-                return false;
-            }
-            if begin(scan, block, strategy) {
-                return true;
-            }
-        }
-    }
-}
-
 /// Lock a block of a heap for ANALYZE, and begin with its rows.
 ///
 /// # Safety
@@ -183,16 +156,5 @@ pub(crate) unsafe fn log_frozen(rel: pg_sys::Relation, buffer: pg_sys::Buffer, o
         pg_sys::log_heap_prune_and_freeze(
             rel, buffer, nobody, false, reason, &mut tuple, 1, none, 0, none, 0, none, 0,
         );
-    }
-}
-
-/// See `ext::direct`.
-mod direct {
-    use pgrx::pg_sys;
-    unsafe extern "C-unwind" {
-        pub fn read_stream_next_block(
-            stream: *mut pg_sys::ReadStream,
-            strategy: *mut pg_sys::BufferAccessStrategy,
-        ) -> pg_sys::BlockNumber;
     }
 }

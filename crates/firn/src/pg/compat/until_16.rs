@@ -81,6 +81,9 @@ pub(crate) unsafe fn statistics_targets(relation: pg_sys::Relation) -> Vec<i32> 
     attributes.iter().filter(|a| !a.attisdropped).map(|a| i32::from(a.attstattarget)).collect()
 }
 
+/// What a scan of ANALYZE's keeps of the blocks that it is given: ANALYZE itself reads ahead.
+pub(crate) struct ReadAhead;
+
 /// Set the callback by which ANALYZE goes from block to block.
 pub(crate) fn set_analyze_callback<H: Handed>(routine: &mut pg_sys::TableAmRoutine) {
     routine.scan_analyze_next_block = Some(H::ANALYZE_BLOCK);

@@ -1,11 +1,15 @@
 //! PostgreSQL 17.
 
+pub(crate) use super::analyze_17::{set_analyze_callback, ReadAhead};
 pub(crate) use super::hash_table_16::HashTable;
 pub(crate) use super::since_16::*;
 pub(crate) use super::since_17::*;
 pub(crate) use super::until_17::*;
 
 use pgrx::pg_sys;
+
+/// How ANALYZE's blocks are read.
+pub(super) const STREAM_OF_ANALYZE: u32 = pg_sys::READ_STREAM_MAINTENANCE;
 
 /// The flags that a scan is begun with: a bitmap scan fetches rows that nobody looks into, too, as the visibility map knows nothing of
 /// stripes.

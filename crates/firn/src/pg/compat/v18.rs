@@ -1,11 +1,16 @@
 //! PostgreSQL 18.
 
+pub(crate) use super::analyze_17::{set_analyze_callback, ReadAhead};
 pub(crate) use super::bitmap_18::{begin_bitmap, reset_bitmap, set_bitmap_callbacks, Bitmap};
 pub(crate) use super::since_16::*;
 pub(crate) use super::since_17::*;
 pub(crate) use super::since_18::*;
 
 use pgrx::pg_sys;
+
+/// How ANALYZE's blocks are read.
+pub(super) const STREAM_OF_ANALYZE: u32 =
+    pg_sys::READ_STREAM_MAINTENANCE | pg_sys::READ_STREAM_USE_BATCHING;
 
 /// The flags that a scan is begun with.
 pub(crate) fn scan_flags(flags: u32) -> u32 {
