@@ -31,6 +31,8 @@ pub struct TupleSize {
     columns: Vec<Column>,
     /// Every row fits on a page, whatever its values.
     always_fits: bool,
+    /// Columns of variable length whose values are neither compressed nor put out of line.
+    plain: Vec<usize>,
 }
 
 impl TupleSize {
@@ -56,7 +58,9 @@ impl TupleSize {
             _ => None,
         });
         let always_fits = bound.is_some_and(|end| whole(end, columns.len()) <= LARGEST);
-        TupleSize { columns, always_fits }
+        let is_plain = |(i, c): (usize, &Column)| (c.length == -1 && !c.shrinks).then_some(i);
+        let plain = columns.iter().enumerate().filter_map(is_plain).collect();
+        TupleSize { columns, always_fits, plain }
     }
 
     /// The row in the slot may go to a stripe: heapam would take it, or so it seems. Of others heapam decides.
@@ -65,12 +69,26 @@ impl TupleSize {
         self.fits_memory(row) && (self.always_fits || self.fits_page(row))
     }
 
-    /// A row of the row store may go to a stripe: as large values as its may be lie out of line only.
+    /// A row of the row store may go to a stripe: as large values as its may be lie out of line only, or are small because their column's
+    /// storage was another one when they came.
     pub fn suits_stored(&self, slot: Slot) -> bool {
-        if !slot.has_external() {
-            return true;
+        if slot.has_external() && !self.fits_memory(slot.row()) {
+            return false;
         }
-        self.fits_memory(slot.row())
+        !self.has_shrunk(slot) || self.fits_page(slot.row())
+    }
+
+    /// A value is compressed or out of line that would be neither if it came again.
+    fn has_shrunk(&self, slot: Slot) -> bool {
+        let is_small = |value: Datum<'_>| {
+            let at = value.raw().cast_mut_ptr::<pg_sys::varlena>();
+            // SAFETY: a live value of variable length.
+            unsafe { varlena::varatt_is_1b_e(at) || varlena::varatt_is_4b_c(at) }
+        };
+        !self.plain.is_empty() && {
+            let row = slot.row();
+            self.plain.iter().any(|i| row.get(*i).is_some_and(is_small))
+        }
     }
 
     fn present<'a>(&'a self, row: Row<'a>) -> impl Iterator<Item = (&'a Column, Datum<'a>)> {
