@@ -52,8 +52,9 @@ all: build
 build: setup
 	cargo build --profile $(PROFILE) -p firn $(FOR_SERVER)
 
+# (Cargo does as much at a time as there are cores, also where make does two things.)
 program: setup
-	cargo build --profile $(PROGRAM_PROFILE) -p firn-cli
+	MAKEFLAGS= cargo build --profile $(PROGRAM_PROFILE) -p firn-cli
 
 install: build
 	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
@@ -76,6 +77,10 @@ install-cli: program
 deb: setup
 	@scripts/deb.sh
 
+.PHONY: server-18
+server-18: setup
+	@MAKEFLAGS= scripts/postgresql.sh 18 extensions || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
+
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOURCES = $(CARGO_TARGET_DIR)/source/firn-$(VERSION)
 dist:
@@ -93,8 +98,7 @@ demo: install
 # The extension for 18 as well, for tests of upgrades and a core of the suites; its library is the last but one that is built, so that what is left
 # is the tested server's. (That server is built, once, beside the program: the one has stretches for one core where the other has work for two.)
 test: setup
-	@scripts/postgresql.sh 18 extensions & other=$$!; built=0; $(MAKE) --no-print-directory program || built=$$?; \
-		wait $$other || echo "PostgreSQL 18 cannot be built: tests between versions will not run"; exit $$built
+	@$(MAKE) --no-print-directory -j2 program server-18
 	@! test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
 	@$(MAKE) --no-print-directory install
 	@FIRN_OTHERS="$$(test -x "$(FIRN_TOOLS)/postgresql-18/bin/pg_config" && echo 18)" "$(FIRN_VENV)/bin/python" tests/run.py

@@ -12,6 +12,10 @@ prefix=$FIRN_TOOLS/postgresql-$major
 # Counted up when what is built changes.
 mark=$prefix/.firn-1
 extensions=$prefix/.firn-contrib-1
+# One at a time.
+mkdir -p "$FIRN_TOOLS"
+exec 9>"$FIRN_TOOLS/postgresql-$major.lock"
+flock 9
 [ -e "$mark" ] && { [ "${2:-}" != extensions ] || [ -e "$extensions" ]; } && exit 0
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 

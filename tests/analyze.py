@@ -7,6 +7,8 @@ import math
 import os
 import shutil
 
+import psycopg
+
 from harness.cluster import Cluster, version
 
 # A small target, so that tables of moderate size are sampled and not read whole: 300 rows per unit of it.
@@ -48,6 +50,47 @@ def counts(c, table):
     settle(c)
     return c.execute("SELECT n_live_tup, n_dead_tup, n_mod_since_analyze, vacuum_count, n_tup_del FROM pg_stat_all_tables "
                      "WHERE relid = %s::regclass", (table,)).fetchone()
+
+
+def damaged(cluster):
+    """A page of the row store that is no page is an error, which the session outlives."""
+    for am in ("heap", "firn"):
+        with cluster.connect() as c:
+            c.execute(f"CREATE TABLE damaged_{am} (i int, t text) USING {am}")
+            c.execute(f"INSERT INTO damaged_{am} SELECT i, repeat('x', 500) FROM generate_series(1, 2000) i")
+            file = c.execute(f"SELECT pg_relation_filepath('damaged_{am}')").fetchone()[0]
+        cluster.stop("fast")
+        with open(os.path.join(cluster.data, file), "r+b") as f:
+            f.seek(10 * 8192)
+            f.write(b"\xff" * 200)
+        cluster.start()
+        cluster.wait_ready()
+        with cluster.connect() as c:
+            for _ in range(2):
+                try:
+                    c.execute(f"ANALYZE damaged_{am}")
+                    raise AssertionError("a damaged page was passed over")
+                except psycopg.errors.DataCorrupted as e:
+                    assert "invalid page in block 10 " in str(e), e
+            assert c.execute("SELECT 1").fetchone() == (1,)
+            c.execute(f"DROP TABLE damaged_{am}")
+
+
+def reads_once(cluster):
+    """Pages of the row store are asked for as often as a heap's, which is what ANALYZE's delay goes by."""
+    asked = {}
+    with cluster.connect() as c:
+        for am in ("heap", "firn"):
+            c.execute(f"CREATE TABLE once_{am} (i int, t text) USING {am}")
+            c.execute(f"INSERT INTO once_{am} SELECT i, repeat('x', 500) FROM generate_series(1, 9000) i")
+            settle(c)
+            c.execute(f"SELECT pg_stat_reset_single_table_counters('once_{am}'::regclass)")
+            c.execute(f"ANALYZE once_{am}")
+            settle(c)
+            asked[am] = c.execute("SELECT heap_blks_read + heap_blks_hit FROM pg_statio_all_tables WHERE relid = %s::regclass", (f"once_{am}",)).fetchone()[0]
+            pages = c.execute(f"SELECT pg_relation_size('once_{am}') / 8192").fetchone()[0]
+            c.execute(f"DROP TABLE once_{am}")
+    assert asked["heap"] >= pages and abs(asked["firn"] - asked["heap"]) < pages / 10, (asked, pages)
 
 
 def settle(c):
@@ -431,6 +474,8 @@ def run(tally, pattern):
             "shares of partitions": lambda: partitions(cluster),
             "bounded reading": lambda: bounded(cluster),
             "more blocks than files hold": lambda: beyond_files(cluster),
+            "damaged page": lambda: damaged(cluster),
+            "pages asked for once": lambda: reads_once(cluster),
             "server log": lambda: quiet(cluster),
         }
         for name, body in cases.items():

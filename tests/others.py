@@ -7,9 +7,10 @@ import signal
 import subprocess
 import tempfile
 import time
+import traceback
 
 from harness import lanes
-from harness.tally import Missing
+from harness.tally import Missing, in_short
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What differs most between versions: statements, what survives a crash, stores; who follows a server by its log.
@@ -27,7 +28,11 @@ def run(tally, pattern):
         for chosen in CORE:
             name = f"on {version}: {' '.join(chosen).strip(' :')}"
             if pattern in name and not tally.late(name):
-                on(tally, version, name, chosen)
+                try:
+                    on(tally, version, name, chosen)
+                except Exception as e:
+                    traceback.print_exc()
+                    tally.failed.append(f"{name}: {in_short(e)}")
 
 
 def missing():
@@ -37,33 +42,52 @@ def missing():
 def end(child, folder):
     """End what hangs, and the servers it has started there, which are no children of its."""
     # It ends its servers itself, if it can.
-    for how, seconds in (signal.SIGINT, 60), (signal.SIGKILL, None):
-        try:
-            os.killpg(child.pid, how)
-            code = child.wait(seconds)
-            break
-        except subprocess.TimeoutExpired:
-            continue
+    try:
+        os.killpg(child.pid, signal.SIGINT)
+        child.wait(60)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        pass
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+    servers = list(left(folder))
+    for how in (signal.SIGQUIT, signal.SIGCONT, signal.SIGKILL):
+        for server in servers:
+            if lives(server, folder):
+                os.kill(server, how)
+        limit = time.time() + 10
+        while how != signal.SIGQUIT and any(lives(server, folder) for server in servers) and time.time() < limit:
+            time.sleep(0.1)
+    return child.returncode
+
+
+def left(folder):
     for file in glob.glob(os.path.join(folder, "**", "postmaster.pid"), recursive=True):
         try:
             with open(file) as f:
-                server = int(f.readline())
-            if os.readlink(f"/proc/{server}/cwd").startswith(folder):
-                os.kill(server, signal.SIGQUIT)
+                yield int(f.readline())
         except (OSError, ValueError):
             # It has ended meanwhile.
             continue
-    return code
+
+
+def lives(server, folder):
+    try:
+        return os.readlink(f"/proc/{server}/cwd").startswith(os.path.realpath(folder) + os.sep)
+    except OSError:
+        return False
 
 
 def on(tally, version, name, chosen):
     """Run suites there; what they have counted is added."""
-    with tempfile.TemporaryDirectory(prefix="firn-others-") as folder:
+    with tempfile.TemporaryDirectory(prefix="firn-others-", dir=os.environ.get("FIRN_FOLDER"), ignore_cleanup_errors=True) as folder:
         # (The servers' user reads there.)
         os.chmod(folder, 0o755)
         results, log = os.path.join(folder, "results"), os.path.join(folder, "log")
         environment = dict(os.environ, FIRN_RESULTS=results, FIRN_FOLDER=folder)
-        patience = min(PATIENCE, max(0, float(environment.pop("FIRN_DEADLINE", "inf")) - time.time()) + BEYOND)
+        patience = min(PATIENCE, max(0, float(os.environ.get("FIRN_DEADLINE", "inf")) - time.time()) + BEYOND)
         with open(log, "w") as out:
             child = subprocess.Popen([os.path.join(ROOT, "scripts", "suites-on.sh"), version, *chosen], stdout=out, stderr=subprocess.STDOUT,
                                      env=environment, start_new_session=True)
@@ -71,10 +95,13 @@ def on(tally, version, name, chosen):
                 code = child.wait(patience)
             except subprocess.TimeoutExpired:
                 code = end(child, folder)
+            except BaseException:
+                end(child, folder)
+                raise
         with open(log, errors="replace") as f:
             said = f.read()
         found = lanes.counted(results) or {"passed": 0, "failed": [], "skipped": []}
-    if code != (1 if found["failed"] else 0) or not found["passed"]:
+    if code != (1 if found["failed"] else 0) or not (found["passed"] or found["skipped"]):
         found["failed"].append(f"{name}: {found['passed']} passed, exit code {code}")
     if found["failed"]:
         print(said, flush=True)

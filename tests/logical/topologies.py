@@ -162,10 +162,15 @@ def of_standby(conf):
         with first.connect() as c, second.connect() as s:
             asked = threading.Thread(daemon=True, target=lambda: s.execute("SELECT pg_create_logical_replication_slot('there', 'test_decoding')"))
             asked.start()
-            while asked.is_alive():
-                # What runs is told to the standby, which begins with that.
-                c.execute("SELECT pg_log_standby_snapshot()")
-                time.sleep(0.1)
+            try:
+                while asked.is_alive():
+                    # What runs is told to the standby, which begins with that.
+                    c.execute("SELECT pg_log_standby_snapshot()")
+                    time.sleep(0.1)
+            except BaseException:
+                # Nobody tells it any more: it would be waited for.
+                s.cancel_safe()
+                raise
             c.execute("SELECT pg_create_logical_replication_slot('here', 'test_decoding')")
             for n in (2, 3, 4):
                 work(first, n)

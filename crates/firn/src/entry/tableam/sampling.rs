@@ -115,6 +115,17 @@ unsafe fn sampler<'a>(scan: pg_sys::TableScanDesc) -> &'a mut Sampler {
     }
 }
 
+/// What is kept of ANALYZE's blocks. (The sampler looks at the directory before the first page of the row store is pinned.)
+pub(super) unsafe fn ahead_of(scan: pg_sys::TableScanDesc) -> *mut compat::ReadAhead {
+    // SAFETY: a scan that ANALYZE has begun.
+    unsafe {
+        in_scan(scan, || {
+            sampler(scan);
+        });
+        &raw mut (*(scan as *mut ScanDesc)).ahead
+    }
+}
+
 pub(super) unsafe fn analyze_next_block(
     scan: pg_sys::TableScanDesc,
     block: pg_sys::BlockNumber,
@@ -124,7 +135,8 @@ pub(super) unsafe fn analyze_next_block(
     unsafe {
         let in_row_store = in_scan(scan, || sampler(scan).begin_block(block));
         if in_row_store {
-            return compat::begin_analyzed(scan, block, strategy);
+            let ahead = &raw mut (*(scan as *mut ScanDesc)).ahead;
+            return compat::begin_analyzed(scan, ahead, block, strategy);
         }
         true
     }

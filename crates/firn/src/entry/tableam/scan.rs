@@ -247,8 +247,8 @@ unsafe extern "C-unwind" fn bitmap_of(scan: pg_sys::TableScanDesc) -> *mut compa
 }
 
 unsafe extern "C-unwind" fn ahead_of(scan: pg_sys::TableScanDesc) -> *mut compat::ReadAhead {
-    // SAFETY: a scan of ours.
-    unsafe { &raw mut (*(scan as *mut ScanDesc)).ahead }
+    // SAFETY: a scan of ours that ANALYZE has begun.
+    unsafe { super::sampling::ahead_of(scan) }
 }
 
 pub(super) unsafe extern "C-unwind" fn sample_next_block(

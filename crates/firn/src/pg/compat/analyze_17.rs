@@ -3,6 +3,7 @@
 //! That stream would read them, and those of stripes cannot be read: it is asked for their numbers only. A stream of ours is given the row
 //! store's, which come first, and reads them ahead; at the first one behind the row store it ends.
 
+use super::super::ext::direct as own;
 use super::Handed;
 use pgrx::pg_sys;
 
@@ -11,6 +12,8 @@ use pgrx::pg_sys;
 pub(crate) struct ReadAhead {
     given: *mut pg_sys::ReadStream,
     strategy: pg_sys::BufferAccessStrategy,
+    /// The page that our stream has read last, pinned, until somebody begins with it.
+    buffer: pg_sys::Buffer,
     /// The row store's blocks when the scan began: they can be read.
     end: pg_sys::BlockNumber,
     /// A block that was taken from `given`, until its turn comes.
@@ -30,35 +33,43 @@ unsafe extern "C-unwind" fn next_block<H: Handed>(
     given: *mut pg_sys::ReadStream,
 ) -> bool {
     // SAFETY: ANALYZE hands in a scan of ours, of which heapam has no stream, and the stream that it has begun for it. heapam ends ours with
-    // the scan. A page is pinned once more while it is begun with.
+    // the scan.
     unsafe {
-        let (begin, place) = (H::ANALYZE_BLOCK, H::READ_AHEAD);
+        let begin = H::ANALYZE_BLOCK;
+        let place = H::READ_AHEAD;
         let (ahead, heap) = (place(scan), scan as pg_sys::HeapScanDesc);
+        let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+        let no_buffer = pg_sys::InvalidBuffer as pg_sys::Buffer;
         if (*ahead).given.is_null() {
             (*ahead).given = given;
-            (*ahead).end = super::super::Rel::of((*scan).rs_rd).heap_blocks();
+            let bytes = direct::table_block_relation_size((*scan).rs_rd, main);
+            (*ahead).end = (bytes / u64::from(pg_sys::BLCKSZ)) as pg_sys::BlockNumber;
             // (Which ring the blocks are to go through is said with the first one.)
             (*ahead).next = direct::read_stream_next_block(given, &raw mut (*ahead).strategy);
             (*ahead).has_next = true;
-            (*heap).rs_read_stream = pg_sys::read_stream_begin_relation(
+            (*heap).rs_read_stream = direct::read_stream_begin_relation(
                 super::STREAM_OF_ANALYZE as i32,
                 (*ahead).strategy,
                 (*scan).rs_rd,
-                pg_sys::ForkNumber::MAIN_FORKNUM,
-                Some(next_in_row_store),
+                main,
+                next_in_row_store,
                 ahead.cast(),
                 0,
             );
         }
         while !(*ahead).is_behind {
             let nothing = std::ptr::null_mut();
-            let buffer = pg_sys::read_stream_next_buffer((*heap).rs_read_stream, nothing);
-            if buffer == pg_sys::InvalidBuffer as pg_sys::Buffer {
+            let buffer = direct::read_stream_next_buffer((*heap).rs_read_stream, nothing);
+            if buffer == no_buffer {
                 (*ahead).is_behind = true;
                 break;
             }
-            let is_begun = begin(scan, pg_sys::BufferGetBlockNumber(buffer), (*ahead).strategy);
-            super::super::ext::direct::ReleaseBuffer(buffer);
+            (*ahead).buffer = buffer;
+            let is_begun = begin(scan, direct::BufferGetBlockNumber(buffer), (*ahead).strategy);
+            if (*ahead).buffer != no_buffer {
+                (*ahead).buffer = no_buffer;
+                own::ReleaseBuffer(buffer);
+            }
             if is_begun {
                 return true;
             }
@@ -75,11 +86,40 @@ unsafe extern "C-unwind" fn next_block<H: Handed>(
     }
 }
 
+/// Lock a block of a heap for ANALYZE, and begin with its rows.
+///
+/// # Safety
+/// A scan that ANALYZE has begun, what it keeps of its blocks, and a block of the heap.
+pub(crate) unsafe fn begin_analyzed(
+    scan: pg_sys::TableScanDesc,
+    ahead: *mut ReadAhead,
+    block: pg_sys::BlockNumber,
+    strategy: pg_sys::BufferAccessStrategy,
+) -> bool {
+    // SAFETY: as the caller promises. The page is held, as heapam holds it, until all rows of it have been returned.
+    unsafe {
+        let heap = scan as pg_sys::HeapScanDesc;
+        let (main, normal) = (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
+        let mut buffer = (*ahead).buffer;
+        // (The table may have grown since the stream was told where it ends.)
+        if buffer == pg_sys::InvalidBuffer as pg_sys::Buffer {
+            buffer = own::ReadBufferExtended((*scan).rs_rd, main, block, normal, strategy);
+        }
+        (*ahead).buffer = pg_sys::InvalidBuffer as pg_sys::Buffer;
+        (*heap).rs_cbuf = buffer;
+        own::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+        (*heap).rs_cblock = block;
+        (*heap).rs_cindex = 1;
+        true
+    }
+}
+
 /// The next block that ANALYZE has chosen.
 unsafe fn next(ahead: *mut ReadAhead) -> pg_sys::BlockNumber {
     // SAFETY: a place of a scan that has begun, whose stream ANALYZE ends after it.
     unsafe {
-        if std::mem::take(&mut (*ahead).has_next) {
+        if (*ahead).has_next {
+            (*ahead).has_next = false;
             return (*ahead).next;
         }
         let mut strategy = std::ptr::null_mut();
@@ -108,9 +148,33 @@ unsafe extern "C-unwind" fn next_in_row_store(
 }
 
 /// See `ext::direct`.
+#[allow(non_snake_case)]
 mod direct {
     use pgrx::pg_sys;
+    type NextBlock = unsafe extern "C-unwind" fn(
+        *mut pg_sys::ReadStream,
+        *mut core::ffi::c_void,
+        *mut core::ffi::c_void,
+    ) -> pg_sys::BlockNumber;
     unsafe extern "C-unwind" {
+        pub fn table_block_relation_size(
+            relation: pg_sys::Relation,
+            fork: pg_sys::ForkNumber::Type,
+        ) -> u64;
+        pub fn read_stream_begin_relation(
+            flags: i32,
+            strategy: pg_sys::BufferAccessStrategy,
+            relation: pg_sys::Relation,
+            fork: pg_sys::ForkNumber::Type,
+            next: NextBlock,
+            of_next: *mut core::ffi::c_void,
+            size_for_each: usize,
+        ) -> *mut pg_sys::ReadStream;
+        pub fn read_stream_next_buffer(
+            stream: *mut pg_sys::ReadStream,
+            of_buffer: *mut *mut core::ffi::c_void,
+        ) -> pg_sys::Buffer;
+        pub fn BufferGetBlockNumber(buffer: pg_sys::Buffer) -> pg_sys::BlockNumber;
         pub fn read_stream_next_block(
             stream: *mut pg_sys::ReadStream,
             strategy: *mut pg_sys::BufferAccessStrategy,

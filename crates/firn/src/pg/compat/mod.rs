@@ -76,8 +76,8 @@ pub(crate) trait Handed {
     /// Where the scan keeps what is to be kept of its bitmap, which is nothing before PostgreSQL 18.
     #[allow(dead_code)]
     const BITMAP: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut Bitmap;
-    /// Where a scan of ANALYZE's keeps what is to be kept of the blocks that it is given, which is nothing before PostgreSQL 17. At first it
-    /// is all zeros.
+    /// Where a scan of ANALYZE's keeps what is to be kept of the blocks that it is given, which is nothing before PostgreSQL 17; at first
+    /// all zeros.
     #[allow(dead_code)]
     const READ_AHEAD: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut ReadAhead;
 }

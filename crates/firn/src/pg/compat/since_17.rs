@@ -1,6 +1,5 @@
 //! As it is from PostgreSQL 17 on.
 
-use super::super::ext::direct as own;
 use super::super::wal;
 use pgrx::pg_sys;
 
@@ -109,28 +108,6 @@ pub(crate) unsafe fn statistics_targets(relation: pg_sys::Relation) -> Vec<i32> 
         };
         let attributes = super::attributes((*relation).rd_att);
         attributes.iter().filter(|a| !a.attisdropped).map(target).collect()
-    }
-}
-
-/// Lock a block of a heap for ANALYZE, and begin with its rows.
-///
-/// # Safety
-/// A scan that ANALYZE has begun, and a block of the heap.
-pub(crate) unsafe fn begin_analyzed(
-    scan: pg_sys::TableScanDesc,
-    block: pg_sys::BlockNumber,
-    strategy: pg_sys::BufferAccessStrategy,
-) -> bool {
-    // SAFETY: as the caller promises. The page is held, as heapam holds it, until all rows of it have been returned.
-    unsafe {
-        let heap = scan as pg_sys::HeapScanDesc;
-        let (main, normal) = (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
-        let buffer = own::ReadBufferExtended((*scan).rs_rd, main, block, normal, strategy);
-        (*heap).rs_cbuf = buffer;
-        own::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-        (*heap).rs_cblock = block;
-        (*heap).rs_cindex = 1;
-        true
     }
 }
 

@@ -95,6 +95,7 @@ pub(crate) fn set_analyze_callback<H: Handed>(routine: &mut pg_sys::TableAmRouti
 /// A scan that ANALYZE has begun, and a block of the heap.
 pub(crate) unsafe fn begin_analyzed(
     scan: pg_sys::TableScanDesc,
+    _: *mut ReadAhead,
     block: pg_sys::BlockNumber,
     strategy: pg_sys::BufferAccessStrategy,
 ) -> bool {

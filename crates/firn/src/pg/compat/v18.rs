@@ -1,6 +1,6 @@
 //! PostgreSQL 18.
 
-pub(crate) use super::analyze_17::{set_analyze_callback, ReadAhead};
+pub(crate) use super::analyze_17::{begin_analyzed, set_analyze_callback, ReadAhead};
 pub(crate) use super::bitmap_18::{begin_bitmap, reset_bitmap, set_bitmap_callbacks, Bitmap};
 pub(crate) use super::since_16::*;
 pub(crate) use super::since_17::*;
