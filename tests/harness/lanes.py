@@ -1,4 +1,5 @@
 """Several processes that share what is to be tested (FIRN_LANES, `run.py`): what each of them does is what it comes to first."""
+import hashlib
 import json
 import os
 
@@ -33,7 +34,9 @@ def claim(name):
     if CLAIMS is None:
         return True
     try:
-        os.close(os.open(os.path.join(CLAIMS, name), os.O_CREAT | os.O_EXCL))
+        # (Names of cases have all kinds of characters.)
+        file = hashlib.sha256(name.encode()).hexdigest()
+        os.close(os.open(os.path.join(CLAIMS, file), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True
