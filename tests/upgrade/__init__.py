@@ -290,7 +290,7 @@ def ended(world, old_version, new_version, mode):
 def missing(world, old_version, new_version):
     """A new version without the library, or with one that lacks functions, is found by the check, or refused before any file is touched."""
     old, _ = world.copy(old_version)
-    tree = os.path.join(world.base, f"without-{new_version}")
+    tree = os.path.join(world.base, f"without-{old_version}-{new_version}")
     whole_one = world.server("probe", new_version)
     shutil.copytree(os.path.dirname(whole_one.bin), tree, symlinks=True)
     whole_one.destroy()

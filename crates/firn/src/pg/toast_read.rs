@@ -6,7 +6,11 @@ use super::snapshot::Snap;
 use super::toast::{seq_of, ChunkKey, RowView, Toast, CHUNK_BYTES};
 use firn_directory::Place;
 use pgrx::pg_sys;
-use std::ops::ControlFlow;
+use std::cell::Cell;
+use std::ops::{ControlFlow, Range};
+
+/// So many blocks are one request of the disk's (128 kB, PostgreSQL's `io_combine_limit`).
+const BLOCKS_AT_ONCE: u32 = 16;
 
 impl Toast {
     /// A scan is about to read many chunks. Of a relation that is large beside the buffers they go
@@ -63,24 +67,39 @@ impl Toast {
     /// Ask the system for the chunks `from..=last` of a run whose first one is at `first`. Returns the number
     /// after the last one asked for.
     fn ask_for(&self, first: Place, from: u32, last: u32) -> u32 {
-        for chunk in from..=last {
-            let block = first.block.wrapping_add(chunk);
-            if block < self.blocks.get() {
-                // SAFETY: the block exists; a hint, which pins nothing.
-                unsafe {
-                    pg_sys::PrefetchBuffer(self.raw(), pg_sys::ForkNumber::MAIN_FORKNUM, block)
-                };
+        let begin = first.block.wrapping_add(from);
+        let end = first.block.wrapping_add(last.saturating_add(1)).min(self.blocks.get());
+        if from <= last && begin < end {
+            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+            // SAFETY: the blocks exist; hints, which pin nothing.
+            unsafe {
+                // One that the buffers have says the same of those behind it, which have been read with it.
+                let is_missing = pg_sys::PrefetchBuffer(self.raw(), main, begin).initiated_io;
+                if is_missing && end - begin > 1 {
+                    super::compat::prefetch(self.raw(), begin + 1, end - begin - 1);
+                }
             }
         }
         from.max(last.saturating_add(1))
     }
 
-    /// Bytes `[offset, offset + len)` of a run of chunks will be read soon.
-    pub fn read_soon(&self, offset: u64, len: usize, hint: &std::cell::Cell<Option<Place>>) {
-        let (Some(first), 1..) = (hint.get(), self.ahead.get()) else { return };
-        let from = (offset / CHUNK_BYTES as u64) as u32;
-        let last = ((offset + len as u64).saturating_sub(1) / CHUNK_BYTES as u64) as u32;
-        self.ask_for(first, from, last.min(from + self.ahead.get() - 1));
+    /// So many chunks are asked for ahead.
+    fn window(&self) -> u32 {
+        self.ahead.get().saturating_mul(BLOCKS_AT_ONCE)
+    }
+
+    /// So many bytes are one request, and so many may be asked for ahead; none of a relation that is not read in bulk, or where the system is
+    /// not to be asked ([`Toast::read_in_bulk`]).
+    pub fn ahead(&self) -> (u64, u64) {
+        let bytes = |blocks: u32| u64::from(blocks) * CHUNK_BYTES as u64;
+        (bytes(BLOCKS_AT_ONCE), bytes(self.window()))
+    }
+
+    /// These bytes of a run of chunks will be read soon.
+    pub fn read_soon(&self, bytes: Range<u64>, hint: &Cell<Option<Place>>) {
+        let Some(first) = hint.get() else { return };
+        let chunk = |at: u64| (at / CHUNK_BYTES as u64) as u32;
+        self.ask_for(first, chunk(bytes.start), chunk(bytes.end.saturating_sub(1)));
     }
 
     /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
@@ -93,7 +112,7 @@ impl Toast {
         offset: u64,
         out: &mut Vec<u8>,
         len: usize,
-        hint: &std::cell::Cell<Option<Place>>,
+        hint: &Cell<Option<Place>>,
     ) -> bool {
         let end = offset + len as u64;
         let mut at = offset;
@@ -113,8 +132,12 @@ impl Toast {
             };
             let mut done = false;
             if let Some(first) = hint.get() {
-                asked =
-                    self.ask_for(first, asked.max(chunk + 1), last.min(chunk + self.ahead.get()));
+                // (Once half of them are read, the next ones are asked for, many together.)
+                let window = self.window();
+                if chunk < last && window > 0 && asked < (chunk + window / 2).min(last) {
+                    let to = chunk.saturating_add(window - 1);
+                    asked = self.ask_for(first, asked.max(chunk), last.min(to));
+                }
                 // Chunks fill one page each, so a run usually occupies consecutive blocks.
                 let place = Place { block: first.block.wrapping_add(chunk), offset: first.offset };
                 done = self.has_block(place.block) && self.chunk_at(place, key, &mut take);

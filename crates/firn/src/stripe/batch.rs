@@ -4,10 +4,11 @@
 use super::handle::{with_decoder, StripeHandle};
 use crate::pg::{xact, Toast};
 use bytes::Bytes;
-use firn_format::{Column, DeleteVector, Filter};
+use firn_format::{Column, DeleteVector, Filter, StripeMeta};
 use firn_scan::{
     pages_of, Counters, DecodedBatch, FrozenStripe, Narrowing, Need, Part, Piece, Step, StripeScan,
 };
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +19,32 @@ pub struct BatchReader {
     scan: StripeScan,
     counted: Counters,
     bytes: Vec<u8>,
+    meta: Arc<StripeMeta>,
+    /// By the stripe's column.
+    ahead: HashMap<usize, Ahead>,
+}
+
+/// How far a column's pages have been asked for that are read one after the other, in bytes from the stripe's beginning.
+#[derive(Default)]
+struct Ahead {
+    begun: u64,
+    asked: u64,
+}
+
+impl Ahead {
+    /// Reading comes to `at` of what ends at `end`: what is to be asked for now. At first one request's bytes, and so many as have been read in
+    /// order since, up to `most`; when half of that is left.
+    fn come_to(&mut self, at: u64, end: u64, (request, most): (u64, u64)) -> Option<Range<u64>> {
+        if at < self.begun || at > self.asked {
+            *self = Ahead { begun: at, asked: at };
+        }
+        let window = (at - self.begun).max(request).min(most);
+        let to = (at + window).min(end);
+        if self.asked >= to || self.asked > at + window / 2 {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.asked, to)..to)
+    }
 }
 
 impl BatchReader {
@@ -32,8 +59,10 @@ impl BatchReader {
     ) -> BatchReader {
         let meta = handle.meta(toast).clone();
         let stripe = FrozenStripe { meta, deleted: deleted.map(Arc::new) };
+        let meta = stripe.meta.clone();
         let scan = StripeScan::new(stripe, columns, filter, batches);
-        BatchReader { handle, scan, counted: Counters::default(), bytes: Vec::new() }
+        let (counted, bytes, ahead) = Default::default();
+        BatchReader { handle, scan, counted, bytes, meta, ahead }
     }
 
     pub fn handle(&self) -> &Rc<StripeHandle> {
@@ -100,10 +129,15 @@ impl BatchReader {
                 },
                 (Part::Page(_), None) => {
                     handle.read(toast, piece.offset, piece.len as usize, bytes);
-                    // Who reads page after page will want the next one of this column.
+                    // Who reads page after page will want the next ones of this column.
                     if let Some(next) = soon.as_slice().first().filter(|s| s.column == piece.column)
                     {
-                        handle.read_soon(toast, next.offset, next.len as usize);
+                        let pages = self.meta.pages(next.column);
+                        let end = pages.last().map_or(0, |p| p.offset + u64::from(p.len));
+                        let column = self.ahead.entry(next.column).or_default();
+                        if let Some(bytes) = column.come_to(next.offset, end, toast.ahead()) {
+                            handle.read_soon(toast, bytes);
+                        }
                         soon.next();
                     }
                     with_decoder(|d| scan.supply(piece, bytes, d))
@@ -187,5 +221,31 @@ impl PageReader {
         let page = Rc::new(self.handle.decode_page(toast, stored, &page, &mut self.bytes));
         self.at_hand[stored] = Some((number, page.clone()));
         page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ahead;
+
+    #[test]
+    fn asks_ahead_in_large_pieces_that_grow() {
+        let (request, most) = (100, 400);
+        let mut ahead = Ahead::default();
+        let mut asked = Vec::new();
+        // Pages of ten bytes, one after the other.
+        for page in 1..150 {
+            asked.extend(ahead.come_to(page * 10, 1_500, (request, most)));
+        }
+        // Nothing twice, nothing left out, nothing behind the end.
+        assert_eq!(asked.first().map(|r| r.start), Some(10));
+        assert!(asked.windows(2).all(|two| two[0].end == two[1].start), "{asked:?}");
+        assert_eq!(asked.last().map(|r| r.end), Some(1_500));
+        assert!(asked.len() < 20, "{asked:?}");
+        assert!(asked.iter().any(|r| r.end - r.start > 150), "{asked:?}");
+        // Elsewhere it begins anew; nothing where nothing is to be asked for.
+        assert_eq!(ahead.come_to(700, 1_500, (request, most)), None);
+        assert_eq!(Ahead::default().come_to(700, 1_500, (request, most)), Some(700..800));
+        assert_eq!(Ahead::default().come_to(700, 1_500, (request, 0)), None);
     }
 }

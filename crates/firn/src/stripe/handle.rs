@@ -260,9 +260,9 @@ impl StripeHandle {
     }
 
     /// These bytes will be read soon.
-    pub fn read_soon(&self, toast: &Toast, offset: u64, len: usize) {
+    pub fn read_soon(&self, toast: &Toast, bytes: Range<u64>) {
         if matches!(self.entry.location, Location::Chunks { .. }) {
-            toast.read_soon(offset, len, &self.first_chunk);
+            toast.read_soon(bytes, &self.first_chunk);
         }
     }
 

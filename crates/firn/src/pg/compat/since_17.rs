@@ -15,6 +15,21 @@ pub(crate) unsafe fn reindex_index(oid: pg_sys::Oid, persistence: core::ffi::c_c
     }
 }
 
+/// Ask the system for so many blocks of a relation's main fork, which has them: together, by one request for each 128 kB or so.
+///
+/// # Safety
+/// An open relation whose storage manager has been asked for something since.
+pub(crate) unsafe fn prefetch(relation: pg_sys::Relation, first: pg_sys::BlockNumber, count: u32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let manager = (*relation).rd_smgr;
+        if !manager.is_null() {
+            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+            pg_sys::smgrprefetch(manager, main, first, count as i32);
+        }
+    }
+}
+
 /// The current role may maintain the relation: who has the privilege, as its owner has, and the database's owner.
 pub(crate) fn may_maintain(oid: pg_sys::Oid) -> bool {
     // SAFETY: plain look-up.

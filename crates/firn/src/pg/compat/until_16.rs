@@ -81,6 +81,17 @@ pub(crate) unsafe fn statistics_targets(relation: pg_sys::Relation) -> Vec<i32> 
     attributes.iter().filter(|a| !a.attisdropped).map(|a| i32::from(a.attstattarget)).collect()
 }
 
+/// Ask the system for so many blocks of a relation's main fork, which has them.
+///
+/// # Safety
+/// An open relation.
+pub(crate) unsafe fn prefetch(relation: pg_sys::Relation, first: pg_sys::BlockNumber, count: u32) {
+    for block in first..first + count {
+        // SAFETY: as the caller promises.
+        unsafe { pg_sys::PrefetchBuffer(relation, pg_sys::ForkNumber::MAIN_FORKNUM, block) };
+    }
+}
+
 /// What a scan of ANALYZE's keeps of the blocks that it is given: ANALYZE itself reads ahead.
 pub(crate) struct ReadAhead;
 
