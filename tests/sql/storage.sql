@@ -18,6 +18,14 @@ UPDATE s SET v = v || 'x' WHERE id = 8;
 UPDATE s SET v = repeat('y', 9000) WHERE id = 14;
 UPDATE s SET v = 'short', w = 9 WHERE id IN (4, 9, 14);
 SELECT count(*), sum(w), sum(length(v)) FROM s;
+-- Values with short headers, which become longer.
+DO $$ BEGIN EXECUTE 'CREATE TABLE n (id int PRIMARY KEY, ' || (SELECT string_agg(format('v%s text', i), ', ') FROM generate_series(1, 65) i) || ')';
+FOR i IN 1..65 LOOP EXECUTE format('ALTER TABLE n ALTER v%s SET STORAGE MAIN', i); END LOOP;
+FOR i IN 1..20 LOOP EXECUTE 'INSERT INTO n SELECT ' || i || (SELECT string_agg(format(', substr(md5(''a%1$s %2$s'') || md5(''b%1$s %2$s'') || md5(''c%1$s %2$s'') || md5(''d%1$s %2$s''), 1, 123)', i, j), '') FROM generate_series(1, 65) j); END LOOP;
+FOR i IN 1..65 LOOP EXECUTE format('ALTER TABLE n ALTER v%s SET STORAGE PLAIN', i); END LOOP; END $$;
+SELECT settle('n');
+UPDATE n SET id = id + 100 WHERE id % 2 = 0;
+SELECT count(*), sum(id), md5(string_agg(n::text, ',' ORDER BY id)) FROM n;
 -- A type that is never put out of line.
 CREATE TABLE o (id int PRIMARY KEY, v oidvector, t text);
 INSERT INTO o SELECT i, (SELECT string_agg(j::text, ' ')::oidvector FROM generate_series(1, i * 40) j), repeat('t', i * 1000) FROM generate_series(1, 40) i;

@@ -43,9 +43,7 @@ impl Gather {
         self.rows = rows.clone();
         (self.part, self.whole) = (None, None);
         let last = self.at_hand.as_ref().map(|(number, _)| *number);
-        // (Who begins with the first page goes on, mostly.)
-        self.in_order =
-            last.map_or(self.next == 0, |number| number + 1 == self.next || number == self.next);
+        self.in_order = last.is_some_and(|number| number + 1 == self.next || number == self.next);
         if let Some((number, page)) = self.at_hand.clone().filter(|(n, _)| *n == self.next) {
             self.take(meta, number, page);
         }

@@ -69,14 +69,17 @@ impl Toast {
     fn ask_for(&self, first: Place, from: u32, last: u32) -> u32 {
         let begin = first.block.wrapping_add(from);
         let end = first.block.wrapping_add(last.saturating_add(1)).min(self.blocks.get());
-        if from <= last && begin < end {
-            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+        let blocks = if from <= last { begin..end } else { 0..0 };
+        for piece in blocks.step_by(BLOCKS_AT_ONCE as usize) {
+            let behind = end.min(piece.saturating_add(BLOCKS_AT_ONCE)) - piece - 1;
             // SAFETY: the blocks exist; hints, which pin nothing.
             unsafe {
-                // One that the buffers have says the same of those behind it, which have been read with it.
-                let is_missing = pg_sys::PrefetchBuffer(self.raw(), main, begin).initiated_io;
-                if is_missing && end - begin > 1 {
-                    super::compat::prefetch(self.raw(), begin + 1, end - begin - 1);
+                // One that the buffers have says the same of those behind it, which were read with it. (The system takes some hundred kB by a
+                // call, and forgets the rest.)
+                let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+                let is_missing = pg_sys::PrefetchBuffer(self.raw(), main, piece).initiated_io;
+                if is_missing && behind > 0 {
+                    super::compat::prefetch(self.raw(), piece + 1, behind);
                 }
             }
         }
@@ -98,8 +101,10 @@ impl Toast {
     /// These bytes of a run of chunks will be read soon.
     pub fn read_soon(&self, bytes: Range<u64>, hint: &Cell<Option<Place>>) {
         let Some(first) = hint.get() else { return };
-        let chunk = |at: u64| (at / CHUNK_BYTES as u64) as u32;
-        self.ask_for(first, chunk(bytes.start), chunk(bytes.end.saturating_sub(1)));
+        // The chunk that has the first bytes has the end of what is before them, which has been read or asked for.
+        let from = bytes.start.div_ceil(CHUNK_BYTES as u64) as u32;
+        let last = (bytes.end.saturating_sub(1) / CHUNK_BYTES as u64) as u32;
+        self.ask_for(first, from, last);
     }
 
     /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
@@ -136,7 +141,9 @@ impl Toast {
                 let window = self.window();
                 if chunk < last && window > 0 && asked < (chunk + window / 2).min(last) {
                     let to = chunk.saturating_add(window - 1);
-                    asked = self.ask_for(first, asked.max(chunk), last.min(to));
+                    // (A chunk in which a page begins behind another was read with that.)
+                    let from = if within > 0 { chunk + 1 } else { chunk };
+                    asked = self.ask_for(first, asked.max(from), last.min(to));
                 }
                 // Chunks fill one page each, so a run usually occupies consecutive blocks.
                 let place = Place { block: first.block.wrapping_add(chunk), offset: first.offset };

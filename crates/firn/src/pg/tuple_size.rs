@@ -78,12 +78,12 @@ impl TupleSize {
         !self.has_shrunk(slot) || self.fits_page(slot.row())
     }
 
-    /// A value is compressed or out of line that would be neither if it came again.
+    /// A value is compressed, out of line, or has a short header, which it would not if it came again.
     fn has_shrunk(&self, slot: Slot) -> bool {
         let is_small = |value: Datum<'_>| {
             let at = value.raw().cast_mut_ptr::<pg_sys::varlena>();
             // SAFETY: a live value of variable length.
-            unsafe { varlena::varatt_is_1b_e(at) || varlena::varatt_is_4b_c(at) }
+            unsafe { varlena::varatt_is_1b(at) || varlena::varatt_is_4b_c(at) }
         };
         !self.plain.is_empty() && {
             let row = slot.row();
@@ -136,7 +136,8 @@ unsafe fn plain_size(value: Datum<'_>) -> usize {
         let at = value.raw().cast_mut_ptr::<pg_sys::varlena>();
         match varlena::varatt_is_1b_e(at) || varlena::varatt_is_4b_c(at) {
             true => pg_sys::toast_raw_datum_size(value.raw()),
-            false => varlena::varsize_any(at),
+            // A header of four bytes, which the value has once it comes out of a stripe.
+            false => varlena::varsize_any_exhdr(at) + 4,
         }
     }
 }
