@@ -202,7 +202,10 @@ def damages(cluster):
         return change
 
     def from_older(name):
-        return lambda path: shutil.copy(os.path.join(older, name), os.path.join(path, name))
+        # (What is the default of the server's version is in the ends of names.)
+        stem = name.split(".dat")[0]
+        there = next(n for n in os.listdir(older) if n.split(".dat")[0] == stem)
+        return lambda path: shutil.copy(os.path.join(older, there), os.path.join(path, name))
 
     def forged(name):
         """Somebody who knows the recipient."""

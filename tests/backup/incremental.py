@@ -166,6 +166,9 @@ def kinds(_):
                     c.execute(f"CREATE TABLE {name} {definition}")
                 if name != "parted_2":
                     c.execute(ROWS.format(f"{name} (i, t)"))
+                if not definition.startswith("PARTITION"):
+                    # (With checksums the first reading of rows is a change.)
+                    c.execute(f"VACUUM {name}")
                 if before:
                     statements(c, before)
             other.execute("BEGIN; INSERT INTO long VALUES (0, 'open')")
@@ -182,6 +185,7 @@ def kinds(_):
             for _, _, _, after, _ in KINDS:
                 if after:
                     statements(c, after)
+            c.execute("VACUUM inserted")
             c.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
             firn(cluster, "backup", "verify", "-q", base)
             toast = c.execute("SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 'toast_rewritten'").fetchone()[0]
@@ -246,6 +250,9 @@ def crashes(_):
         with cluster.connect() as c:
             create(c, "crash", ";".join(f"CREATE TABLE {t} (i int, t text); {ROWS.format(t)}" for t in ("still", "changed", "lost")), cluster)
         with cluster.connect("crash") as c:
+            # (With checksums the first reading of rows is a change, and before they are durable it cannot note that they are there.)
+            c.execute("CHECKPOINT")
+            c.execute("VACUUM")
             # Not durable, and seen: the backup waits for it.
             c.execute("INSERT INTO lost VALUES (0, 'seen')")
             base, _ = take(cluster, "crash", "base")
@@ -273,6 +280,8 @@ def rights(_):
         with cluster.connect() as c:
             create(c, "some", f"CREATE TABLE a (i int, t text); {ROWS.format('a')}; CREATE TABLE b (i int, t text); {ROWS.format('b')}", cluster)
             c.execute("CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader")
+        with cluster.connect("some") as c:
+            c.execute("VACUUM")
 
         def told(name, *flags, code=0, **kw):
             path, r = take(cluster, "some", name, *flags, code=code, **kw)
@@ -301,7 +310,8 @@ def rights(_):
         assert "no name of a backup" in told("r", "--incremental=../base", code=2)
         assert 'could not use backup "nowhere"' in told("r", "--incremental=nowhere", code=1)
         # Another level is no other method; tables of which the base has no checksums are copied.
-        path, _ = take(cluster, "some", "level", "--incremental=base", "-Z", "gzip:1")
+        method = "zstd" if any(".zst" in n for n in os.listdir(base)) else "gzip"
+        path, _ = take(cluster, "some", "level", "--incremental=base", "-Z", f"{method}:1")
         assert taken(path) == {"a", "b"}
         shutil.rmtree(path)
         path, _ = take(cluster, "some", "without", "--no-checksums")
