@@ -139,7 +139,7 @@ impl Toast {
             if let Some(first) = hint.get() {
                 // (Once half of them are read, the next ones are asked for, many together.)
                 let window = self.window();
-                if chunk < last && window > 0 && asked < (chunk + window / 2).min(last) {
+                if chunk < last && window > 0 && asked < (chunk + window / 2).min(last + 1) {
                     let to = chunk.saturating_add(window - 1);
                     // (A chunk in which a page begins behind another was read with that.)
                     let from = if within > 0 { chunk + 1 } else { chunk };
