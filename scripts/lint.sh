@@ -14,12 +14,14 @@ fail=0
 complain() { echo "$*" >&2; fail=1; }
 git ls-files -z '*.py' | xargs -0 "$FIRN_VENV/bin/ruff" check --no-cache --quiet || complain "Python: see ruff.toml"
 # Who may depend on whom: format and lake know nothing of each other nor of PostgreSQL; scan and directory know format, firn uses all of them.
-others() { grep -v '^name' "$1" | grep -qE 'firn-|pgrx'; }
+# (All of them know the crate features, which has no code.)
+others() { grep -vE '^name|^firn-features ' "$1" | grep -qE 'firn-|pgrx'; }
 others crates/format/Cargo.toml && complain "crates/format depends on another layer"
-grep -vE '^name|^firn-format ' crates/scan/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/scan depends on more than crates/format"
-grep -vE '^name|^firn-format ' crates/directory/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/directory depends on more than crates/format"
+grep -vE '^name|^firn-(format|features) ' crates/scan/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/scan depends on more than crates/format"
+grep -vE '^name|^firn-(format|features) ' crates/directory/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/directory depends on more than crates/format"
 others crates/lake/Cargo.toml && complain "crates/lake depends on another layer"
 grep -v '^name' crates/cli/Cargo.toml | grep -qE 'firn = |pgrx' && complain "crates/cli depends on the extension"
+python3 scripts/features.py || complain "libraries with several sets of features: see crates/features/README.md"
 # The extension's rooms import downwards only.
 python3 scripts/layers.py || complain "rooms in a circle: see scripts/layers.py"
 # What differs between versions of PostgreSQL stands in one place.

@@ -1,0 +1,2 @@
+//! Cargo looks at build-dependencies only of a crate that has this file.
+fn main() {}

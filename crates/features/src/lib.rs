@@ -1,0 +1,1 @@
+//! No code: what libraries of others are built with. See README.md.
