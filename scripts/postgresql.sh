@@ -2,16 +2,16 @@
 # Put a PostgreSQL of another version than the machine's into $FIRN_TOOLS/postgresql-N: postgresql.sh N [extensions]; quick when it is there.
 # Tests between versions need it, and archives with lz4 and zstd, which pg_dump 15 cannot write; suites on it (`make test-all`) the extensions, too.
 #
-# 17 and 18 are built from Debian's source packages, with the regression tests in the folder regress. Of 16 Debian 12 to sid have none:
-# it is the server in a Python package, without extensions and these tests.
+# 17 and 18 are Debian's packages of later suites (debian-server.sh), or built from their sources where those cannot be had or do not start here
+# (FIRN_FROM_SOURCE=1: in any case). Of 16 Debian 12 to sid have none: it is the server in a Python package, without extensions.
 set -euo pipefail
 : "${FIRN_TOOLS:?run through make}"
 root=$(cd "$(dirname "$0")/.." && pwd)
 major=$1
 prefix=$FIRN_TOOLS/postgresql-$major
 # Counted up when what is built changes.
-mark=$prefix/.firn-1
-extensions=$prefix/.firn-contrib-1
+mark=$prefix/.firn-2
+extensions=$prefix/.firn-contrib-2
 # One at a time.
 mkdir -p "$FIRN_TOOLS"
 exec 9>"$FIRN_TOOLS/postgresql-$major.lock"
@@ -40,16 +40,26 @@ case $major in
 *) echo "PostgreSQL $major: no source is known" >&2; exit 1 ;;
 esac
 
-missing=()
-need() { dpkg -s "$1" >/dev/null 2>&1 || missing+=("$1"); }
-need bison; need flex; need liblz4-dev; need libzstd-dev; need libicu-dev; need libssl-dev; need libxml2-dev
-need libreadline-dev; need zlib1g-dev
-if [ ${#missing[@]} -gt 0 ]; then
+demand() {
+    local missing=() package
+    for package in "$@"; do dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
     echo "installing ${missing[*]}"
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+if [ -z "${FIRN_FROM_SOURCE:-}" ] && ! [ -e "$mark" ]; then
+    # (Headers of the server's name others; names of time zones are the system's.)
+    demand patchelf tzdata libicu-dev libxml2-dev libssl-dev
+    if "$root/scripts/debian-server.sh" "$major" "$suite" "$prefix"; then
+        touch "$mark" "$extensions"
+        exit
+    fi
+    echo "Debian's packages of PostgreSQL $major cannot be used here: building it"
 fi
 
+demand bison flex liblz4-dev libzstd-dev libicu-dev libssl-dev libxml2-dev libreadline-dev zlib1g-dev
 source=$FIRN_TOOLS/postgresql-$major-source
 "$root/tests/regress/source.sh" "$source" "$major" "$suite"
 log=$source/build.log
@@ -67,8 +77,6 @@ server() {
     make -s -C src/test/isolation install
     make -s -C src/test/regress
     make -s -C src/test/regress install
-    rm -rf "$prefix/regress"
-    cp -r src/test/regress "$prefix/regress"
 }
 contrib() {
     for part in amcheck pageinspect pg_buffercache pgstattuple pgrowlocks test_decoding btree_gist pg_trgm fuzzystrmatch file_fdw pg_prewarm; do

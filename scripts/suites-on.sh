@@ -7,5 +7,6 @@ cd "$(dirname "$0")/.."
 copy=$(mktemp -d "${FIRN_FOLDER:-/tmp}/firn-postgresql-$1-XXXXXX")
 trap 'rm -rf "$copy"' EXIT
 cp -a "$FIRN_TOOLS/postgresql-$1/." "$copy"
+scripts/relocate-server.sh "$copy"
 chmod -R a+rX "$copy"
 PG_CONFIG="$copy/bin/pg_config" LD_LIBRARY_PATH="$copy/lib" "$FIRN_VENV/bin/python" tests/run.py "${@:2}"

@@ -30,13 +30,26 @@ def expected_differences():
     return {name: why for name, since, why in listed if version() >= int(since or 0)}
 
 
-def pg_config(what):
-    return subprocess.check_output([os.environ["PG_CONFIG"], what], text=True).strip()
+def pg_config(what, of=None):
+    return subprocess.check_output([of or os.environ["PG_CONFIG"], what], text=True).strip()
 
 
-def prepare():
-    """The folder of the test files, with regress.so and its companions built and copied in."""
-    major = version()
+def runner(of=None):
+    """The program that runs such tests, of the server of this pg_config."""
+    return os.path.abspath(os.path.join(os.path.dirname(pg_config("--pgxs", of)), "..", "test", "regress", "pg_regress"))
+
+
+def build_library(source, folder, of=None):
+    """Build what the tests call into a folder."""
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", "-I", pg_config("--includedir-server", of),
+                    "-o", os.path.join(folder, "regress.so"), os.path.join(source, "regress.c")], check=True)
+    for name in ("refint.so", "autoinc.so"):
+        shutil.copy(os.path.join(pg_config("--pkglibdir", of), name), folder)
+
+
+def prepare(major=None):
+    """The folder of the test files, of the tested server's version or another."""
+    major = major or version()
     tools = os.path.join(os.environ["FIRN_TOOLS"], "postgresql-source" if major == 15 else f"postgresql-source-{major}")
     if major != 15 and major not in SUITES:
         raise Missing(f"no source package of PostgreSQL {major}")
@@ -52,11 +65,7 @@ def stage(cluster, source):
     shutil.copytree(source, folder)
     libraries = os.path.join(folder, "lib")
     os.mkdir(libraries)
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", "-I", pg_config("--includedir-server"),
-                    "-o", os.path.join(libraries, "regress.so"), os.path.join(folder, "regress.c")],
-                   check=True)
-    for name in ("refint.so", "autoinc.so"):
-        shutil.copy(os.path.join(pg_config("--pkglibdir"), name), libraries)
+    build_library(folder, libraries)
     if os.getuid() == 0:
         subprocess.run(["chown", "-R", "postgres:postgres", folder], check=True)
     return folder
@@ -69,8 +78,7 @@ def regress(am, source, settings, done):
     try:
         cluster.create()
         folder = stage(cluster, source)
-        runner = os.path.join(os.path.dirname(pg_config("--pgxs")), "..", "test", "regress", "pg_regress")
-        cluster.run(os.path.abspath(runner), f"--bindir={cluster.bin}", f"--dlpath={folder}/lib",
+        cluster.run(runner(), f"--bindir={cluster.bin}", f"--dlpath={folder}/lib",
                     f"--inputdir={folder}", f"--outputdir={folder}", f"--host={cluster.root}",
                     f"--port={cluster.port}", "--user=postgres", "--load-extension=firn",
                     f"--schedule={folder}/parallel_schedule", "--max-connections=10",

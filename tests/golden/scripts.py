@@ -2,6 +2,7 @@
 
 Released versions are the tags v0.1.0 and so on of the repository. That a mistake would be found is shown in a repository of the test's own, with a version
 that does not exist."""
+import glob
 import os
 import re
 import shutil
@@ -52,6 +53,9 @@ class Root(Cluster):
 
         places = [asked(f"--{what}") for what in ("bindir", "sharedir", "pkglibdir")]
         above = os.path.commonpath(places)
+        if glob.glob(os.path.join(above, ".firn-*")):
+            # A server that has its libraries with it (scripts/debian-server.sh).
+            places += glob.glob(os.path.join(above, "lib", "*-linux-*"))
 
         def placed(source, target):
             # (Hard links where they can be made; what is replaced is unlinked first.)
@@ -63,7 +67,9 @@ class Root(Cluster):
         own = [os.path.join(self.root, "pg", os.path.relpath(place, above)) for place in places]
         for place, target in zip(places, own):
             if not os.path.exists(target):
-                shutil.copytree(place, target, copy_function=placed, ignore=shutil.ignore_patterns("bitcode", "firn--*", "locale"), ignore_dangling_symlinks=True)
+                # (What a link leads to is looked for from the current folder: links of libraries stay links.)
+                shutil.copytree(place, target, symlinks="-linux-" in place, copy_function=placed,
+                                ignore=shutil.ignore_patterns("bitcode", "firn--*", "locale"), ignore_dangling_symlinks=True)
         self.bin, self.extension = own[0], os.path.join(own[1], "extension")
         self.env = dict(os.environ, LD_LIBRARY_PATH=own[2])
         self.own = False

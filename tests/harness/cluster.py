@@ -32,8 +32,9 @@ def foreign_settings():
 
 
 def compiles():
-    """Whether the server that is tested was built to compile expressions (JIT)."""
-    return "--with-llvm" in subprocess.check_output([os.environ["PG_CONFIG"], "--configure"], text=True)
+    """Whether the server that is tested can compile expressions (JIT)."""
+    folder = subprocess.check_output([os.environ["PG_CONFIG"], "--pkglibdir"], text=True).strip()
+    return os.path.exists(os.path.join(folder, "llvmjit.so"))
 
 
 def version():

@@ -13,6 +13,12 @@ def asked(pg_config, what):
     return subprocess.check_output([pg_config, what], text=True).strip()
 
 
+def copy(prefix, to):
+    """Copy a server that scripts/postgresql.sh has put there."""
+    shutil.copytree(prefix, to, symlinks=True)
+    subprocess.run([os.path.join(ROOT, "scripts", "relocate-server.sh"), to], check=True)
+
+
 def installed():
     """pg_config of each version that has the extension, by number: the tested server's, and those that scripts/ have built."""
     tools = os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools"))
@@ -34,7 +40,8 @@ class Server(Cluster):
         if copied or subprocess.run([*readable, "test", "-x", os.path.join(bindir, "postgres")], stderr=subprocess.DEVNULL).returncode:
             tree = copied or os.path.join(base, "pg" + re.search(r"\d+", asked(pg_config, "--version"))[0])
             if not os.path.exists(tree):
-                shutil.copytree(os.path.dirname(bindir), tree, symlinks=True)
+                # (Not the folder above `bindir`, which may be far below.)
+                copy(os.path.dirname(os.path.dirname(os.path.abspath(pg_config))), tree)
             bindir = os.path.join(tree, "bin")
             self.env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(tree, "lib"))
         super().__init__(name, conf=conf, base=base, bindir=bindir, preload=preload)

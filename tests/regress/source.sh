@@ -8,36 +8,7 @@ major=${2:-$("$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')}
 suite=${3:-}
 [ -e "$dir/postgresql-$major/src/test/regress/parallel_schedule" ] && exit 0
 mkdir -p "$dir/apt/lists/partial" "$dir/apt/cache/archives/partial" "$dir/apt/parts"
-# Every enabled Debian list, with deb-src in place of deb, in the one-line form.
-python3 - "$dir/apt/sources.list" "$suite" <<'PY'
-import glob, re, sys
-suite, out = sys.argv[2], []
-for path in glob.glob("/etc/apt/sources.list.d/*.sources"):
-    for block in re.split(r"\n\s*\n", open(path).read()):
-        fields = {}
-        for line in block.splitlines():
-            if ":" in line and not line.startswith("#"):
-                key, value = line.split(":", 1)
-                fields[key.strip().lower()] = value.split()
-        suites = [s for s in fields.get("suites", []) if s.startswith("bookworm")]
-        # Another suite stands beside the plain one, not beside its updates or its security archive.
-        suites = [suite for s in suites if s == "bookworm"] if suite else suites
-        signed = "".join(f"[signed-by={p}] " for p in fields.get("signed-by", [])[:1])
-        for uri in fields.get("uris", []):
-            for suite in suites:
-                out.append(f"deb-src {signed}{uri} {suite} main")
-for path in ["/etc/apt/sources.list", *glob.glob("/etc/apt/sources.list.d/*.list")]:
-    try:
-        for line in open(path):
-            found = re.match(r"deb\s+(\[[^]]*\]\s+)?(\S+)\s+(bookworm\S*)\s", line)
-            if found and suite and found[3] == "bookworm":
-                out.append(f"deb-src {found[1] or ''}{found[2]} {suite} main")
-            elif found and not suite:
-                out.append(f"deb-src {found[1] or ''}{found[2]} {found[3]} main")
-    except FileNotFoundError:
-        pass
-open(sys.argv[1], "w").write("\n".join(out) + "\n")
-PY
+python3 "$(dirname "$0")/../../scripts/debian_lists.py" deb-src $suite >"$dir/apt/sources.list"
 options=(-o "Dir::Etc::SourceList=$dir/apt/sources.list" -o "Dir::Etc::SourceParts=$dir/apt/parts"
     -o "Dir::State::Lists=$dir/apt/lists" -o "Dir::Cache=$dir/apt/cache"
     -o "APT::Sandbox::User=" -o "Acquire::Languages=none")

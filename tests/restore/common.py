@@ -12,6 +12,7 @@ from collections import Counter
 
 from harness.cluster import Cluster
 from harness.tally import Missing
+from harness.versions import copy
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "benches", "restore"))
@@ -27,9 +28,9 @@ PATIENCE = 300
 
 
 def pg18():
-    """The folder of PostgreSQL 18, if scripts/postgresql.sh has built it."""
+    """The folder of PostgreSQL 18, if scripts/postgresql.sh has put it there."""
     folder = os.path.join(os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools")), "postgresql-18")
-    return folder if os.path.exists(os.path.join(folder, ".firn-1")) else None
+    return folder if os.path.exists(os.path.join(folder, "bin", "postgres")) else None
 
 
 class Run:
@@ -103,13 +104,13 @@ class Server(Cluster):
         bindir = None
         if version == NEW:
             if not pg18():
-                raise Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 builds it")
+                raise Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 gets it")
             bindir = "unknown"
         settings = ("fsync=off", "synchronous_commit=off", "max_locks_per_transaction=512", "max_connections=40", *conf)
         super().__init__(f"{name}-{version}", conf=settings, base=base, bindir=bindir, preload="")
         if version == NEW:
             # Where the server's user may read it.
-            shutil.copytree(pg18(), os.path.join(self.root, "pg"), symlinks=True)
+            copy(pg18(), os.path.join(self.root, "pg"))
             self.bin = os.path.join(self.root, "pg", "bin")
         self.env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(self.root, "pg", "lib")) if version == NEW else None
 

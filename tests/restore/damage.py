@@ -235,7 +235,7 @@ def no_archive(world):
 def compressed_noise(world):
     """Bits flipped in rows under lz4 and zstd, which pg_dump writes without checksums: no crash, no hang."""
     if not pg18():
-        raise common.Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 builds it")
+        raise common.Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 gets it")
     server = world.server(NEW)
     dice = random.Random(SEED)
     path = os.path.join(world.folder, "noise")

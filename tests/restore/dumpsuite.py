@@ -59,17 +59,7 @@ NEWER = [(["--no-policies"], []), (["--statistics"], []), (["--no-statistics"], 
 
 def folder(version):
     """The sources of a version: its test of pg_dump, and the extension made for it."""
-    if version == OLD:
-        return os.path.join(os.path.dirname(regress.prepare()), "..", "..")
-    kept = os.path.join(os.environ["FIRN_TOOLS"], "pg_dump-suite", version)
-    if not os.path.exists(os.path.join(kept, FILE)):
-        source = kept + "-source"
-        subprocess.run([os.path.join(os.path.dirname(HERE), "regress", "source.sh"), source, version, "sid"], check=True)
-        shutil.rmtree(kept, ignore_errors=True)
-        for part in (os.path.dirname(FILE), MODULE):
-            shutil.copytree(os.path.join(source, f"postgresql-{version}", part), os.path.join(kept, part))
-        shutil.rmtree(source)
-    return kept
+    return os.path.join(os.path.dirname(regress.prepare(int(version))), "..", "..")
 
 
 def read(path, without=""):

@@ -9,7 +9,6 @@ is therefore what pg_restore makes of it once, and its archive ("second") is one
 import os
 import re
 import shutil
-import subprocess
 
 import regress
 from restore import common, twins, versions
@@ -38,7 +37,7 @@ def place_library(kept, version):
 def kept(version):
     """The folder of what was kept of this version's regression database, made if need be."""
     if version == NEW and not pg18():
-        raise common.Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 builds it")
+        raise common.Missing("PostgreSQL 18 is not there: scripts/postgresql.sh 18 gets it")
     old, new = regress.pg_config("--version").split()[1], "18" if pg18() else "none"
     folder = os.path.join(os.environ["FIRN_TOOLS"], "regression-database", f"{version}-{old}-{new}-{EDITION}")
     if not os.path.exists(os.path.join(folder, "complete")):
@@ -50,19 +49,21 @@ def kept(version):
     return folder
 
 
+def config(version):
+    return os.path.join(pg18(), "bin", "pg_config") if version == NEW else os.environ["PG_CONFIG"]
+
+
 def make(version, folder):
     server = Server(version, name="regression")
     try:
         server.create()
-        source = os.path.join(pg18(), "regress") if version == NEW else regress.prepare()
+        source = regress.prepare(int(version))
         work = os.path.join(server.root, "regress")
         shutil.copytree(source, work)
-        build_library(server, version, work, folder)
+        regress.build_library(work, folder, config(version))
         place_library(folder, version)
         common.postgres_owns(work)
-        runner = os.path.join(work, "pg_regress") if version == NEW else os.path.join(
-            os.path.dirname(regress.pg_config("--pgxs")), "..", "test", "regress", "pg_regress")
-        out = server.run(os.path.abspath(runner), f"--bindir={server.bin}", f"--dlpath={library_folder(version)}",
+        out = server.run(regress.runner(config(version)), f"--bindir={server.bin}", f"--dlpath={library_folder(version)}",
                          f"--inputdir={work}", f"--outputdir={work}", f"--host={server.root}", f"--port={server.port}",
                          "--user=postgres", f"--schedule={work}/parallel_schedule", "--max-connections=10", check=False,
                          cwd=work, timeout=1500).stdout
@@ -92,20 +93,6 @@ def make(version, folder):
                 newer.destroy()
     finally:
         server.destroy()
-
-
-def build_library(server, version, work, folder):
-    if version == NEW:
-        shutil.copy(os.path.join(work, "regress.so"), folder)
-        libraries = os.path.join(pg18(), "lib")
-    else:
-        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", "-I", regress.pg_config("--includedir-server"),
-                        "-o", os.path.join(folder, "regress.so"), os.path.join(work, "regress.c")], check=True)
-        libraries = regress.pg_config("--pkglibdir")
-    for name in ("refint.so", "autoinc.so"):
-        for place in (libraries, os.path.join(libraries, "postgresql")):
-            if os.path.exists(os.path.join(place, name)):
-                shutil.copy(os.path.join(place, name), folder)
 
 
 def target(world, version, source):
