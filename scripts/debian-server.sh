@@ -18,15 +18,22 @@ options=(-o "Dir::Etc::SourceList=$work/apt/sources.list" -o "Dir::Etc::SourcePa
 apt-get "${options[@]}" -qq update
 # Of what installing the server would bring, libraries; not what maintains a system, nor a compiler's hundred megabytes.
 mapfile -t libraries < <(apt-get "${options[@]}" -qq --simulate install --no-install-recommends "postgresql-$major" |
-    awk '/^Inst lib/ && $2 !~ /perl|debconf|modules|systemd-shared|sema|[lL][lL][vV][mM]|z3/ { print $2 }')
+    awk '$1 == "Inst" && $2 ~ /^(lib|zlib1g)/ && $2 !~ /perl|debconf|modules|systemd-shared|sema|[lL][lL][vV][mM]|z3/ { print $2 }')
 [ ${#libraries[@]} -gt 0 ]
 (cd "$work/debs" && apt-get "${options[@]}" -qq download "postgresql-$major" "postgresql-client-$major" "postgresql-server-dev-$major" libpq-dev "${libraries[@]}")
 for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
 # (Suites before usr was merged have a part of their libraries beside it.)
 [ ! -d "$work/root/lib" ] || cp -a "$work/root/lib/." "$work/root/usr/lib/"
 rm -rf "$work"/root/usr/{bin,sbin,libexec} "$work/root/usr/lib/postgresql/$major/lib"/{bitcode,llvmjit*} "$work"/root/usr/share/{doc,man,locale,lintian,perl5} "$work/root/usr/share/postgresql/$major/man"
+ln -s "lib/postgresql/$major/bin" "$work/root/usr/bin"
+# What is there in its place stays until it is known that this one starts, by libraries of its own.
+"$here/relocate-server.sh" "$work/root/usr"
+"$work/root/usr/bin/postgres" --version >/dev/null
+loader=$(patchelf --print-interpreter "$work/root/usr/bin/postgres")
+if foreign=$("$loader" --list "$work/root/usr/bin/postgres" | grep '=> /' | grep -v "=> $(cd "$work/root/usr" && pwd -P)/"); then
+    echo "libraries of this machine's own would be used: $foreign" >&2
+    exit 1
+fi
 rm -rf "$prefix"
 mv "$work/root/usr" "$prefix"
-ln -s "lib/postgresql/$major/bin" "$prefix/bin"
 "$here/relocate-server.sh" "$prefix"
-"$prefix/bin/postgres" --version >/dev/null

@@ -12,12 +12,31 @@ prefix=$FIRN_TOOLS/postgresql-$major
 # Counted up when what is built changes.
 mark=$prefix/.firn-2
 extensions=$prefix/.firn-contrib-2
+# Its own, as extensions are built by themselves.
+built=$prefix/.firn-built
 # One at a time.
 mkdir -p "$FIRN_TOOLS"
 exec 9>"$FIRN_TOOLS/postgresql-$major.lock"
 flock 9
-[ -e "$mark" ] && { [ "${2:-}" != extensions ] || [ -e "$extensions" ]; } && exit 0
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+demand() {
+    local missing=() package
+    for package in "$@"; do dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    echo "installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+# Of a server that came as packages: who tells its programs where they are, names of time zones, and what its headers name.
+companions=(patchelf tzdata libicu-dev libxml2-dev libssl-dev)
+if [ -e "$mark" ] && [ ! -e "$built" ] && [ "$major" != 16 ]; then
+    [ -z "${FIRN_FROM_SOURCE:-}" ] || rm -f "$mark"
+    demand "${companions[@]}"
+    # (It may have been moved, which its programs do not survive.)
+    starts() { "$prefix/bin/pg_config" --version >/dev/null 2>&1; }
+    starts || { "$root/scripts/relocate-server.sh" "$prefix" && starts; } || rm -f "$mark"
+fi
+[ -e "$mark" ] && { [ "${2:-}" != extensions ] || [ -e "$extensions" ]; } && exit 0
 
 if [ "$major" = 16 ]; then
     wheel=$FIRN_TOOLS/postgresql-16-wheel
@@ -40,19 +59,8 @@ case $major in
 *) echo "PostgreSQL $major: no source is known" >&2; exit 1 ;;
 esac
 
-demand() {
-    local missing=() package
-    for package in "$@"; do dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package"); done
-    [ ${#missing[@]} -gt 0 ] || return 0
-    echo "installing ${missing[*]}"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-}
-
 if [ -z "${FIRN_FROM_SOURCE:-}" ] && ! [ -e "$mark" ]; then
-    # (Headers of the server's name others; names of time zones are the system's.)
-    demand patchelf tzdata libicu-dev libxml2-dev libssl-dev
-    if "$root/scripts/debian-server.sh" "$major" "$suite" "$prefix"; then
+    if demand "${companions[@]}" && "$root/scripts/debian-server.sh" "$major" "$suite" "$prefix"; then
         touch "$mark" "$extensions"
         exit
     fi
@@ -84,9 +92,11 @@ contrib() {
     done
 }
 if ! [ -e "$mark" ]; then
+    # (What is left of packages leads elsewhere.)
+    rm -rf "$prefix"
     echo "building PostgreSQL $(cat "$source/version"): about ten minutes"
     build server
-    touch "$mark"
+    touch "$built" "$mark"
 fi
 if [ "${2:-}" = extensions ]; then
     build contrib

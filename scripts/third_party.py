@@ -23,8 +23,9 @@ def host():
 
 
 def linked(crate, features):
-    """Name and version of each crate that is linked, but not of those that only work while it is built."""
-    tree = cargo("tree", "--locked", "-p", crate, "-e", "normal,no-proc-macro", "--prefix", "none", "-f", "{p}", *features)
+    """Name and version of each crate that is linked, but not of those that only work while it is built, or lend features to the others (crates/features)."""
+    tree = cargo("tree", "--locked", "-p", crate, "-e", "normal,no-proc-macro", "--prefix", "none", "-f", "{p}",
+                 "--prune", "firn-features", *features)
     return sorted({tuple(line.split()[:2]) for line in tree.splitlines() if line})
 
 

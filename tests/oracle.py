@@ -31,7 +31,7 @@ def run(tally, pattern):
             if pattern and pattern not in name:
                 continue
             if name == "compiled" and not compiles():
-                print("sql compiled: not run, the server was built without LLVM", flush=True)
+                print("sql compiled: not run, the server cannot compile", flush=True)
                 continue
             sql = open(path).read().replace("force_parallel_mode", forced_parallel())
             # (Of heap once, by the first case that comes to it: as long as others it may take.)

@@ -54,7 +54,8 @@ def prepare(major=None):
     if major != 15 and major not in SUITES:
         raise Missing(f"no source package of PostgreSQL {major}")
     of = [str(major), SUITES[major]] if major in SUITES else []
-    subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools, *of], check=True)
+    if subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools, *of]).returncode:
+        raise Missing(f"the sources of PostgreSQL {major} cannot be had")
     source = next(d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d))
     return os.path.join(tools, source, "src", "test", "regress")
 

@@ -126,7 +126,7 @@ def run(tally, pattern):
             print(f"{name}: not run, there is no server with assertions (`make assert-server` makes one)", flush=True)
             continue
         if setting.compiles and not compiles():
-            print(f"{name}: not run, the server was built without LLVM", flush=True)
+            print(f"{name}: not run, the server cannot compile", flush=True)
             continue
         for suite, part in [(s, "") for s in suites] or setting.part:
             if suite in setting.without:

@@ -38,6 +38,7 @@ fi
 [ -n "$found" ] || { echo "no source package of postgresql-$major could be downloaded" >&2; exit 1; }
 echo "$found" >version
 tarball=$(ls -t postgresql-"$major"_*.orig.tar.* | head -1)
-rm -rf "postgresql-$major" && mkdir "postgresql-$major"
-tar -xf "$tarball" -C "postgresql-$major" --strip-components=1
+rm -rf "postgresql-$major" "postgresql-$major.new" && mkdir "postgresql-$major.new"
+tar -xf "$tarball" -C "postgresql-$major.new" --strip-components=1
+mv "postgresql-$major.new" "postgresql-$major"
 rm -f "$tarball" ./*.debian.tar.* ./*.dsc

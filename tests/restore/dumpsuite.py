@@ -87,8 +87,8 @@ class Suite:
         world.servers[f"dumpsuite {version}"] = self.server
         if version == NEW:
             # An extension of SQL only; 15 finds extensions in its own folder alone, which is not ours to write to.
-            place = os.path.join(self.server.root, "pg", "share", "extension")
-            place = place if os.path.isdir(place) else os.path.join(self.server.root, "pg", "share", "postgresql", "extension")
+            place = os.path.join(regress.pg_config("--sharedir", os.path.join(self.server.bin, "pg_config")), "extension")
+            assert os.path.isdir(place) and place.startswith(self.server.root), place
             for name in os.listdir(os.path.join(source, MODULE)):
                 if name.endswith((".control", ".sql")):
                     shutil.copy(os.path.join(source, MODULE, name), place)

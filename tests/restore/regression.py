@@ -17,7 +17,7 @@ from restore.common import NEW, OLD, Server, firn, pg18, same_blocks
 # The tests leave so many tables and partitions at least; so many of them may fail, for a server of another minor version.
 TABLES, FAILURES = 600, 10
 # Counted up when what is kept changes.
-EDITION = 3
+EDITION = 4
 
 
 def library_folder(version):
@@ -49,10 +49,6 @@ def kept(version):
     return folder
 
 
-def config(version):
-    return os.path.join(pg18(), "bin", "pg_config") if version == NEW else os.environ["PG_CONFIG"]
-
-
 def make(version, folder):
     server = Server(version, name="regression")
     try:
@@ -60,10 +56,11 @@ def make(version, folder):
         source = regress.prepare(int(version))
         work = os.path.join(server.root, "regress")
         shutil.copytree(source, work)
-        regress.build_library(work, folder, config(version))
+        config = os.path.join(server.bin, "pg_config")
+        regress.build_library(work, folder, config)
         place_library(folder, version)
         common.postgres_owns(work)
-        out = server.run(regress.runner(config(version)), f"--bindir={server.bin}", f"--dlpath={library_folder(version)}",
+        out = server.run(regress.runner(config), f"--bindir={server.bin}", f"--dlpath={library_folder(version)}",
                          f"--inputdir={work}", f"--outputdir={work}", f"--host={server.root}", f"--port={server.port}",
                          "--user=postgres", f"--schedule={work}/parallel_schedule", "--max-connections=10", check=False,
                          cwd=work, timeout=1500).stdout

@@ -15,7 +15,7 @@ import psycopg
 
 from harness.cluster import FOLDER
 from harness.tally import Missing
-from harness.versions import Server, installed
+from harness.versions import Server, copy, installed
 from restore.versions import UNSTAMP
 from upgrade import content
 
@@ -291,9 +291,7 @@ def missing(world, old_version, new_version):
     """A new version without the library, or with one that lacks functions, is found by the check, or refused before any file is touched."""
     old, _ = world.copy(old_version)
     tree = os.path.join(world.base, f"without-{old_version}-{new_version}")
-    whole_one = world.server("probe", new_version)
-    shutil.copytree(os.path.dirname(whole_one.bin), tree, symlinks=True)
-    whole_one.destroy()
+    copy(os.path.dirname(os.path.dirname(os.path.abspath(world.servers[new_version]))), tree)
     new = world.server(f"new-{new_version}", new_version, preload="", copied=tree).create_empty()
     try:
         library = subprocess.check_output(["find", tree, "-name", "firn.so"], text=True).split()
