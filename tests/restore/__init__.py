@@ -2,7 +2,8 @@
 
 Lanes do it together, each with servers of its own; those that come later begin with the last.
 
-FIRN_SHARE=N: a case that there is for PostgreSQL 15 and for 18 is run on one of them, on 18 one of N, drawn anew each time (FIRN_SHARE_SEED)."""
+FIRN_SHARE=N: a case that there is for PostgreSQL 15 and for 18 is run on one of them, on 18 one of N, drawn anew each time (FIRN_SHARE_SEED).
+FIRN_SAMPLE=N: of the longest parts each case is run one time of N, drawn by the same seed."""
 import collections
 import os
 import random
@@ -25,6 +26,9 @@ BY_CASE = (verified, shapes, asowner, flags, versions, behind, foreign, secrets,
 # What their cases do on the newer version is not what those of the same name do on the older: flags, objects and draws of its own.
 ITS_OWN = (dumpsuite, applications, hooks, old)
 
+# The longest by far, each of many cases of one kind.
+SAMPLED = (old, shapes, existing, early)
+
 
 def claimed():
     """The parts that this process is to do, each asked for when its turn comes."""
@@ -44,11 +48,13 @@ def twin_of(name):
 
 
 class Share:
-    """Which of the cases that differ from others by the server's version alone are run."""
+    """Which of the cases that differ from others by the server's version alone are run, and which of those of the longest parts."""
 
     def __init__(self):
         # (Without the newer version all are run on the older.)
         self.of = int(os.environ.get("FIRN_SHARE", 1)) if common.pg18() else 1
+        self.sample = int(os.environ.get("FIRN_SAMPLE", 1))
+        self.sampled, self.left_out = 0, 0
         self.seed = os.environ.get("FIRN_SHARE_SEED") or str(random.SystemRandom().randrange(1 << 32))
         self.on = collections.Counter()
 
@@ -63,12 +69,19 @@ class Share:
                 if version != (common.NEW if newer else common.OLD):
                     continue
                 self.on[version] += 1
+            if part in SAMPLED and self.sample > 1:
+                if random.Random(f"{self.seed} of {name}").randrange(self.sample):
+                    self.left_out += 1
+                    continue
+                self.sampled += 1
             yield name, body
 
     def tell(self):
         if self.on:
             parts = ", ".join(f"{count} on {version}" for version, count in sorted(self.on.items()))
             print(f"     of cases for both versions {parts} were run, FIRN_SHARE={self.of} FIRN_SHARE_SEED={self.seed}", flush=True)
+        if self.left_out:
+            print(f"     of {self.sampled + self.left_out} cases of the longest parts {self.sampled} were drawn, FIRN_SAMPLE={self.sample} FIRN_SHARE_SEED={self.seed}", flush=True)
 
 
 def run(tally, pattern):
