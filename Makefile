@@ -99,9 +99,9 @@ demo: install
 # is the tested server's. (That server is built, once, beside the program: the one has stretches for one core where the other has work for two.)
 test: setup
 	@$(MAKE) --no-print-directory -j2 program server-18
-	@! test -e "$(FIRN_TOOLS)/postgresql-18/.firn-2" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
+	@! test -e "$(FIRN_TOOLS)/postgresql-18/.firn-whole" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
 	@$(MAKE) --no-print-directory install
-	@FIRN_OTHERS="$$(test -e "$(FIRN_TOOLS)/postgresql-18/.firn-2" && echo 18)" "$(FIRN_VENV)/bin/python" tests/run.py
+	@FIRN_OTHERS="$$(test -e "$(FIRN_TOOLS)/postgresql-18/.firn-whole" && echo 18)" "$(FIRN_VENV)/bin/python" tests/run.py
 
 # The others: on 17 and 18 all suites that are about the extension and need no server with assertions, on 16, whose server has no extensions of
 # PostgreSQL's, those that do without; and the ways from each version to each later one.

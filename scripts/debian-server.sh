@@ -27,13 +27,15 @@ for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
 rm -rf "$work"/root/usr/{bin,sbin,libexec} "$work/root/usr/lib/postgresql/$major/lib"/{bitcode,llvmjit*} "$work"/root/usr/share/{doc,man,locale,lintian,perl5} "$work/root/usr/share/postgresql/$major/man"
 ln -s "lib/postgresql/$major/bin" "$work/root/usr/bin"
 # What is there in its place stays until it is known that this one starts, by libraries of its own.
-"$here/relocate-server.sh" "$work/root/usr"
-"$work/root/usr/bin/postgres" --version >/dev/null
-loader=$(patchelf --print-interpreter "$work/root/usr/bin/postgres")
-if foreign=$("$loader" --list "$work/root/usr/bin/postgres" | grep '=> /' | grep -v "=> $(cd "$work/root/usr" && pwd -P)/"); then
-    echo "libraries of this machine's own would be used: $foreign" >&2
-    exit 1
-fi
+laid=$(cd "$work/root/usr" && pwd -P)
+"$here/relocate-server.sh" "$laid"
+"$laid/bin/postgres" --version >/dev/null
+loader=$(patchelf --print-interpreter "$laid/bin/postgres")
+for program in "$laid"/bin/{postgres,psql,initdb,pg_dump,pg_restore,pg_basebackup,pg_upgrade,pgbench}; do
+    listed=$("$loader" --list "$program")
+    foreign=$(grep '=> /' <<<"$listed" | grep -vF "=> $laid/" || true)
+    [ -z "$foreign" ] || { echo "$program would use libraries of this machine's own: $foreign" >&2; exit 1; }
+done
 rm -rf "$prefix"
 mv "$work/root/usr" "$prefix"
 "$here/relocate-server.sh" "$prefix"

@@ -9,11 +9,12 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 major=$1
 prefix=$FIRN_TOOLS/postgresql-$major
-# Counted up when what is built changes.
-mark=$prefix/.firn-2
-extensions=$prefix/.firn-contrib-2
-# Its own, as extensions are built by themselves.
-built=$prefix/.firn-built
+# Whoever wants to know whether it is there asks for this file, which has the edition in it.
+mark=$prefix/.firn-whole
+# Counted up when what is put there changes.
+edition=3
+# Extensions of a server that is built are built by themselves.
+extensions=$prefix/.firn-contrib-$edition
 # One at a time.
 mkdir -p "$FIRN_TOOLS"
 exec 9>"$FIRN_TOOLS/postgresql-$major.lock"
@@ -29,12 +30,21 @@ demand() {
 }
 # Of a server that came as packages: who tells its programs where they are, names of time zones, and what its headers name.
 companions=(patchelf tzdata libicu-dev libxml2-dev libssl-dev)
-if [ -e "$mark" ] && [ ! -e "$built" ] && [ "$major" != 16 ]; then
-    [ -z "${FIRN_FROM_SOURCE:-}" ] || rm -f "$mark"
-    demand "${companions[@]}"
+# (The last of them is the last that relocate-server.sh sees to.)
+starts() {
+    local program
+    for program in "$prefix"/bin/{pg_config,postgres} "$prefix"/lib/postgresql/*/lib/pgxs/src/test/regress/pg_regress; do
+        "$program" --version >/dev/null 2>&1 || return
+    done
+}
+if [ "$(cat "$mark" 2>/dev/null)" != $edition ]; then
+    rm -f "$prefix"/.firn-*
+elif compgen -G "$prefix/lib/*-linux-*/ld*.so.*" >/dev/null; then
+    # Of packages.
+    [ -z "${FIRN_FROM_SOURCE:-}" ] || rm -f "$prefix"/.firn-*
+    demand "${companions[@]}" || echo "${companions[*]} could not be installed, which tests on PostgreSQL $major need"
     # (It may have been moved, which its programs do not survive.)
-    starts() { "$prefix/bin/pg_config" --version >/dev/null 2>&1; }
-    starts || { "$root/scripts/relocate-server.sh" "$prefix" && starts; } || rm -f "$mark"
+    starts || { "$root/scripts/relocate-server.sh" "$prefix" && starts; } || rm -f "$prefix"/.firn-*
 fi
 [ -e "$mark" ] && { [ "${2:-}" != extensions ] || [ -e "$extensions" ]; } && exit 0
 
@@ -50,7 +60,8 @@ if [ "$major" = 16 ]; then
     cp "$wheel"/files/pgserver.libs/* "$prefix/lib/"
     chmod +x "$prefix"/bin/* "$prefix/lib/postgresql/pgxs/src/test/regress/pg_regress"
     rm -rf "$wheel"
-    touch "$mark" "$extensions"
+    touch "$extensions"
+    echo $edition >"$mark"
     exit
 fi
 case $major in
@@ -61,7 +72,8 @@ esac
 
 if [ -z "${FIRN_FROM_SOURCE:-}" ] && ! [ -e "$mark" ]; then
     if demand "${companions[@]}" && "$root/scripts/debian-server.sh" "$major" "$suite" "$prefix"; then
-        touch "$mark" "$extensions"
+        touch "$extensions"
+        echo $edition >"$mark"
         exit
     fi
     echo "Debian's packages of PostgreSQL $major cannot be used here: building it"
@@ -96,7 +108,7 @@ if ! [ -e "$mark" ]; then
     rm -rf "$prefix"
     echo "building PostgreSQL $(cat "$source/version"): about ten minutes"
     build server
-    touch "$built" "$mark"
+    echo $edition >"$mark"
 fi
 if [ "${2:-}" = extensions ]; then
     build contrib

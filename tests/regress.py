@@ -55,6 +55,7 @@ def prepare(major=None):
         raise Missing(f"no source package of PostgreSQL {major}")
     of = [str(major), SUITES[major]] if major in SUITES else []
     if subprocess.run([os.path.join(HERE, "regress", "source.sh"), tools, *of]).returncode:
+        assert major != version(), f"the sources of PostgreSQL {major} cannot be had"
         raise Missing(f"the sources of PostgreSQL {major} cannot be had")
     source = next(d for d in os.listdir(tools) if re.fullmatch(r"postgresql-\d+", d))
     return os.path.join(tools, source, "src", "test", "regress")

@@ -53,7 +53,7 @@ class Root(Cluster):
 
         places = [asked(f"--{what}") for what in ("bindir", "sharedir", "pkglibdir")]
         above = os.path.commonpath(places)
-        if glob.glob(os.path.join(above, ".firn-*")):
+        if os.path.exists(os.path.join(above, ".firn-whole")):
             # A server that has its libraries with it (scripts/debian-server.sh).
             places += glob.glob(os.path.join(above, "lib", "*-linux-*"))
 

@@ -22,7 +22,8 @@ def copy(prefix, to):
 def installed():
     """pg_config of each version that has the extension, by number: the tested server's, and those that scripts/ have built."""
     tools = os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools"))
-    candidates = [os.path.join(tools, f"postgresql-{n}", "bin", "pg_config") for n in range(15, 30)] + [os.environ["PG_CONFIG"]]
+    kept = [folder for n in range(15, 30) if os.path.exists(os.path.join(folder := os.path.join(tools, f"postgresql-{n}"), ".firn-whole"))]
+    candidates = [os.path.join(folder, "bin", "pg_config") for folder in kept] + [os.environ["PG_CONFIG"]]
     found = {}
     for path in candidates:
         if os.path.exists(path) and os.path.exists(os.path.join(asked(path, "--pkglibdir"), "firn.so")):

@@ -3,7 +3,8 @@
 Lanes do it together, each with servers of its own; those that come later begin with the last.
 
 FIRN_SHARE=N: a case that there is for PostgreSQL 15 and for 18 is run on one of them, on 18 one of N, drawn anew each time (FIRN_SHARE_SEED).
-FIRN_SAMPLE=N: of the longest parts each case is run one time of N, drawn by the same seed."""
+FIRN_SAMPLE=N: in the longest parts, of cases that there are many of, those whose names begin alike, each is run one time of N (one of
+both versions' pair one of N times as many), drawn by the same seed."""
 import collections
 import os
 import random
@@ -26,8 +27,8 @@ BY_CASE = (verified, shapes, asowner, flags, versions, behind, foreign, secrets,
 # What their cases do on the newer version is not what those of the same name do on the older: flags, objects and draws of its own.
 ITS_OWN = (dumpsuite, applications, hooks, old)
 
-# The longest by far, each of many cases of one kind.
-SAMPLED = (old, shapes, existing, early)
+# The longest by far. So many cases whose names begin with the same two words are of one kind.
+SAMPLED, KIND = (old, shapes, existing, early), 4
 
 
 def claimed():
@@ -47,6 +48,11 @@ def twin_of(name):
     return None, None
 
 
+def kind(name):
+    """What the names of cases of one kind begin with."""
+    return " ".join(name.split()[:2])
+
+
 class Share:
     """Which of the cases that differ from others by the server's version alone are run, and which of those of the longest parts."""
 
@@ -61,6 +67,7 @@ class Share:
     def drawn(self, part, cases):
         cases = list(cases)
         names = {name for name, _ in cases} if part not in ITS_OWN else ()
+        kinds = collections.Counter(kind(name) for name, _ in cases)
         for name, body in cases:
             version, twin = twin_of(name)
             if self.of > 1 and twin in names:
@@ -68,12 +75,13 @@ class Share:
                 newer = not random.Random(f"{self.seed} {min(name, twin)}").randrange(self.of)
                 if version != (common.NEW if newer else common.OLD):
                     continue
-                self.on[version] += 1
-            if part in SAMPLED and self.sample > 1:
+            if part in SAMPLED and self.sample > 1 and kinds[kind(name)] >= KIND:
                 if random.Random(f"{self.seed} of {name}").randrange(self.sample):
                     self.left_out += 1
                     continue
                 self.sampled += 1
+            if self.of > 1 and twin in names:
+                self.on[version] += 1
             yield name, body
 
     def tell(self):
@@ -81,7 +89,7 @@ class Share:
             parts = ", ".join(f"{count} on {version}" for version, count in sorted(self.on.items()))
             print(f"     of cases for both versions {parts} were run, FIRN_SHARE={self.of} FIRN_SHARE_SEED={self.seed}", flush=True)
         if self.left_out:
-            print(f"     of {self.sampled + self.left_out} cases of the longest parts {self.sampled} were drawn, FIRN_SAMPLE={self.sample} FIRN_SHARE_SEED={self.seed}", flush=True)
+            print(f"     of {self.sampled + self.left_out} cases of many in the longest parts {self.sampled} were drawn, FIRN_SAMPLE={self.sample} FIRN_SHARE_SEED={self.seed}", flush=True)
 
 
 def run(tally, pattern):

@@ -1,6 +1,5 @@
 """What the tests of `firn restore` share: servers of both versions, sources and their archives, dumps to compare."""
 import difflib
-import glob
 import os
 import pwd
 import re
@@ -31,7 +30,7 @@ PATIENCE = 300
 def pg18():
     """The folder of PostgreSQL 18, if scripts/postgresql.sh has put it there."""
     folder = os.path.join(os.environ.get("FIRN_TOOLS", os.path.join(ROOT, "target/tools")), "postgresql-18")
-    return folder if glob.glob(os.path.join(folder, ".firn-[0-9]*")) else None
+    return folder if os.path.exists(os.path.join(folder, ".firn-whole")) else None
 
 
 class Run:
