@@ -11,10 +11,11 @@ use crate::crypt::Keys;
 use crate::error::{Error, Result};
 use crate::pg::{is_conninfo, Address, Login};
 use crate::plan::redirect::{names, Redirects};
+use crate::plan::render::Style;
 use crate::plan::select::Filter;
 use crate::plan::Rules;
 use crate::restore::check::{Check, Source};
-use crate::restore::Options;
+use crate::restore::{Asked, Options};
 use crate::script::text::restrict_key;
 use crate::script::Wishes;
 use crate::verify::Depth;
@@ -399,15 +400,8 @@ impl Args {
     pub fn wishes(&self, filter: Filter) -> Result<Wishes> {
         Ok(Wishes {
             filter,
-            no_owner: self.no_owner,
-            no_tablespaces: self.no_tablespaces,
-            no_table_access_method: self.no_table_access_method,
-            clean: self.clean,
-            if_exists: self.if_exists,
+            asked: self.asked(),
             create: self.create,
-            disable_triggers: self.disable_triggers,
-            superuser: self.superuser(),
-            session_authorization: self.use_set_session_authorization,
             role: self.role.clone(),
             row_security: self.enable_row_security,
             single_transaction: self.single_transaction,
@@ -419,8 +413,20 @@ impl Args {
         })
     }
 
-    fn superuser(&self) -> Option<String> {
-        self.superuser.clone().filter(|name| !name.is_empty())
+    fn asked(&self) -> Asked {
+        let superuser = self.superuser.clone().filter(|name| !name.is_empty());
+        Asked {
+            style: Style {
+                no_owner: self.no_owner,
+                no_tablespaces: self.no_tablespaces,
+                no_table_access_method: self.no_table_access_method,
+                session_authorization: self.use_set_session_authorization && !self.no_owner,
+            },
+            clean: self.clean,
+            if_exists: self.if_exists,
+            disable_triggers: self.disable_triggers,
+            superuser: superuser.filter(|_| self.disable_triggers),
+        }
     }
 
     /// Connections to work with.
@@ -467,11 +473,7 @@ impl Args {
             jobs: usize::from(self.jobs()),
             filter,
             rules: self.rules()?,
-            no_owner: self.no_owner,
-            no_tablespaces: self.no_tablespaces,
-            no_table_access_method: self.no_table_access_method,
-            clean: self.clean,
-            if_exists: self.if_exists,
+            asked: self.asked(),
             create: self.create,
             resume: self.resume,
             go_on_after_errors: self.on_error == Some(OnError::Continue),
@@ -480,9 +482,6 @@ impl Args {
             verify: self.check()?,
             analyze: !self.no_analyze,
             strict_names: self.strict_names,
-            disable_triggers: self.disable_triggers,
-            superuser: self.superuser().filter(|_| self.disable_triggers),
-            session_authorization: self.use_set_session_authorization && !self.no_owner,
             truncate: self.truncate_table,
             redirects,
         })

@@ -13,12 +13,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const SCHEMA: &str = "firn_restore";
 
 /// What of an entry's statements is left out.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Style {
     pub no_owner: bool,
     pub no_tablespaces: bool,
     pub no_table_access_method: bool,
     /// Each entry is run as its owner, by `SET SESSION AUTHORIZATION`, and so needs no `ALTER … OWNER TO`.
+    #[serde(default)]
     pub session_authorization: bool,
 }
 

@@ -151,10 +151,10 @@ pub fn already_there(
 fn ignore(terms: &Terms, archive: &Archive, selection: &Selection) -> Ignore {
     let filter = &terms.filter;
     let mut ignore = Ignore {
-        owner: terms.no_owner,
+        owner: terms.asked.style.no_owner,
         privileges: filter.no_privileges,
-        tablespaces: terms.no_tablespaces,
-        table_access_methods: terms.no_table_access_method,
+        tablespaces: terms.asked.style.no_tablespaces,
+        table_access_methods: terms.asked.style.no_table_access_method,
         comments: filter.no_comments,
         publications: filter.no_publications,
         subscriptions: filter.no_subscriptions,

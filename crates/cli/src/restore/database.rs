@@ -78,14 +78,14 @@ pub fn create(
     if exists && options.resume {
         return Ok(Made { name, ownerless: None });
     }
-    if exists && options.clean {
+    if exists && options.asked.clean {
         drop_database(&connection, archive, options)?;
     }
     // CREATE DATABASE is no statement for a transaction; what follows it in the entry is run with it.
     // Its owner is named in the same statement: a database of the wrong owner is not left behind, to be resumed.
     let mut rest = entry.defn;
     let mut owner = Vec::new();
-    if !options.no_owner && !entry.owner.is_empty() {
+    if !options.asked.style.no_owner && !entry.owner.is_empty() {
         owner = [b" OWNER = ", &quote_ident(entry.owner)[..]].concat();
     }
     let mut ownerless = None;
@@ -117,7 +117,7 @@ fn drop_database(connection: &Connection, archive: &Archive, options: &Options) 
         if !is_of_database(&entry) || entry.drop_stmt.trim_ascii().is_empty() {
             continue;
         }
-        let dropped = connection.run(&match options.if_exists {
+        let dropped = connection.run(&match options.asked.if_exists {
             true => if_exists(&entry),
             false => entry.drop_stmt.to_vec(),
         });
@@ -261,7 +261,7 @@ pub fn tell_owner(
 ) -> Result<()> {
     let wanted = entry_of(archive)?.owner;
     let owner = owner(connection)?;
-    if !options.no_owner && !wanted.is_empty() && owner != wanted {
+    if !options.asked.style.no_owner && !wanted.is_empty() && owner != wanted {
         let [owner, wanted] = [&owner, wanted].map(String::from_utf8_lossy);
         let note = format!("the database belongs to \"{owner}\", in the archive to \"{wanted}\"; that is left as it is");
         watch.event(&Event::Note(&note));
@@ -305,7 +305,7 @@ fn drop_all(
             continue;
         }
         stop.check().map_err(stopped)?;
-        if options.if_exists {
+        if options.asked.if_exists {
             drop = if_exists(&entry);
         }
         // Old archives mean names in the entry's schema. Statements of one message are one transaction.
@@ -314,7 +314,7 @@ fn drop_all(
         }
         // From version 17 on a list of large objects, each of which goes by itself, with a comment for a statement.
         let drops = match entry.desc {
-            b"BLOB METADATA" => unlinks(entry.defn, options.if_exists),
+            b"BLOB METADATA" => unlinks(entry.defn, options.asked.if_exists),
             _ => vec![drop],
         };
         for drop in drops {

@@ -1,5 +1,6 @@
 //! `firn restore`: read the archive, plan, work, finish.
 //!
+//! - [`asked`]: what the flags ask for that scripts ask for, too.
 //! - [`source`]: the archive as the flags name it.
 //! - [`session`]: connections set up for restoring.
 //! - [`facts`]: what the planner wants to know of the server.
@@ -19,6 +20,7 @@
 //! - [`proof`]: comparing the result with the plan, the journal and the archive, by the catalogs: always done.
 //! - [`check`]: comparing the result with the archive or the source, by a dump of it.
 
+mod asked;
 mod behind;
 pub mod check;
 mod cut;
@@ -50,11 +52,12 @@ use crate::pg::{Connection, For, Login};
 use crate::plan::build::{build, Input};
 use crate::plan::family::Sizes;
 use crate::plan::redirect::Redirects;
-use crate::plan::render::{Refused, Renderer, Style};
+use crate::plan::render::{Refused, Renderer};
 use crate::plan::select::{select, unmatched, Filter, Selection};
 use crate::plan::{Facts, Plan, Rules};
 use crate::report::{Event, Watch};
 use crate::stop::{Cancels, Stop};
+pub use asked::Asked;
 use journal::{Done, Identity};
 use left_out::LeftOut;
 use std::sync::{Arc, OnceLock};
@@ -66,23 +69,12 @@ pub struct Terms {
     pub filter: Filter,
     pub rules: Rules,
     pub facts: Facts,
-    pub no_owner: bool,
-    pub no_tablespaces: bool,
-    pub no_table_access_method: bool,
-    pub clean: bool,
-    #[serde(default)]
-    pub if_exists: bool,
+    #[serde(flatten)]
+    pub asked: Asked,
     #[serde(default)]
     pub strict_names: bool,
     #[serde(default)]
     pub row_security: bool,
-    pub disable_triggers: bool,
-    /// Who switches them off, if it is not who restores.
-    #[serde(default)]
-    pub superuser: Option<String>,
-    /// Each entry is run as its owner.
-    #[serde(default)]
-    pub session_authorization: bool,
     /// Tables are emptied before they get their rows.
     #[serde(default)]
     pub truncate: bool,
@@ -111,7 +103,7 @@ impl Terms {
     /// Triggers do not fire while rows are loaded: of tables that were there before. As in `pg_restore`, an archive or a list
     /// without definitions says that as well as -a does.
     fn silences_triggers(&self, toc: &Toc) -> bool {
-        self.disable_triggers && self.selection(toc).rows_only()
+        self.asked.disable_triggers && self.selection(toc).rows_only()
     }
 
     /// The table whose rows an entry has, if this restore makes it.
@@ -147,11 +139,7 @@ pub struct Options {
     pub jobs: usize,
     pub filter: Filter,
     pub rules: Rules,
-    pub no_owner: bool,
-    pub no_tablespaces: bool,
-    pub no_table_access_method: bool,
-    pub clean: bool,
-    pub if_exists: bool,
+    pub asked: Asked,
     pub create: bool,
     pub resume: bool,
     pub go_on_after_errors: bool,
@@ -159,12 +147,6 @@ pub struct Options {
     pub stop_at_drops: bool,
     pub analyze: bool,
     pub strict_names: bool,
-    /// With rows only: triggers of the tables do not fire.
-    pub disable_triggers: bool,
-    /// Who switches triggers off, if it is not who restores.
-    pub superuser: Option<String>,
-    /// Run each entry as its owner in place of handing over what it made.
-    pub session_authorization: bool,
     /// With rows only: tables are emptied before they get theirs.
     pub truncate: bool,
     pub redirects: Redirects,
@@ -238,16 +220,9 @@ impl Options {
             filter,
             rules: self.rules,
             facts,
-            no_owner: self.no_owner,
-            no_tablespaces: self.no_tablespaces,
-            no_table_access_method: self.no_table_access_method,
-            clean: self.clean,
-            if_exists: self.if_exists,
+            asked: self.asked.clone(),
             strict_names: self.strict_names,
             row_security: self.login.row_security,
-            disable_triggers: self.disable_triggers,
-            superuser: self.superuser.clone(),
-            session_authorization: self.session_authorization,
             truncate: self.truncate,
             redirects: self.redirects.clone(),
             had_objects: false,
@@ -280,13 +255,7 @@ impl Job<'_> {
     }
 
     fn renderer(&self) -> Renderer<'_> {
-        let terms = &self.terms;
-        let style = Style {
-            no_owner: terms.no_owner,
-            no_tablespaces: terms.no_tablespaces,
-            no_table_access_method: terms.no_table_access_method,
-            session_authorization: terms.session_authorization,
-        };
+        let style = self.terms.asked.style;
         let role = self.options.login.role.as_ref().map(|role| role.as_bytes());
         let (toc, plan) = (self.archive.toc(), &self.plan);
         Renderer { toc, plan, style, role, refused: Refused::default() }
@@ -324,7 +293,7 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
         (true, false) => return Err(journal::unfinished()),
         (false, _) => None,
     };
-    let now = |facts| Terms { clean: options.clean, ..options.terms(facts) };
+    let now = |facts| options.terms(facts);
     let terms = match &found {
         Some(found) => {
             let differ = found.terms.differences(&now(found.terms.facts.clone()));
@@ -407,7 +376,7 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
                 database::tell_owner(&connection, &archive, options, watch)?;
             }
         }
-        if terms.clean {
+        if terms.asked.clean {
             watch.event(&Event::Phase("dropping"));
             let failed = database::clean(&connection, &archive, &selection, options, watch, stop)?;
             report.ignored.extend(failed.into_iter().map(|what| format!("could not drop {what}")));
@@ -454,7 +423,7 @@ fn restore(options: &Options, watch: &dyn Watch, stop: &Stop) -> Result<Report> 
 
 /// What to do where there is no journal. With these flags what is there need not be of a complete restore.
 fn begin_anew(terms: &Terms) -> &'static str {
-    match (terms.clean, terms.truncate) {
+    match (terms.asked.clean, terms.truncate) {
         (true, _) => {
             "The restore may be complete, or have ended before it had dropped all. Without --resume a new one begins, and drops first."
         }

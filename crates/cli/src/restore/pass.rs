@@ -195,7 +195,7 @@ fn one(
     // What has done nothing leaves nothing behind; dropping is something.
     let stopped = job.stop.is_set();
     let failed = stopped || ended.as_ref().map_or(true, |e| !e.failures.is_empty());
-    if !job.terms.clean && failed && journal::end_if_empty(&connection).unwrap_or(false) {
+    if !job.terms.asked.clean && failed && journal::end_if_empty(&connection).unwrap_or(false) {
         job.watch.event(&Event::Unchanged);
         if stopped {
             job.stop.check().map_err(|e| e.hint("Nothing was changed."))?;

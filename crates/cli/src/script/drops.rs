@@ -41,7 +41,7 @@ impl Walk<'_> {
     }
 
     fn drop(&mut self, entry: &Entry) -> Result<()> {
-        let if_exists = self.wishes.if_exists;
+        let if_exists = self.wishes.asked.if_exists;
         if entry.desc == b"BLOB METADATA" {
             return match if_exists {
                 true => self.for_each_object(

@@ -73,8 +73,8 @@ impl Walk<'_> {
         }
         let table = qualified(entry.namespace, entry.tag);
         // Where the tables are made as well, their triggers come later.
-        let disable = self.wishes.disable_triggers && !self.schema_too;
-        let superuser = Who::superuser(self.wishes.superuser.as_deref());
+        let disable = self.wishes.asked.disable_triggers && !self.schema_too;
+        let superuser = Who::superuser(self.wishes.asked.superuser.as_deref());
         if disable {
             self.become_user(superuser.clone())?;
             sql!(self, "ALTER TABLE ", table, " DISABLE TRIGGER ALL;\n\n")?;
@@ -132,7 +132,7 @@ impl Walk<'_> {
         self.head(entry, prefix)?;
         self.definition(entry)?;
         self.owner(entry)?;
-        if partitioned && !self.wishes.no_table_access_method {
+        if partitioned && !self.wishes.asked.style.no_table_access_method {
             if let Some(method) = entry.given(Absent::TABLEAM) {
                 let table = qualified(entry.namespace, entry.tag);
                 sql!(self, "ALTER TABLE ", table, " SET ACCESS METHOD ", id(method), ";\n\n")?;
@@ -151,7 +151,9 @@ impl Walk<'_> {
 
     fn select_tablespace(&mut self, entry: &Entry) -> Result<()> {
         let Some(wanted) = entry.given(Absent::TABLESPACE) else { return Ok(()) };
-        if self.wishes.no_tablespaces || self.state.tablespace.as_deref() == Some(wanted) {
+        if self.wishes.asked.style.no_tablespaces
+            || self.state.tablespace.as_deref() == Some(wanted)
+        {
             return Ok(());
         }
         let name = if wanted.is_empty() { literal(b"", true) } else { id(wanted) };
@@ -162,7 +164,9 @@ impl Walk<'_> {
 
     fn select_access_method(&mut self, entry: &Entry) -> Result<()> {
         let Some(wanted) = entry.given(Absent::TABLEAM) else { return Ok(()) };
-        if self.wishes.no_table_access_method || self.state.tableam.as_deref() == Some(wanted) {
+        if self.wishes.asked.style.no_table_access_method
+            || self.state.tableam.as_deref() == Some(wanted)
+        {
             return Ok(());
         }
         sql!(self, "SET default_table_access_method = ", id(wanted), ";\n\n")?;
@@ -173,7 +177,7 @@ impl Walk<'_> {
     /// The comment above an entry.
     fn head(&mut self, entry: &Entry, prefix: &str) -> Result<()> {
         let or_hyphen = |text: Option<&[u8]>| text.map_or(b"-".to_vec(), one_line);
-        let owner = entry.given(Absent::OWNER).filter(|_| !self.wishes.no_owner);
+        let owner = entry.given(Absent::OWNER).filter(|_| !self.wishes.asked.style.no_owner);
         let mut text = format!("--\n-- {prefix}Name: ").into_bytes();
         text.extend(one_line(entry.tag));
         text.extend_from_slice(b"; Type: ");
@@ -182,7 +186,7 @@ impl Walk<'_> {
         text.extend(or_hyphen(entry.given(Absent::NAMESPACE)));
         text.extend_from_slice(b"; Owner: ");
         text.extend(or_hyphen(owner));
-        if !entry.tablespace.is_empty() && !self.wishes.no_tablespaces {
+        if !entry.tablespace.is_empty() && !self.wishes.asked.style.no_tablespaces {
             text.extend_from_slice(b"; Tablespace: ");
             text.extend(one_line(entry.tablespace));
         }
@@ -192,7 +196,7 @@ impl Walk<'_> {
 
     fn definition(&mut self, entry: &Entry) -> Result<()> {
         let comment = entry.defn.starts_with(b"--");
-        if self.wishes.no_owner && entry.desc == b"SCHEMA" && !comment {
+        if self.wishes.asked.style.no_owner && entry.desc == b"SCHEMA" && !comment {
             return sql!(self, "CREATE SCHEMA ", id(entry.tag), ";\n\n\n");
         }
         if entry.desc == b"BLOB METADATA" {
@@ -220,14 +224,14 @@ impl Walk<'_> {
             true => entry.desc == b"SCHEMA" && entry.defn.starts_with(b"--"),
             false => may_be_there(entry, self.search_path.is_none()),
         };
-        if self.wishes.no_owner
-            || self.wishes.session_authorization && !kept
+        if self.wishes.asked.style.no_owner
+            || self.wishes.asked.style.session_authorization && !kept
             || entry.owner.is_empty()
             || entry.drop_stmt.is_empty()
         {
             return Ok(());
         }
-        if self.wishes.session_authorization && !self.sink.is_script() {
+        if self.wishes.asked.style.session_authorization && !self.sink.is_script() {
             self.become_user(Who::LoggedIn)?;
         }
         let owner = [b" OWNER TO ", &id(entry.owner)[..]].concat();

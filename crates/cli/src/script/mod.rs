@@ -16,23 +16,15 @@ pub mod walk;
 use crate::archive::{Archive, Entry};
 use crate::error::Result;
 use crate::plan::select::Filter;
+use crate::restore::Asked;
 
 /// What the flags ask for, besides the archive.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
     /// What to restore, with the list of `-L`.
     pub filter: Filter,
-    pub no_owner: bool,
-    pub no_tablespaces: bool,
-    pub no_table_access_method: bool,
-    pub clean: bool,
-    pub if_exists: bool,
+    pub asked: Asked,
     pub create: bool,
-    pub disable_triggers: bool,
-    /// Who disables triggers.
-    pub superuser: Option<String>,
-    /// Become the owner of what is made, in place of handing it over.
-    pub session_authorization: bool,
     pub role: Option<String>,
     pub row_security: bool,
     pub single_transaction: bool,

@@ -120,7 +120,7 @@ impl Walk<'_> {
             self.sink.sql(b"BEGIN;\n\n")?;
         }
         self.fixed_state()?;
-        if self.wishes.clean {
+        if self.wishes.asked.clean {
             self.drops(choice)?;
         }
         for pass in [Pass::Main, Pass::Privileges, Pass::Last] {
@@ -220,7 +220,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn become_owner(&mut self, entry: &Entry) -> Result<()> {
-        match self.wishes.session_authorization && !self.wishes.no_owner {
+        match self.wishes.asked.style.session_authorization && !self.wishes.asked.style.no_owner {
             true => self.become_user(Who::owner(entry.owner)),
             false if self.state.who == Some(Who::LoggedIn) => self.become_user(Who::Restores),
             false => Ok(()),

@@ -113,9 +113,9 @@ fn questions(job: &Job) -> Vec<Questions> {
     for place in job.selection.places() {
         let entry = toc.entry(place as usize);
         let own = name(entry.namespace, entry.tag);
-        let owner = if job.terms.no_owner { b"" } else { entry.owner };
-        let space = if job.terms.no_tablespaces { b"-" } else { entry.tablespace };
-        let no_method = job.terms.no_table_access_method || entry.tableam.is_empty();
+        let owner = if job.terms.asked.style.no_owner { b"" } else { entry.owner };
+        let space = if job.terms.asked.style.no_tablespaces { b"-" } else { entry.tablespace };
+        let no_method = job.terms.asked.style.no_table_access_method || entry.tableam.is_empty();
         let method = if no_method { b"-" } else { entry.tableam };
         let mut relation = |kinds: &[u8], owner: &[u8], space: &[u8]| {
             relations.ask(place, &[&own, kinds, owner, space, method]);

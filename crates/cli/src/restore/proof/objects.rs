@@ -114,7 +114,7 @@ fn named(job: &Job) -> Vec<Questions> {
             false => 1,
         };
         let namespace = quote_ident(entry.namespace);
-        let row = [&namespace[..], name, new_owner(&entry, job.terms.no_owner)];
+        let row = [&namespace[..], name, new_owner(&entry, job.terms.asked.style.no_owner)];
         questions.ask_with(place, &row, few);
     }
     all.into_values().collect()

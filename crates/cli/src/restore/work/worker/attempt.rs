@@ -446,7 +446,7 @@ impl Worker<'_, '_> {
 
     /// As `pg_restore` has it: triggers are switched off by the user of `--superuser`, or by who has logged in.
     pub(super) fn become_superuser(&self, settings: &mut Settings) -> Vec<u8> {
-        let who = Who::superuser(self.site.terms.superuser.as_deref());
+        let who = Who::superuser(self.site.terms.asked.superuser.as_deref());
         self.site.renderer.become_user(who, settings)
     }
 
