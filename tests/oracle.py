@@ -1,14 +1,15 @@
 """SQL files on heap and on firn, in several placements of the rows; heap's output is what is right.
 
-Each file runs as: heap; firn with rows in the row store; firn with every statement past five rows
+A file that begins with `-- since: N` is not run on versions before N. Each file runs as: heap; firn with rows in the row store; firn with every statement past five rows
 writing stripes; firn with `settle()` moving rows into stripes, also with parallel plans forced. Outputs are compared as text.
 """
 import difflib
 import functools
 import glob
 import os
+import re
 
-from harness.cluster import Cluster, compiles, forced_parallel
+from harness.cluster import Cluster, compiles, forced_parallel, version
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SETTLE_HEAP = "CREATE FUNCTION settle(regclass) RETURNS void LANGUAGE sql AS 'SELECT NULL::void';"
@@ -34,6 +35,9 @@ def run(tally, pattern):
                 print("sql compiled: not run, the server cannot compile", flush=True)
                 continue
             sql = open(path).read().replace("force_parallel_mode", forced_parallel())
+            if (since := re.match(r"-- since: (\d+)\n", sql)) and version() < int(since[1]):
+                print(f"sql {name}: not run, it is about PostgreSQL {since[1]}", flush=True)
+                continue
             # (Of heap once, by the first case that comes to it: as long as others it may take.)
             heap = functools.cache(lambda: output(cluster, "heap", sql, SETTLE_HEAP, ""))
             for label, settle, settings in PASSES:

@@ -47,7 +47,8 @@ pub struct Attribute {
     pub name: String,
     pub type_oid: u32,
     pub typmod: i32,
-    pub dropped: bool,
+    /// Rows have no value of it: it is dropped, or generated whenever it is read. (PostgreSQL changes the type of such a column without looking at rows.)
+    pub absent: bool,
     pub length: i16,
     pub by_value: bool,
 }

@@ -82,13 +82,13 @@ impl Slot {
         // ALTER TABLE forgets the table's defaults of added columns before it reads the rows that lack them, whatever it alters.
         // SAFETY: the attribute is one of the live descriptor's.
         let remembers =
-            |a: &Attribute| !a.dropped && unsafe { missing_of(desc, a.number).is_some() };
+            |a: &Attribute| !a.absent && unsafe { missing_of(desc, a.number).is_some() };
         let forgotten = |a: &Attribute| remembered_default(table, a).is_none();
         let same = mine.len() == its.len()
             && !mine.iter().any(|a| remembers(a) && forgotten(a))
             && mine.iter().zip(&its).all(|(a, b)| {
-                a.dropped == b.dropped
-                    && (a.dropped || (a.type_oid, a.typmod) == (b.type_oid, b.typmod))
+                a.absent == b.absent
+                    && (a.absent || (a.type_oid, a.typmod) == (b.type_oid, b.typmod))
             });
         (!same).then_some(mine)
     }
@@ -365,7 +365,8 @@ pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
                 name: CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned(),
                 type_oid: a.atttypid.to_u32(),
                 typmod: a.atttypmod,
-                dropped: a.attisdropped,
+                // (Before PostgreSQL 18 none is virtual.)
+                absent: a.attisdropped || a.attgenerated as u8 == b'v',
                 length: a.attlen,
                 by_value: a.attbyval,
             })
@@ -385,7 +386,7 @@ pub fn remembered_default(table: Rel, attribute: &Attribute) -> Option<Vec<u8>> 
 unsafe fn remembered_in(desc: pg_sys::TupleDesc, attribute: &Attribute) -> Option<Vec<u8>> {
     // SAFETY: a default that a descriptor remembers is a datum of its attribute's type; by reference it lives as long as the descriptor.
     unsafe {
-        if attribute.dropped {
+        if attribute.absent {
             return None;
         }
         let value = missing_of(desc, attribute.number)?.value();

@@ -9,7 +9,7 @@ use firn_format::hash::MixMap;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A table's columns in attribute order; None for a dropped one.
+/// A table's columns in attribute order; None for one that rows have no value of.
 pub struct Layout {
     pub columns: Vec<Option<ColumnType>>,
     /// What stripes that lack a column have in it; None where that is none of the column's type: damaged, or of the type before,
@@ -32,7 +32,7 @@ impl Layout {
 /// The default of a column that rows lack: the one that PostgreSQL remembers, or the one kept in the TOAST relation when
 /// a rewrite made PostgreSQL forget it.
 fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) -> Option<Missing> {
-    if attribute.dropped {
+    if attribute.absent {
         return Some(Missing::default());
     }
     let kept = || {
@@ -74,7 +74,7 @@ pub fn layout(table: Rel) -> Rc<Layout> {
 pub fn layout_in(table: Rel, slot: TupleSlot, columns: &[Attribute]) -> Layout {
     layout_of(table, columns, |a| {
         // A slot's definition may be a copy without defaults.
-        let same = |b: &&Attribute| b.number == a.number && b.type_oid == a.type_oid && !b.dropped;
+        let same = |b: &&Attribute| b.number == a.number && b.type_oid == a.type_oid && !b.absent;
         let known = || remembered_default(table, table.attributes().iter().find(same)?);
         slot.remembered_default(a).or_else(known)
     })
@@ -85,7 +85,7 @@ fn layout_of(
     attributes: &[Attribute],
     remembered: impl Fn(&Attribute) -> Option<Vec<u8>>,
 ) -> Layout {
-    let columns = attributes.iter().map(|a| (!a.dropped).then(|| ColumnType::of(a))).collect();
+    let columns = attributes.iter().map(|a| (!a.absent).then(|| ColumnType::of(a))).collect();
     let missing = attributes.iter().map(|a| missing_of(table, a, remembered(a))).collect();
     Layout { columns, missing }
 }

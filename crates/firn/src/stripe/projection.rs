@@ -28,7 +28,7 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// The columns `wanted` of the table; a dropped one is NULL.
+    /// The columns `wanted` of the table; one that rows have no value of is NULL.
     pub fn new(
         layout: &Layout,
         meta: &StripeMeta,

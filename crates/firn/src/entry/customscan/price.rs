@@ -53,7 +53,7 @@ pub(super) struct Prices {
     share: f64,
     /// Of its pages.
     pages: u32,
-    /// By the table's columns; dropped ones are free.
+    /// By the table's columns; those without values are free.
     columns: Vec<Option<ColumnPrice>>,
     /// Those that the query asks for.
     wanted: Vec<usize>,
@@ -118,7 +118,7 @@ impl Prices {
                 stripe_rows,
                 share: stripe_rows / (*rel).tuples.max(1.0),
                 pages: totals.pages(),
-                columns: (0..columns).map(|i| (!attributes[i].dropped).then(|| price(i))).collect(),
+                columns: (0..columns).map(|i| (!attributes[i].absent).then(|| price(i))).collect(),
                 wanted: table_columns(&numbers, columns),
             }
         }

@@ -129,7 +129,7 @@ fn stripe_rows(table: Rel) -> (u64, u64) {
 /// out then. Stripes were carried as they are and still need them.
 fn keep_defaults(old: Rel, new_toast: u32) {
     let toast = Toast::open_oid(new_toast, LockMode::RowExclusive);
-    for attribute in old.attributes().iter().filter(|a| !a.dropped) {
+    for attribute in old.attributes().iter().filter(|a| !a.absent) {
         let Some(bytes) = crate::pg::slot::remembered_default(old, attribute) else { continue };
         let key = ChunkKey { id: keys::MISSING, seq: i32::from(attribute.number) };
         if bytes.len() > CHUNK_BYTES {

@@ -55,7 +55,8 @@ struct Copy<'a> {
     rewrite: *mut core::ffi::c_void,
     values: Vec<pg_sys::Datum>,
     nulls: Vec<bool>,
-    dropped: Vec<usize>,
+    /// Columns that rows have no value of.
+    absent: Vec<usize>,
     trace: Option<Trace<'a>>,
 }
 
@@ -75,7 +76,7 @@ pub(super) unsafe fn copy(request: &Request, moves: Option<&mut Moves>) -> Found
             ),
             values: vec![pg_sys::Datum::from(0usize); attributes.len()],
             nulls: vec![true; attributes.len()],
-            dropped: (0..attributes.len()).filter(|i| attributes[*i].dropped).collect(),
+            absent: (0..attributes.len()).filter(|i| attributes[*i].absent).collect(),
             trace: moves.map(|moves| Trace {
                 moves,
                 waiting: HashMap::new(),
@@ -202,17 +203,17 @@ impl Copy<'_> {
         }
     }
 
-    /// Form the row anew, with NULL in dropped columns, and have it written. Returns its new place.
+    /// Form the row anew, with NULL in columns that have no values, and have it written. Returns its new place.
     unsafe fn put(&mut self, tuple: pg_sys::HeapTuple) -> Tid {
         // SAFETY: the arrays have a place for each column of the tables, of which the old tuple and the new one are.
         unsafe {
             let (old, new) = ((*self.request.old).rd_att, (*self.request.new).rd_att);
             let (values, nulls) = (self.values.as_mut_ptr(), self.nulls.as_mut_ptr());
-            let (dropped, rewrite) = (self.dropped.as_slice(), self.rewrite);
+            let (absent, rewrite) = (self.absent.as_slice(), self.rewrite);
             // One guard around all; what it captures owns nothing.
             let place = guarded(|| {
                 direct::heap_deform_tuple(tuple, old, values, nulls);
-                for i in dropped {
+                for i in absent {
                     *nulls.add(*i) = true;
                 }
                 let copy = direct::heap_form_tuple(new, values, nulls);

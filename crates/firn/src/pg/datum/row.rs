@@ -270,7 +270,7 @@ mod tests {
 
     fn attribute(length: i16) -> Attribute {
         let (name, dropped, by_value) = (String::from("c"), false, length > 0);
-        Attribute { number: 1, name, type_oid: 25, typmod: -1, dropped, length, by_value }
+        Attribute { number: 1, name, type_oid: 25, typmod: -1, absent: dropped, length, by_value }
     }
 
     #[test]
