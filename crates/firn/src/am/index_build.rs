@@ -4,22 +4,27 @@ use super::rows::StripeRows;
 use crate::directory::tombstones::Stone;
 use crate::directory::{cleaned, counts, tombstones, Directory};
 use crate::pg::index::Builder;
-use crate::pg::{error, xact, Kind, LockMode, Snap};
+use crate::pg::report::notice;
+use crate::pg::{xact, LockMode, Snap};
 use firn_format::{Slot, Tid, TombstoneState, VIRTUAL_BASE};
 use std::collections::HashMap;
 
 /// Build an index. Returns the number of rows.
 pub fn build(builder: &mut Builder) -> f64 {
     if builder.is_brin() {
-        if !builder.is_asked_for() {
-            // A partition must have the index that its parent has, and a table that becomes firn's keeps its
-            // indexes: it stays empty, and the planner does not see it. The table's rows are not counted.
-            return -1.0;
+        // It stays empty, and the planner does not see it: rows of stripes are in no range of blocks. It is no error, as a partition must
+        // have the index that its parent has, a table that becomes firn's keeps its indexes, and a dump of either is to be restored,
+        // by pg_upgrade as well. The table's rows are not counted.
+        if builder.is_asked_for() {
+            let name = builder.name();
+            notice(format!("index \"{name}\" stays empty and is not used"))
+                .detail(
+                    "A BRIN index summarizes ranges of physical blocks; rows in stripes have none.",
+                )
+                .hint("The zone maps of stripes do the same work without an index.")
+                .tell();
         }
-        error(Kind::Unsupported, "access method \"brin\" is not supported for firn tables")
-            .detail("A BRIN index summarises ranges of physical blocks; rows in stripes have none.")
-            .hint("The zone maps of stripes do the same work without an index.")
-            .raise()
+        return -1.0;
     }
     let rows = builder.row_store();
     let stripes = match builder.mvcc_snapshot() {

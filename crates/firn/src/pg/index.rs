@@ -95,6 +95,10 @@ impl Builder {
     pub fn blocks(&self) -> Option<Range<u32>> {
         self.request.blocks.clone()
     }
+    /// The index's.
+    pub fn name(&self) -> String {
+        Rel::of(self.request.index).name()
+    }
     pub fn is_brin(&self) -> bool {
         // SAFETY: the index is open.
         unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::BRIN_AM_OID }

@@ -91,6 +91,12 @@ pub fn error(kind: Kind, message: impl Into<String>) -> Report {
     Report { report: ErrorReport::new(kind.code(), message.into(), "firn") }
 }
 
+/// Start a message that is no error; add DETAIL and HINT, then [`Report::tell`].
+pub fn notice(message: impl Into<String>) -> Report {
+    let code = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION;
+    Report { report: ErrorReport::new(code, message.into(), "firn") }
+}
+
 impl Report {
     /// Add a DETAIL line.
     pub fn detail(mut self, text: impl Into<String>) -> Self {
@@ -101,6 +107,10 @@ impl Report {
     pub fn hint(mut self, text: impl Into<String>) -> Self {
         self.report = self.report.set_hint(text.into());
         self
+    }
+    /// Tell the client of what is as it should be, and go on.
+    pub fn tell(self) {
+        self.report.report(PgLogLevel::NOTICE);
     }
     /// Tell the client and go on.
     pub fn warn(self) {

@@ -53,7 +53,7 @@ unsafe extern "C-unwind" fn look_at_insert(oid: pg_sys::Oid) {
     }
 }
 
-/// A BRIN index of a firn table, which it has for the sake of a partitioned table above it, knows no row of a
+/// A BRIN index of a firn table, which is there for the sake of dumps and of a partitioned table above it, knows no row of a
 /// stripe: it must not be used.
 unsafe fn without_brin(info: *mut pg_sys::RelOptInfo) {
     // SAFETY: the planner's description of a relation, whose indexes are IndexOptInfo; one is taken out at a place behind those still to be looked at.
