@@ -4,6 +4,7 @@
 
 use super::{explain, list_items, Shared};
 use crate::entry::tableam::hidden::count_rows;
+use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::memory::{alloc, slot_for_state};
 use crate::pg::snapshot::Snap;
@@ -157,7 +158,7 @@ unsafe fn offer(
     unsafe {
         let Some(tables) = tables(root, input) else { return };
         let mut oids = std::ptr::null_mut();
-        let mut cost = if pg_sys::enable_seqscan { 0.0 } else { pg_sys::disable_cost };
+        let mut cost = 0.0;
         let mut ours = false;
         for rel in tables {
             let rte = *(*root).simple_rte_array.add((*rel).relid as usize);
@@ -189,6 +190,9 @@ unsafe fn offer(
         p.rows = 1.0;
         p.startup_cost = cost;
         p.total_cost = cost;
+        if !pg_sys::enable_seqscan {
+            compat::disable(p);
+        }
         (*path).flags = pg_sys::CUSTOMPATH_SUPPORT_PROJECTION;
         (*path).methods = &PATH_METHODS.0;
         (*path).custom_private = oids;

@@ -129,10 +129,7 @@ unsafe fn add(
         let of_columns = (wanted / f64::from((*rel).max_attr.max(1))).clamp(0.02, 1.0);
         let stripe_pages = f64::from(totals.pages()).min(f64::from((*rel).pages));
         let pages = f64::from((*rel).pages) - stripe_pages * (1.0 - of_columns * share);
-        let mut startup = (*rel).baserestrictcost.startup + quals.startup + target.startup;
-        if !pg_sys::enable_seqscan {
-            startup += pg_sys::disable_cost;
-        }
+        let startup = (*rel).baserestrictcost.startup + quals.startup + target.startup;
         let made = alloc::<pg_sys::CustomPath>();
         let p = &mut (*made).path;
         p.type_ = pg_sys::NodeTag::T_CustomPath;
@@ -144,6 +141,9 @@ unsafe fn add(
         p.rows = (*parameters).ppi_rows;
         p.startup_cost = startup;
         p.total_cost = startup + cpu + pages * pg_sys::seq_page_cost;
+        if !pg_sys::enable_seqscan {
+            compat::disable(p);
+        }
         (*made).flags = pg_sys::CUSTOMPATH_SUPPORT_PROJECTION;
         (*made).methods = &path::PATH_METHODS.0;
         pg_sys::add_path(rel, made.cast());

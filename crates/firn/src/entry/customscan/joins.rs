@@ -95,7 +95,10 @@ unsafe fn tell_scans(join: *mut pg_sys::HashJoinState) {
     unsafe {
         use pg_sys::JoinType as J;
         let plan = (*join).js.ps.plan as *mut pg_sys::HashJoin;
-        let drops = matches!((*plan).join.jointype, J::JOIN_INNER | J::JOIN_SEMI | J::JOIN_RIGHT);
+        // Rows of the outer side without a match are dropped.
+        let kind = (*plan).join.jointype;
+        let drops = matches!(kind, J::JOIN_INNER | J::JOIN_SEMI | J::JOIN_RIGHT)
+            || [compat::RIGHT_ANTI, compat::RIGHT_SEMI].contains(&Some(kind));
         if !drops {
             return;
         }

@@ -3,6 +3,7 @@
 use super::price::{self, Prices};
 use super::{columns_of, conditions, exec, fields, inner, list_items, table_columns, Shared};
 use crate::directory::counts::{stripe_totals, StripeTotals};
+use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::jsonb::Fields;
 use crate::pg::memory::alloc;
@@ -135,11 +136,7 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
             + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
                 * (*rel).tuples.max(1.0);
         let io = pages * pg_sys::seq_page_cost;
-        let mut startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
-        // This is the table's sequential scan: who switches those off means it, too.
-        if !pg_sys::enable_seqscan {
-            startup += pg_sys::disable_cost;
-        }
+        let startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
         let make = |workers: i32| {
             let path = alloc::<pg_sys::CustomPath>();
             let p = &mut (*path).path;
@@ -163,6 +160,10 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
             p.rows = ((*rel).rows / divisor).max(1.0);
             p.startup_cost = startup;
             p.total_cost = startup + io + cpu / divisor;
+            // This is the table's sequential scan: who switches those off means it, too.
+            if !pg_sys::enable_seqscan {
+                compat::disable(p);
+            }
             (*path).flags =
                 pg_sys::CUSTOMPATH_SUPPORT_PROJECTION | pg_sys::CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
             (*path).methods = &PATH_METHODS.0;

@@ -334,11 +334,14 @@ unsafe fn of_stripes(
 ) -> f64 {
     // SAFETY: the planner's relation, whose pages are put back: an error leaves the planner.
     unsafe {
-        let all = (*rel).pages;
+        let (all, all_visible) = ((*rel).pages, (*rel).allvisfrac);
         let with = price();
         (*rel).pages = all.saturating_sub(prices.pages).max(1);
+        // As many of the row store's pages are not all visible as without stripes.
+        let hidden = (1.0 - all_visible) * f64::from(all) / f64::from((*rel).pages);
+        (*rel).allvisfrac = (1.0 - hidden).max(0.0);
         let without = price();
-        (*rel).pages = all;
+        ((*rel).pages, (*rel).allvisfrac) = (all, all_visible);
         (with - without).max(0.0)
     }
 }

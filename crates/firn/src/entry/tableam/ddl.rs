@@ -21,7 +21,7 @@ pub(super) unsafe extern "C-unwind" fn index_build_range_scan(
     allow_sync: bool,
     anyvisible: bool,
     _progress: bool,
-    // Ranges of blocks: BRIN asks for them, which is refused, and builds that look at a sample first.
+    // Ranges of blocks: BRIN asks for them, whose indexes stay empty, and builds that look at a sample first.
     start: pg_sys::BlockNumber,
     count: pg_sys::BlockNumber,
     call: pg_sys::IndexBuildCallback,
@@ -178,8 +178,12 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
         let (stripes, actual) = callback(|| {
             let stripes = counts::stripe_totals(Rel::of(rel));
             let whole = (*(*rel).rd_rel).reltuples;
-            let part =
-                if whole < 0.0 { whole } else { stripes.row_store_part(whole).unwrap_or(-1.0) };
+            // (Statistics that a dump has brought are of another row store: more rows than its pages can have say nothing of this one's.)
+            let most = (*(*rel).rd_rel).relpages as f32 * firn_format::ROWS_PER_BLOCK as f32;
+            let part = match whole < 0.0 {
+                true => whole,
+                false => stripes.row_store_part(whole).filter(|p| *p <= most).unwrap_or(-1.0),
+            };
             counted_as(rel, part, || {
                 heap!(relation_estimate_size(rel, widths, pages, tuples, all_visible))
             });
@@ -192,6 +196,13 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
             *pages = actual;
         }
         *tuples += stripes.live();
+        // An index-only scan takes rows of stripes as it takes those of a heap's pages that are all visible.
+        let (row_store, of_stripes) = (f64::from(*pages), f64::from(stripes.pages()));
+        if of_stripes > 0.0 && stripes.rows > 0.0 {
+            let visible =
+                *all_visible * row_store + (stripes.live() / stripes.rows).min(1.0) * of_stripes;
+            *all_visible = visible / (row_store + of_stripes);
+        }
         *pages = (*pages).saturating_add(stripes.pages());
     }
 }

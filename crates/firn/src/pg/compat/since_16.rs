@@ -281,3 +281,7 @@ pub(crate) mod direct {
         ) -> bool;
     }
 }
+
+/// A join by hash that gives the rows of its hashed side that have no match.
+pub(crate) const RIGHT_ANTI: Option<pg_sys::JoinType::Type> =
+    Some(pg_sys::JoinType::JOIN_RIGHT_ANTI);

@@ -241,3 +241,16 @@ pub(crate) struct HashTable {
 pub(crate) fn flag_of_projection(_: &mut bool) -> *mut bool {
     std::ptr::null_mut()
 }
+
+/// A join by hash that gives the rows of its hashed side that have a match.
+pub(crate) const RIGHT_SEMI: Option<pg_sys::JoinType::Type> =
+    Some(pg_sys::JoinType::JOIN_RIGHT_SEMI);
+
+/// The path is of a kind that is switched off.
+///
+/// # Safety
+/// A path with its costs, which is not offered yet.
+pub(crate) unsafe fn disable(path: *mut pg_sys::Path) {
+    // SAFETY: the caller's.
+    unsafe { (*path).disabled_nodes += 1 }
+}

@@ -263,3 +263,6 @@ pub(crate) mod direct {
         ) -> bool;
     }
 }
+
+/// What PostgreSQL 16 brought: a join by hash that gives the rows of its hashed side that have no match.
+pub(crate) const RIGHT_ANTI: Option<pg_sys::JoinType::Type> = None;

@@ -266,3 +266,18 @@ mod direct {
 pub(crate) fn flag_of_projection(flag: &mut bool) -> *mut bool {
     flag
 }
+
+/// What PostgreSQL 18 brought: a join by hash that gives the rows of its hashed side that have a match.
+pub(crate) const RIGHT_SEMI: Option<pg_sys::JoinType::Type> = None;
+
+/// The path is of a kind that is switched off.
+///
+/// # Safety
+/// A path with its costs, which is not offered yet.
+pub(crate) unsafe fn disable(path: *mut pg_sys::Path) {
+    // SAFETY: the caller's.
+    unsafe {
+        (*path).startup_cost += pg_sys::disable_cost;
+        (*path).total_cost += pg_sys::disable_cost;
+    }
+}

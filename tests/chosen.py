@@ -1,0 +1,112 @@
+"""Which plans are taken of tables with stripes, and what they say of themselves: used by the suite `reading`."""
+from harness.cluster import version
+
+
+def explain(c, query, options="COSTS OFF"):
+    return "\n".join(line for line, in c.execute(f"EXPLAIN ({options}) {query}").fetchall())
+
+
+def index_only_scans(cluster):
+    """Where the index has all that is asked for, it is taken as of a heap whose pages are all visible: few rows or many, in the rows' order or not."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0")
+        for am in ("heap", "firn"):
+            c.execute(f"CREATE TABLE only_{am} (id int, k int, v text) USING {am}; CREATE INDEX ON only_{am} (id); CREATE INDEX ON only_{am} (k)")
+            c.execute(f"INSERT INTO only_{am} SELECT i, (i::bigint * 7919) % 1000, md5(i::text) FROM generate_series(1, 100000) i")
+            c.execute(f"VACUUM ANALYZE only_{am}")
+        for column in ("id", "k"):
+            for rows in (1, 10, 100, 900, 5000, 20000):
+                above = 5000 + rows if column == "id" else rows // 100
+                plans = [explain(c, f"SELECT {column} FROM only_{am} WHERE {column} BETWEEN {above - rows + 1 if column == 'id' else 0} AND {above}") for am in ("heap", "firn")]
+                assert all("Index Only Scan" in plan for plan in plans), plans
+        # Deleted rows make it dearer, and rows of the row store that are not all visible are looked up.
+        before = [float(explain(c, f"SELECT k FROM only_{am} WHERE k < 100", "COSTS ON").split("..")[1].split()[0]) for am in ("heap", "firn")]
+        for am in ("heap", "firn"):
+            c.execute(f"SET firn.bulk_threshold = 1000000; INSERT INTO only_{am} SELECT i, i % 1000, md5(i::text) FROM generate_series(1, 50000) i; ANALYZE only_{am}")
+        after = [float(explain(c, f"SELECT k FROM only_{am} WHERE k < 100", "COSTS ON").split("..")[1].split()[0]) for am in ("heap", "firn")]
+        assert all(a > b * 1.3 for a, b in zip(after, before)), (before, after)
+        c.execute("DROP TABLE only_heap, only_firn")
+
+
+def right_joins(cluster):
+    """Joins that give the rows of the hashed side tell the scan their keys, as what has no match is dropped."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; CREATE TABLE wide_days (id int, day date) USING firn; CREATE TABLE few_days (day date)")
+        c.execute("INSERT INTO wide_days SELECT i, date '2024-01-01' + i / 300 FROM generate_series(1, 90000) i; INSERT INTO few_days VALUES ('2024-01-05'), ('2030-01-01'), (NULL)")
+        c.execute("ANALYZE wide_days; ANALYZE few_days; SET enable_nestloop = off; SET enable_mergejoin = off; SET enable_hashagg = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0")
+        for query, node, since, expected in (
+                ("SELECT * FROM few_days WHERE NOT EXISTS (SELECT 1 FROM wide_days WHERE wide_days.day = few_days.day) ORDER BY 1", "Hash Right Anti Join", 16, ["2030-01-01", None]),
+                ("SELECT * FROM few_days WHERE EXISTS (SELECT 1 FROM wide_days WHERE wide_days.day = few_days.day) ORDER BY 1", "Hash Right Semi Join", 18, ["2024-01-05"]),
+                ("SELECT * FROM few_days WHERE day IN (SELECT day FROM wide_days)", "Hash Right Semi Join", 18, ["2024-01-05"])):
+            assert [day and str(day) for day, in c.execute(query).fetchall()] == expected, query
+            if version() >= since:
+                plan = explain(c, query, "ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF")
+                assert node in plan and "Narrowed by Join: day" in plan, plan
+        c.execute("DROP TABLE wide_days, few_days")
+
+
+def switched_off(cluster):
+    """With all kinds of scans switched off the same one is taken as of a heap, and from PostgreSQL 18 on it says so."""
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; SET max_parallel_workers_per_gather = 0")
+        off = [f"enable_{kind}" for kind in ("seqscan", "indexscan", "indexonlyscan", "bitmapscan")]
+        found = []
+        for am in ("heap", "firn"):
+            c.execute(f"CREATE TABLE off_{am} (id int PRIMARY KEY, v text) USING {am}; INSERT INTO off_{am} SELECT i, md5(i::text) FROM generate_series(1, 30000) i")
+            c.execute(f"VACUUM ANALYZE off_{am}")
+            for setting in off:
+                c.execute(f"SET {setting} = off")
+            found.append(explain(c, f"SELECT * FROM off_{am} WHERE id = 7").replace(am, "am"))
+            c.execute(f"ALTER TABLE off_{am} DROP CONSTRAINT off_{am}_pkey")
+            for query in (f"SELECT * FROM off_{am}", f"SELECT count(*) FROM off_{am}"):
+                plan = explain(c, query, "COSTS ON")
+                # From 18 on it is counted, not priced.
+                assert ("Disabled: true" in plan and "0000000000" not in plan) if version() >= 18 else "0000000000" in plan, plan
+            for setting in off:
+                c.execute(f"RESET {setting}")
+        assert found[0] == found[1] and "Index Scan" in found[0], found
+        c.execute("DROP TABLE off_heap, off_firn")
+
+
+def statistics_of_a_dump(cluster):
+    """Statistics that came with a dump are of a table whose rows lay otherwise: what they say of pages is no measure of these."""
+    if version() < 18:
+        return
+    with cluster.connect() as c:
+        c.execute("CREATE TABLE restored (id int, a int) USING firn; INSERT INTO restored SELECT i, i % 50 FROM generate_series(1, 100000) i")
+        c.execute("SELECT pg_restore_relation_stats('schemaname', 'public', 'relname', 'restored', 'relpages', 3, 'reltuples', 100500::real, 'relallvisible', 3, 'relallfrozen', 0)")
+        found = int(explain(c, "SELECT * FROM restored", "COSTS ON").split("rows=")[1].split()[0])
+        assert 50000 < found < 150000, found
+        c.execute("DROP TABLE restored")
+
+
+def brin(cluster):
+    """A BRIN index is taken, as a dump has to be restored, stays empty whatever is done, is told of, and used once the table is a heap."""
+    with cluster.connect() as c:
+        told = []
+        c.add_notice_handler(lambda d: told.append((d.severity, d.sqlstate, d.message_primary)))
+        c.execute("SET firn.bulk_threshold = 0; SET max_parallel_workers_per_gather = 0")
+        c.execute("CREATE TABLE ranges (id int, day date) USING firn; INSERT INTO ranges SELECT i, date '2024-01-01' + i / 300 FROM generate_series(1, 50000) i")
+        c.execute("CREATE INDEX ranges_day ON ranges USING brin (day)")
+        assert told == [("NOTICE", "00000", 'index "ranges_day" stays empty and is not used')], told
+        c.execute("SET max_parallel_maintenance_workers = 2; SET min_parallel_table_scan_size = 0; SET firn.bulk_threshold = 1000000")
+        for statement in ("CREATE INDEX ranges_id ON ranges USING brin (id)", "RESET max_parallel_maintenance_workers", "CREATE INDEX CONCURRENTLY ranges_both ON ranges USING brin (id, day)",
+                          "INSERT INTO ranges SELECT i, NULL FROM generate_series(1, 5000) i", "VACUUM ANALYZE ranges", "REINDEX TABLE ranges", "REINDEX TABLE CONCURRENTLY ranges",
+                          "SELECT brin_summarize_new_values('ranges_day'), brin_summarize_range('ranges_id', 0), brin_desummarize_range('ranges_id', 0)", "VACUUM FULL ranges", "UPDATE ranges SET day = day + 1 WHERE id = 7"):
+            c.execute(statement)
+        sizes = c.execute("SELECT pg_relation_size('ranges_day'), pg_relation_size('ranges_id'), pg_relation_size('ranges_both')").fetchone()
+        assert len(set(sizes)) == 1 and int(sizes[0]) <= 3 * 8192, sizes
+        c.execute("SET enable_seqscan = off")
+        query = "SELECT * FROM ranges WHERE day = '2024-03-01'"
+        plan = explain(c, query)
+        assert "FirnScan" in plan and "Bitmap" not in plan, plan
+        rows = c.execute(query + " ORDER BY id").fetchall()
+        assert len(rows) == 300 and c.execute("SELECT count(*) FROM firn.check('ranges')").fetchone() == (0,)
+        c.execute("ALTER TABLE ranges SET ACCESS METHOD heap")
+        plan = explain(c, query)
+        assert "Bitmap Index Scan on ranges_" in plan, plan
+        assert c.execute(query + " ORDER BY id").fetchall() == rows
+        c.execute("DROP TABLE ranges")
+
+
+CASES = {f"plan of {f.__name__.replace('_', ' ')}": f for f in (index_only_scans, right_joins, switched_off, statistics_of_a_dump, brin)}
