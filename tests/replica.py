@@ -83,6 +83,7 @@ def standby(primary, store):
                     raise AssertionError(call)
                 except psycopg.Error as e:
                     assert e.sqlstate in ("0A000", "25006"), (call, e.sqlstate, e)
+        invalid_index(primary, second)
         with primary.connect() as writer, second.connect() as reader:
             def replayed():
                 at = writer.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
@@ -101,6 +102,25 @@ def standby(primary, store):
         assert not second.alarms(), second.alarms()
     finally:
         second.destroy()
+
+
+def invalid_index(primary, second):
+    """A standby does not know whether an index of a TOAST relation is being built or was left: it warns."""
+    with primary.connect() as c, primary.connect() as other, second.connect() as d:
+        c.execute("SET firn.bulk_threshold = 10; CREATE TABLE broken (id int, v text) USING firn; INSERT INTO broken SELECT i, 'v' FROM generate_series(1, 1000) i")
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; INSERT INTO broken VALUES (0, 'open')")
+        c.execute("SET statement_timeout = '1s'")
+        try:
+            c.execute("REINDEX TABLE CONCURRENTLY broken")
+            raise AssertionError("it has not waited for a transaction")
+        except psycopg.errors.QueryCanceled:
+            pass
+        other.execute("ROLLBACK")
+        caught_up(primary, second)
+        found = {server: conn.execute("SELECT severity, problem FROM firn.check('broken') WHERE problem LIKE 'it is invalid%'").fetchall() for server, conn in (("primary", c), ("standby", d))}
+        assert found["primary"] == [("error", "it is invalid; REINDEX CONCURRENTLY left it")] * len(found["primary"]) and found["primary"], found
+        assert found["standby"] == [("warning", "it is invalid; REINDEX CONCURRENTLY is at work on the primary, or left it")] * len(found["primary"]), found
+        c.execute("DROP TABLE broken")
 
 
 def dump(cluster):

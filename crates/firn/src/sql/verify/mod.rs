@@ -120,18 +120,20 @@ fn report_toast_indexes(survey: &Survey, toast: u32, rows_of: &str, report: Repo
         report("error", rows_of, &format!("it has {valid} valid indexes instead of one"));
     }
     let unusable: Vec<_> = survey.indexes.iter().filter(|i| !i.valid || !i.ready).collect();
-    // REINDEX CONCURRENTLY has one while it runs.
+    // REINDEX CONCURRENTLY has one while it runs. (A standby does not know who holds such a lock on the primary.)
+    let is_standby = xact::is_in_recovery();
     let at_work = !unusable.is_empty()
+        && !is_standby
         && lock::is_held_by_others(
             OpenRel::open(toast, LockMode::AccessShare).rel(),
             LockMode::ShareUpdateExclusive,
         );
+    let (level, what) = match is_standby {
+        true => ("warning", "REINDEX CONCURRENTLY is at work on the primary, or left it"),
+        false => ("error", "REINDEX CONCURRENTLY left it"),
+    };
     for index in unusable.iter().filter(|_| !at_work) {
-        report(
-            "error",
-            &format!("index {}", index.name),
-            "it is invalid; REINDEX CONCURRENTLY left it",
-        );
+        report(level, &format!("index {}", index.name), &format!("it is invalid; {what}"));
     }
     for trouble in &survey.index_trouble {
         report("error", &format!("index of {rows_of}"), trouble);
