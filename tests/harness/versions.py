@@ -36,16 +36,22 @@ class Server(Cluster):
 
     def __init__(self, name, pg_config, base, conf=(), preload="firn", copied=None):
         bindir = asked(pg_config, "--bindir")
-        self.env = None
+        # (Not the folder above `bindir`, which may be far below.)
+        tree = os.path.dirname(os.path.dirname(os.path.abspath(pg_config)))
+        # A server that scripts/ have put there may have its libraries elsewhere than they were when it was linked.
+        self.env = self.libraries(tree) if os.path.exists(os.path.join(tree, ".firn-whole")) else None
         readable = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
         if copied or subprocess.run([*readable, "test", "-x", os.path.join(bindir, "postgres")], stderr=subprocess.DEVNULL).returncode:
-            tree = copied or os.path.join(base, "pg" + re.search(r"\d+", asked(pg_config, "--version"))[0])
+            original, tree = tree, copied or os.path.join(base, "pg" + re.search(r"\d+", asked(pg_config, "--version"))[0])
             if not os.path.exists(tree):
-                # (Not the folder above `bindir`, which may be far below.)
-                copy(os.path.dirname(os.path.dirname(os.path.abspath(pg_config))), tree)
+                copy(original, tree)
             bindir = os.path.join(tree, "bin")
-            self.env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(tree, "lib"))
+            self.env = self.libraries(tree)
         super().__init__(name, conf=conf, base=base, bindir=bindir, preload=preload)
+
+    @staticmethod
+    def libraries(tree):
+        return dict(os.environ, LD_LIBRARY_PATH=os.path.join(tree, "lib"))
 
     def run(self, program, *args, **kw):
         kw.setdefault("env", self.env)

@@ -54,6 +54,7 @@ class World:
         return out("dpkg-deb", "-f", self.deb(name), field).strip()
 
     def build(self):
+        subprocess.run([os.path.join(os.path.dirname(__file__), "tools.sh")], check=True)
         done = make("deb")
         assert done.returncode == 0, done.stdout[-3000:]
         print("".join(line + "\n" for line in done.stdout.splitlines() if line.endswith(" kB")), end="")

@@ -22,17 +22,19 @@ TABLES = {
               "SET firn.bulk_threshold = 1000000; INSERT INTO {t} (id, k) SELECT i, 'late' FROM generate_series(6001, 6100) i",
               "UPDATE {t} SET n = -n WHERE id % 10 = 3 AND id < 900", "BEGIN; DELETE FROM {t} WHERE id < 5000; ROLLBACK"],
     "compacted": ["SET firn.bulk_threshold = 1000000", "INSERT", "UPDATE {t} SET k = k || '.' WHERE id % 3 = 0", "COMPACT", "UPDATE {t} SET k = k || '!' WHERE id % 5 = 0",
-                  "COMPACT", "DELETE FROM {t} WHERE id % 50 = 7"],
+                  "COMPACT", "DELETE FROM {t} WHERE id % 50 = 7", "ALTER TABLE {t} ADD EXCLUDE USING gist (r WITH =)"],
     "altered": ["ALTER TABLE {t} ADD gone text DEFAULT 'gone'", "INSERT", "ALTER TABLE {t} DROP gone", "ALTER TABLE {t} ADD later text DEFAULT 'kept', ADD now timestamptz DEFAULT '2022-02-02Z'",
                 "UPDATE {t} SET later = NULL WHERE id % 100 = 1", "ALTER TABLE {t} ALTER later SET DEFAULT 'other'", "INSERT INTO {t} (id) SELECT i FROM generate_series(6001, 8000) i"],
     "colder": ["SET firn.stripe_rows = 1000", "INSERT", "DELETE FROM {t} WHERE id % 9 = 0", "OFFLOAD", "UPDATE {t} SET k = 'warm' WHERE id % 40 = 1", "DELETE FROM {t} WHERE id BETWEEN 1000 AND 2500"],
     "locked": ["INSERT", "BEGIN; SELECT FROM {t} WHERE id % 20 = 0 FOR UPDATE; SAVEPOINT s; SELECT FROM {t} WHERE id % 40 = 0 FOR SHARE; COMMIT"],
 }
 INDEXES = ["ALTER TABLE {t} ADD PRIMARY KEY (id)", "CREATE INDEX ON {t} (k, d)", "CREATE INDEX ON {t} USING hash (u)", "CREATE INDEX ON {t} USING gin (j)", "CREATE INDEX ON {t} USING gist (r)",
+           "CREATE INDEX ON {t} USING spgist (k)", "CREATE INDEX ON {t} USING brin (d)",
            "CREATE INDEX ON {t} ((n + 1)) WHERE id % 2 = 0", "CREATE UNIQUE INDEX ON {t} (u, id) INCLUDE (k)"]
 # How a table's rows are found; each is compared.
 LOOKS = ["SELECT * FROM {t}", "SELECT * FROM {t} WHERE id IN (1, 77, 2001, 5999, 6005)", "SELECT id FROM {t} WHERE k = 'key 77' AND d > '2020-01-01'", "SELECT id FROM {t} WHERE u = md5('4711')::uuid",
-         "SELECT id FROM {t} WHERE j @> '{{\"tags\": [3]}}'", "SELECT id FROM {t} WHERE r && int4range(100, 120)", "SELECT id, k FROM {t} WHERE n + 1 < 20 AND id % 2 = 0",
+         "SELECT id FROM {t} WHERE j @> '{{\"tags\": [3]}}'", "SELECT id FROM {t} WHERE r && int4range(100, 120)",
+         "SELECT id FROM {t} WHERE k ^@ 'key 77'", "SELECT id FROM {t} WHERE d < '2020-02-01'", "SELECT id FROM {t} WHERE r = int4range(100, 110)", "SELECT id, k FROM {t} WHERE n + 1 < 20 AND id % 2 = 0",
          "SELECT m, count(*), sum(n), max(w) FROM {t} GROUP BY m", "SELECT count(*) FROM {t} WHERE (p).x > 3000"]
 DIGEST = """SELECT count(*), md5(string_agg(x::text, ';' ORDER BY x::text COLLATE "C")) FROM ({look}) x"""
 OTHERS = ("parts", "view", "unlogged_one", "child")
@@ -70,7 +72,7 @@ def make(c, store):
         c.execute(f"CREATE TABLE {am}_parts_1 PARTITION OF {am}_parts FOR VALUES FROM (0) TO (2000) USING {am}")
         c.execute(f"CREATE TABLE {am}_parts_2 PARTITION OF {am}_parts FOR VALUES FROM (2000) TO (4000) USING heap")
         c.execute(f"CREATE TABLE {am}_parts_3 PARTITION OF {am}_parts FOR VALUES FROM (4000) TO (10000) USING {am}")
-        c.execute(f"INSERT INTO {am}_parts SELECT {VALUES} FROM generate_series(1, 6000) i; CREATE INDEX ON {am}_parts (k)")
+        c.execute(f"INSERT INTO {am}_parts SELECT {VALUES} FROM generate_series(1, 6000) i; CREATE INDEX ON {am}_parts (k); CREATE INDEX ON {am}_parts USING brin (d)")
         c.execute(f"CREATE UNLOGGED TABLE {am}_unlogged_one ({COLUMNS}) USING {am}; INSERT INTO {am}_unlogged_one SELECT {VALUES} FROM generate_series(1, 3000) i")
         c.execute(f"CREATE MATERIALIZED VIEW {am}_view USING {am} AS SELECT * FROM heap_stripes WHERE id % 3 = 0")
         c.execute(f"CREATE TABLE {am}_child (id int, parent int REFERENCES {am}_stripes, {COLUMNS.split(', ', 1)[1]}) USING {am}")
