@@ -19,12 +19,18 @@ def index_only_scans(cluster):
                 above = 5000 + rows if column == "id" else rows // 100
                 plans = [explain(c, f"SELECT {column} FROM only_{am} WHERE {column} BETWEEN {above - rows + 1 if column == 'id' else 0} AND {above}") for am in ("heap", "firn")]
                 assert all("Index Only Scan" in plan for plan in plans), plans
-        # Deleted rows make it dearer, and rows of the row store that are not all visible are looked up.
-        before = [float(explain(c, f"SELECT k FROM only_{am} WHERE k < 100", "COSTS ON").split("..")[1].split()[0]) for am in ("heap", "firn")]
+
+        def prices():
+            return [float(explain(c, f"SELECT k FROM only_{am} WHERE k < 100", "COSTS ON").split("..")[1].split()[0]) for am in ("heap", "firn")]
+
+        # Rows of the row store cost a look at them until VACUUM has seen that all see them, beside stripes as well.
         for am in ("heap", "firn"):
             c.execute(f"SET firn.bulk_threshold = 1000000; INSERT INTO only_{am} SELECT i, i % 1000, md5(i::text) FROM generate_series(1, 50000) i; ANALYZE only_{am}")
-        after = [float(explain(c, f"SELECT k FROM only_{am} WHERE k < 100", "COSTS ON").split("..")[1].split()[0]) for am in ("heap", "firn")]
-        assert all(a > b * 1.3 for a, b in zip(after, before)), (before, after)
+        hidden = prices()
+        for am in ("heap", "firn"):
+            c.execute(f"VACUUM ANALYZE only_{am}")
+        seen = prices()
+        assert all(a > b * 1.2 for a, b in zip(hidden, seen)), (hidden, seen)
         c.execute("DROP TABLE only_heap, only_firn")
 
 
@@ -81,21 +87,20 @@ def statistics_of_a_dump(cluster):
 
 
 def brin(cluster):
-    """A BRIN index is taken, as a dump has to be restored, stays empty whatever is done, is told of, and used once the table is a heap."""
+    """A BRIN index is taken, as a dump has to be restored, is told of, and used once the table is a heap, not before."""
     with cluster.connect() as c:
         told = []
         c.add_notice_handler(lambda d: told.append((d.severity, d.sqlstate, d.message_primary)))
         c.execute("SET firn.bulk_threshold = 0; SET max_parallel_workers_per_gather = 0")
         c.execute("CREATE TABLE ranges (id int, day date) USING firn; INSERT INTO ranges SELECT i, date '2024-01-01' + i / 300 FROM generate_series(1, 50000) i")
         c.execute("CREATE INDEX ranges_day ON ranges USING brin (day)")
-        assert told == [("NOTICE", "00000", 'index "ranges_day" stays empty and is not used')], told
+        assert told == [("NOTICE", "00000", 'index "ranges_day" knows no rows of stripes and is not used')], told
         c.execute("SET max_parallel_maintenance_workers = 2; SET min_parallel_table_scan_size = 0; SET firn.bulk_threshold = 1000000")
         for statement in ("CREATE INDEX ranges_id ON ranges USING brin (id)", "RESET max_parallel_maintenance_workers", "CREATE INDEX CONCURRENTLY ranges_both ON ranges USING brin (id, day)",
                           "INSERT INTO ranges SELECT i, NULL FROM generate_series(1, 5000) i", "VACUUM ANALYZE ranges", "REINDEX TABLE ranges", "REINDEX TABLE CONCURRENTLY ranges",
                           "SELECT brin_summarize_new_values('ranges_day'), brin_summarize_range('ranges_id', 0), brin_desummarize_range('ranges_id', 0)", "VACUUM FULL ranges", "UPDATE ranges SET day = day + 1 WHERE id = 7"):
             c.execute(statement)
-        sizes = c.execute("SELECT pg_relation_size('ranges_day'), pg_relation_size('ranges_id'), pg_relation_size('ranges_both')").fetchone()
-        assert len(set(sizes)) == 1 and int(sizes[0]) <= 3 * 8192, sizes
+        assert len(told) == 2 and "ranges_id" in told[1][2], told
         c.execute("SET enable_seqscan = off")
         query = "SELECT * FROM ranges WHERE day = '2024-03-01'"
         plan = explain(c, query)

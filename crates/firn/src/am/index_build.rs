@@ -12,12 +12,12 @@ use std::collections::HashMap;
 /// Build an index. Returns the number of rows.
 pub fn build(builder: &mut Builder) -> f64 {
     if builder.is_brin() {
-        // It stays empty, and the planner does not see it: rows of stripes are in no range of blocks. It is no error, as a partition must
+        // It gets no rows here, and the planner does not see it: rows of stripes are in no range of blocks. It is no error, as a partition must
         // have the index that its parent has, a table that becomes firn's keeps its indexes, and a dump of either is to be restored,
         // by pg_upgrade as well. The table's rows are not counted.
-        if builder.is_asked_for() {
+        if builder.is_asked_for() && builder.blocks().is_none() {
             let name = builder.name();
-            notice(format!("index \"{name}\" stays empty and is not used"))
+            notice(format!("index \"{name}\" knows no rows of stripes and is not used"))
                 .detail(
                     "A BRIN index summarizes ranges of physical blocks; rows in stripes have none.",
                 )

@@ -320,7 +320,8 @@ unsafe fn stand_in(descriptor: pg_sys::TupleDesc, words: &mut Words, wanted: &[b
         let row = words.values.iter_mut().zip(&mut words.nulls);
         let columns = attributes.iter().zip(row).zip(wanted);
         for ((attribute, (value, null)), wanted) in columns {
-            if !*wanted && attribute.attnotnull && !attribute.attisdropped {
+            let is_virtual = attribute.attgenerated as u8 == b'v';
+            if !*wanted && attribute.attnotnull && !attribute.attisdropped && !is_virtual {
                 *null = false;
                 *value = match attribute.attlen {
                     _ if attribute.attbyval => 0,

@@ -5,7 +5,7 @@
 //! leaves out stripes, batches and rows that have none. `IN (SELECT …)` is such a join, too.
 //!
 //! It is an optimisation of the executor's, which the plan knows nothing of: what comes in spite of it the join drops. So it is left
-//! where it is not easy: a join that wants rows without a partner (LEFT, FULL, ANTI), a table that has parts on disk, keys that are more
+//! where it is not easy: a join that wants rows of that side without a partner (LEFT, FULL, ANTI), a table that has parts on disk, keys that are more
 //! than columns, many keys for few rows.
 //!
 //! A table that several processes build together (Parallel Hash) is in their shared memory: each takes the keys for itself, when it reads its

@@ -9,6 +9,7 @@
 
 use super::{columns_of, list_items, table_columns};
 use crate::directory::counts::StripeTotals;
+use crate::pg::compat;
 use crate::pg::ext::guarded;
 use crate::pg::{guc, Rel};
 use pgrx::pg_sys;
@@ -244,7 +245,7 @@ pub(super) unsafe fn reprice(
         for path in list_items::<pg_sys::Path>((*rel).partial_pathlist) {
             add(root, rel, path, prices);
         }
-        // add_path() keeps them in order of their costs, and relies on it.
+        // add_path() keeps them in that order, and relies on it.
         sort((*rel).pathlist);
         sort((*rel).partial_pathlist);
         // PostgreSQL may have dropped its own scans for paths that were cheaper then.
@@ -268,7 +269,10 @@ unsafe fn sort(list: *mut pg_sys::List) {
     // SAFETY: the list has as many places as it has had items.
     unsafe {
         let mut paths = list_items::<pg_sys::Path>(list);
-        paths.sort_by(|a, b| (**a).total_cost.total_cmp(&(**b).total_cost));
+        paths.sort_by(|a, b| {
+            let disabled = compat::disabled(*a).cmp(&compat::disabled(*b));
+            disabled.then((**a).total_cost.total_cmp(&(**b).total_cost))
+        });
         for (i, path) in paths.into_iter().enumerate() {
             (*(*list).elements.add(i)).ptr_value = path.cast();
         }

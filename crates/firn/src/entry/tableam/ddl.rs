@@ -21,7 +21,7 @@ pub(super) unsafe extern "C-unwind" fn index_build_range_scan(
     allow_sync: bool,
     anyvisible: bool,
     _progress: bool,
-    // Ranges of blocks: BRIN asks for them, whose indexes stay empty, and builds that look at a sample first.
+    // Ranges of blocks: BRIN asks for them, which gets none, and builds that look at a sample first.
     start: pg_sys::BlockNumber,
     count: pg_sys::BlockNumber,
     call: pg_sys::IndexBuildCallback,
@@ -196,7 +196,8 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
             *pages = actual;
         }
         *tuples += stripes.live();
-        // An index-only scan takes rows of stripes as it takes those of a heap's pages that are all visible.
+        // An index-only scan takes rows of stripes as it takes those of a heap's pages that are all visible. (Of stripes with deleted rows it
+        // does not; how many those are is not known here. The path's price is made anew later.)
         let (row_store, of_stripes) = (f64::from(*pages), f64::from(stripes.pages()));
         if of_stripes > 0.0 && stripes.rows > 0.0 {
             let visible =

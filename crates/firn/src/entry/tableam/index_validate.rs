@@ -22,7 +22,7 @@ pub(super) unsafe fn validate(
     // SAFETY: all that PostgreSQL hands in lives to the end of this call, and so does what the build's callback is given of it.
     unsafe {
         if (*(*index).rd_rel).relam == pg_sys::BRIN_AM_OID {
-            // It is to stay empty.
+            // Nobody reads it.
             return;
         }
         let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };

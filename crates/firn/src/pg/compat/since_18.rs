@@ -254,3 +254,12 @@ pub(crate) unsafe fn disable(path: *mut pg_sys::Path) {
     // SAFETY: the caller's.
     unsafe { (*path).disabled_nodes += 1 }
 }
+
+/// Of how many kinds that are switched off the path is, as the planner's lists are ordered by first.
+///
+/// # Safety
+/// A path.
+pub(crate) unsafe fn disabled(path: *const pg_sys::Path) -> i32 {
+    // SAFETY: the caller's.
+    unsafe { (*path).disabled_nodes }
+}

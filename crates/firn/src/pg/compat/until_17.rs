@@ -281,3 +281,11 @@ pub(crate) unsafe fn disable(path: *mut pg_sys::Path) {
         (*path).total_cost += pg_sys::disable_cost;
     }
 }
+
+/// Of how many kinds that are switched off the path is, as the planner's lists are ordered by first.
+///
+/// # Safety
+/// A path.
+pub(crate) unsafe fn disabled(_: *const pg_sys::Path) -> i32 {
+    0
+}
