@@ -77,9 +77,13 @@ install-cli: program
 deb: setup
 	@scripts/deb.sh
 
-.PHONY: server-18
-server-18: setup
-	@MAKEFLAGS= scripts/postgresql.sh 18 extensions || echo "PostgreSQL 18 cannot be built: tests between versions will not run"
+# Versions that a core of the suites runs on in `make test`.
+OTHERS ?= 17 18
+.PHONY: other-servers
+other-servers: setup
+	@for version in $(OTHERS); do \
+		MAKEFLAGS= scripts/postgresql.sh $$version extensions || echo "PostgreSQL $$version cannot be had: what is about it will not run"; \
+	done
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOURCES = $(CARGO_TARGET_DIR)/source/firn-$(VERSION)
@@ -95,13 +99,18 @@ demo: install
 	@scripts/setup.sh demo
 	@"$(FIRN_VENV)/bin/python" demo/run.py $(if $(KEEP),--keep) $(if $(S3),--s3)
 
-# The extension for 18 as well, for tests of upgrades and a core of the suites; its library is the last but one that is built, so that what is left
-# is the tested server's. (That server is built, once, beside the program: the one has stretches for one core where the other has work for two.)
+# The extension for other versions as well, for tests of upgrades and a core of the suites; the tested server's library is the last that is built, so that it
+# is what is left. (Where those servers have to be built, it is once, beside the program: the one has stretches for one core where the other has work for two.)
+# pg_upgrade goes from the tested version to the newest; `make test-all` goes all ways.
 test: setup
-	@$(MAKE) --no-print-directory -j2 program server-18
-	@! test -e "$(FIRN_TOOLS)/postgresql-18/.firn-whole" || $(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-18/bin/pg_config"
+	@$(MAKE) --no-print-directory -j2 program other-servers
+	@for version in $(OTHERS); do \
+		! test -e "$(FIRN_TOOLS)/postgresql-$$version/.firn-whole" || \
+		$(MAKE) --no-print-directory install PG_CONFIG="$(FIRN_TOOLS)/postgresql-$$version/bin/pg_config" || exit 1; \
+	done
 	@$(MAKE) --no-print-directory install
-	@FIRN_OTHERS="$$(test -e "$(FIRN_TOOLS)/postgresql-18/.firn-whole" && echo 18)" "$(FIRN_VENV)/bin/python" tests/run.py
+	@FIRN_ROUTES=$${FIRN_ROUTES-15-$(lastword $(OTHERS))} FIRN_OTHERS="$$(for version in $(OTHERS); do \
+		! test -e "$(FIRN_TOOLS)/postgresql-$$version/.firn-whole" || echo $$version; done)" "$(FIRN_VENV)/bin/python" tests/run.py
 
 # The others: on 17 and 18 all suites that are about the extension and need no server with assertions, on 16, whose server has no extensions of
 # PostgreSQL's, those that do without; and the ways from each version to each later one.

@@ -179,5 +179,12 @@ def run(tally, pattern):
             tally.case("crash at tidied+wal in VACUUM", lambda: tidying(cluster))
         tally.case("no crash at a misspelt point", lambda: misspelt(cluster))
         tally.case("crash of the server after commit", lambda: committed_survives(cluster))
+        tally.case("crash server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()
+
+
+def quiet(cluster):
+    """Nothing is told but that processes were killed (a crash point kills its own with signal 9)."""
+    found = [line for line in cluster.alarms() if "terminated by signal 9" not in line]
+    assert not found, found

@@ -200,5 +200,10 @@ def run(tally, pattern):
             c.execute("CREATE EXTENSION firn")
         for name, body in cases.items():
             tally.case(f"documents {name}", lambda body=body: body(cluster))
+        tally.case("documents server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()
+
+
+def quiet(cluster):
+    assert not cluster.alarms(), cluster.alarms()

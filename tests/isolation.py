@@ -61,7 +61,7 @@ def play(label, am, settings, source, done):
         results = os.path.join(folder, "results")
         done[label] = {n[:-4]: open(os.path.join(results, n), errors="replace").read()
                        for n in sorted(os.listdir(results)) if n.endswith(".out")}
-        done[label + " alarms"] = cluster.alarms()
+        done[label + " alarms"] = cluster.alarms(".")
     except Exception as e:  # noqa: BLE001 - reported by the case that needs the result
         done[label + " error"] = e
     finally:

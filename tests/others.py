@@ -36,7 +36,7 @@ def run(tally, pattern):
 
 
 def missing():
-    raise Missing("no other version is named: FIRN_OTHERS=18, where `make test` has built it")
+    raise Missing("no other version is named: FIRN_OTHERS='17 18', where `make test` has built it")
 
 
 def end(child, folder):

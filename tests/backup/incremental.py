@@ -24,7 +24,7 @@ def server(*conf):
     cluster = Cluster("incremental", conf=[*base, *conf]).create()
     try:
         yield cluster
-        assert not [a for a in cluster.alarms() if "terminated by signal" not in a]
+        assert not [a for a in cluster.alarms(".") if "terminated by signal" not in a]
     finally:
         cluster.destroy()
 

@@ -39,7 +39,7 @@ def world(number, told):
             prepare(cluster)
             matrix = Matrix(cluster, seed, -(-STEPS // WORLDS), -(-KILLS // WORLDS))
             matrix.run()
-            alarms = [a for a in cluster.alarms() if "terminated by signal 9" not in a]
+            alarms = [a for a in cluster.alarms(".") if "terminated by signal 9" not in a]
             assert not alarms, (seed, alarms[:5])
         finally:
             cluster.destroy()

@@ -113,4 +113,4 @@ def with_store(tally, cluster, pattern):
 
 
 def quiet(cluster):
-    assert not cluster.alarms(), cluster.alarms()
+    assert not cluster.alarms("."), cluster.alarms(".")

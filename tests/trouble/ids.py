@@ -103,7 +103,7 @@ def few_left():
             c.execute("VACUUM f")
             intact(c)
         wrong = [line for line in open(cluster.log, errors="replace") if " ERROR: " in line and "not accepting commands" not in line]
-        assert not wrong and not cluster.alarms(), (wrong, cluster.alarms())
+        assert not wrong and not cluster.alarms("."), (wrong, cluster.alarms("."))
     finally:
         cluster.destroy()
 
@@ -151,7 +151,7 @@ def around():
             c.execute("SELECT firn.compact('f')")
             c.execute("VACUUM f")
             intact(c)
-        assert not cluster.alarms(), cluster.alarms()
+        assert not cluster.alarms("."), cluster.alarms(".")
     finally:
         cluster.destroy()
 

@@ -28,9 +28,9 @@ class Reflinks:
             return
         if os.getuid() != 0:
             raise Missing("this file system cannot clone files, and only root can mount one that can")
-        if not shutil.which("mkfs.xfs") and (not shutil.which("apt-get") or subprocess.run(
-                ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "xfsprogs"], env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"),
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode):
+        if not shutil.which("mkfs.xfs") and subprocess.run(
+                ["sh", "-c", "apt-get update -qq && apt-get install -y -qq --no-install-recommends xfsprogs"],
+                env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
             raise Missing("this file system cannot clone files, and there is no mkfs.xfs")
         self.place = tempfile.mkdtemp(prefix="firn-reflinks-", dir=FOLDER)
         os.chmod(self.place, 0o755)
