@@ -102,7 +102,7 @@ def main():
             store = (Gateway if args.s3 else Folder)(cluster)
             progress.update(store.url)
         wrong = demonstrate(cluster, store, flights, progress, args.runs)
-        wrong += cluster.alarms()
+        wrong += cluster.alarms(".")
         keep = args.keep
         progress.say("\n" + "\n".join(farewell(cluster, store, keep)))
         if wrong:

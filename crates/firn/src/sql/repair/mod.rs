@@ -76,18 +76,6 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
         let left = rebuild::left_overs(table.oid()).into_iter();
         facts.left_over = left.filter_map(|oid| Some((oid, catalog::name_of(oid)?))).collect();
     }
-    // REINDEX CONCURRENTLY may be at work, of which a standby knows nothing: what is invalid is left alone as long as another index is not.
-    let may_be_built = || {
-        let toast = OpenRel::open(toast, LockMode::AccessShare);
-        xact::is_in_recovery()
-            || lock::is_held_by_others(toast.rel(), LockMode::ShareUpdateExclusive)
-    };
-    if facts.indexes.iter().any(|i| i.usable)
-        && !facts.indexes.iter().all(|i| i.usable)
-        && may_be_built()
-    {
-        facts.indexes.retain(|i| i.usable);
-    }
     // Without its index, what there is cannot be read.
     if !facts.index_is_damaged && facts.indexes.iter().any(|i| i.usable) {
         let damage = &mut facts.damage;
