@@ -28,7 +28,7 @@ def content(c):
 def crash_at(cluster, point, statement):
     with cluster.connect() as c:
         c.execute("DROP TABLE IF EXISTS f, g")
-        c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n int) USING firn")
+        c.execute("CREATE TABLE f (id int PRIMARY KEY, v text, n int) USING firn; CREATE INDEX f_n ON f USING brin (n) WITH (pages_per_range = 1)")
         c.execute("SET firn.bulk_threshold = 100; SET firn.stripe_rows = 200")
         c.execute("CREATE TABLE g (id int PRIMARY KEY, v text, n int) USING firn")
         c.execute("INSERT INTO f SELECT i, 'old', i FROM generate_series(1, 500) i")
@@ -64,11 +64,15 @@ def crash_at(cluster, point, statement):
         assert c.execute("SELECT count(*) FROM f WHERE id BETWEEN 10001 AND 10400").fetchone() == (400,)
         assert not c.execute("SELECT * FROM firn.check('f')").fetchall()
         c.execute("VACUUM f")
+        c.execute("SELECT brin_summarize_new_values('f_n')")
         c.execute("SELECT * FROM firn.unneeded('f')").fetchall()
         for t in ("f", "g"):
             c.execute(f"REINDEX TABLE {t}")
             c.execute(f"VACUUM FULL {t}")
             assert not c.execute(f"SELECT * FROM firn.check('{t}')").fetchall()
+        rows = c.execute("SELECT id, v, n FROM f WHERE n BETWEEN 100 AND 300 ORDER BY id").fetchall()
+        c.execute("ALTER TABLE f SET ACCESS METHOD heap; SET enable_seqscan = off")
+        assert c.execute("SELECT id, v, n FROM f WHERE n BETWEEN 100 AND 300 ORDER BY id").fetchall() == rows
 
 
 def intents(cluster, point):

@@ -89,3 +89,8 @@ SET enable_nestloop = off; SET enable_mergejoin = off;
 SELECT * FROM few WHERE EXISTS (SELECT 1 FROM f WHERE f.k = few.k) ORDER BY k, day; SELECT * FROM few WHERE NOT EXISTS (SELECT 1 FROM f WHERE f.k = few.k) ORDER BY k, day;
 SELECT * FROM few WHERE day IN (SELECT day FROM f WHERE f.k > 5) ORDER BY k, day; SELECT * FROM few WHERE k NOT IN (SELECT k FROM f) ORDER BY 1; SELECT count(*), sum(id) FROM f WHERE NOT EXISTS (SELECT 1 FROM few WHERE f.k = few.k);
 DELETE FROM few WHERE EXISTS (SELECT 1 FROM f WHERE f.k = few.k AND f.day > few.day) RETURNING *; SELECT * FROM few WHERE NOT EXISTS (SELECT 1 FROM f WHERE f.k = few.k AND f.id % 2 = 0) ORDER BY k, day;
+-- What is read and written is counted.
+SELECT pg_stat_force_next_flush(); CREATE TABLE io AS SELECT sum(hits + reads) AS had, sum(writes) AS w FROM pg_stat_io WHERE backend_type = 'client backend' AND object = 'relation';
+SELECT sum(length(c)) > 0 AS is_read, sum(a) FROM sk; SELECT pg_stat_force_next_flush();
+SELECT sum(hits + reads) > max(had) AS counted FROM pg_stat_io, io WHERE backend_type = 'client backend' AND object = 'relation'; SELECT sum(hits) > 0 AS own FROM pg_stat_get_backend_io(pg_backend_pid()) WHERE object = 'relation';
+SELECT heap_blks_read + heap_blks_hit + toast_blks_read + toast_blks_hit > 0 AS of_table FROM pg_statio_user_tables WHERE relname = 'sk';

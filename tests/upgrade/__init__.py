@@ -13,10 +13,12 @@ import time
 
 import psycopg
 
+from golden.newer import of_version, refused as of_newer
 from harness.cluster import FOLDER
 from harness.tally import Missing
 from harness.versions import Server, copy, installed
 from restore.versions import UNSTAMP
+from trouble.damage import by_hand, toast_of
 from upgrade import content
 from upgrade.reflinks import Reflinks
 
@@ -310,6 +312,33 @@ def missing(world, old_version, new_version):
         old.destroy()
 
 
+def older(world, old_version, new_version):
+    """A new version's library that is older than the old one's: what the later one has written is refused, other rows are there, and all of them once the later library is. (The later one is played: an entry says that it is its.)"""
+    table, row = "firn_many", "chunk_id = 1 AND chunk_seq = {}"
+    old, _ = world.copy(old_version)
+    new = world.server(f"new-{new_version}", new_version).create_empty()
+    try:
+        old.start()
+        with old.connect() as c:
+            slot, was = c.execute(f"SELECT chunk_seq, chunk_data FROM {toast_of(c, table)} WHERE chunk_id = 1 ORDER BY 1 OFFSET 2 LIMIT 1").fetchone()
+            by_hand(c, f"UPDATE @ SET chunk_data = '\\x{of_version(was, 9).hex()}' WHERE {row.format(slot)}", table=table)
+        old.stop()
+        upgrade(old, new, "--copy")
+        new.start()
+        with new.connect() as c:
+            of_newer(c, f"SELECT sum(n) FROM {table}")
+            assert c.execute(f"SELECT k FROM {table} WHERE id = 2").fetchone() == ("key 2",)
+            c.execute(f"VACUUM (FREEZE) {table}")
+            assert c.execute(f"SELECT chunk_data FROM {toast_of(c, table)} WHERE {row.format(slot)}").fetchone() == (of_version(was, 9),)
+            by_hand(c, f"UPDATE @ SET chunk_data = '\\x{was.hex()}' WHERE {row.format(slot)}", table=table)
+        with new.connect() as c:
+            content.compare(c, where="once the later library is there")
+        assert not new.alarms("of a newer version"), new.alarms("of a newer version")
+    finally:
+        new.destroy()
+        old.destroy()
+
+
 def run(tally, pattern):
     world, reflinks = World(), None
 
@@ -338,6 +367,7 @@ def run(tally, pattern):
             cases["ended --copy"] = lambda a=old, b=new: ended(world, a, b, "--copy")
             cases["ended --link"] = lambda a=old, b=new: ended(world, a, b, "--link")
             cases["without the library"] = lambda a=old, b=new: missing(world, a, b)
+            cases["with an older library"] = lambda a=old, b=new: older(world, a, b)
             for name, body in cases.items():
                 name = f"upgrade {old} to {new} {re.sub('^--', '', name)}"
                 if pattern in name:
