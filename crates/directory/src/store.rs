@@ -156,8 +156,12 @@ pub trait ChunkStore {
     ) -> Option<(T, Option<Witness>)>;
     /// The row at `place` is as this witness has it, and `snap` sees it. False says nothing.
     fn is_unchanged(&self, place: Place, snap: Self::Snap, witness: &Witness) -> bool;
-    /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
-    fn has_entry(&self, id: u32, low: i32, high: i32) -> bool;
+    /// How many entries the index has for `id`, `low..=high`, whatever they lead to. No more than `most` are counted.
+    fn entries(&self, id: u32, low: i32, high: i32, most: u32) -> u32;
+    /// Whether the index has such an entry.
+    fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
+        self.entries(id, low, high, 1) > 0
+    }
     /// It is known at once that the index has no entry for `id`, `low..=high`. False says nothing.
     fn lacks(&self, id: u32, low: i32, high: i32) -> bool;
 

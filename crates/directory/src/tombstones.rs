@@ -245,6 +245,23 @@ pub fn is_known_to_be_whole<S: ChunkStore>(store: &S, slot: Slot, rows: u32) -> 
     spans(slot, 0..rows).all(|(_, low, high)| store.lacks(low.id, low.seq, high.seq))
 }
 
+/// Which rows of a stripe are deleted for `snap`, ascending, if the index has no more than `most` entries of tombstones and anchors of it, whatever
+/// they lead to, and none of those that are seen is damaged: who looks for a damaged one is told of it, and nobody else.
+pub fn few_deleted<S: ChunkStore>(
+    store: &S,
+    slot: Slot,
+    rows: u32,
+    snap: S::Snap,
+    most: u32,
+) -> Option<Vec<u32>> {
+    let mut left = most;
+    for (_, low, high) in spans(slot, 0..rows) {
+        let count = store.entries(low.id, low.seq, high.seq, left.saturating_add(1));
+        left = left.checked_sub(count)?;
+    }
+    deleted_of(store, slot, 0..rows, snap).ok()
+}
+
 /// Which of some rows of a stripe are deleted for `snap`, ascending.
 pub fn deleted_of<S: ChunkStore>(
     store: &S,

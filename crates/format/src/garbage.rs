@@ -27,7 +27,8 @@ impl DeadRows {
         DeadRows::Many(vector)
     }
 
-    fn contains(&self, row: u32) -> bool {
+    #[inline]
+    pub fn contains(&self, row: u32) -> bool {
         match self {
             DeadRows::None => false,
             DeadRows::Few(list) => list.binary_search(&row).is_ok(),

@@ -262,9 +262,9 @@ impl<'a> ChunkStore for &'a Session {
         same
     }
 
-    fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
+    fn entries(&self, id: u32, low: i32, high: i32, most: u32) -> u32 {
         let range = (id, low, 0)..=(id, high, u32::MAX);
-        self.call(|world| world.entries.range(range).next().is_some())
+        self.call(|world| world.entries.range(range).take(most as usize).count() as u32)
     }
 
     fn lacks(&self, id: u32, low: i32, high: i32) -> bool {

@@ -118,7 +118,15 @@ impl Session {
         let may_be_any = tombstones::may_be_any(&self, slot, rows)
             && !tombstones::is_known_to_be_whole(&self, slot, rows);
         let stone = tombstones::find(&self, tid, snap).unwrap();
-        if stone.is_some_and(|stone| stone.is_of_deleted()) {
+        let is_deleted = stone.is_some_and(|stone| stone.is_of_deleted());
+        // What is read of all rows at once says the same of this one.
+        if row % 8 == 0 && matches!(snap, Snap::Mvcc(_)) {
+            if let Some(list) = tombstones::few_deleted(&self, slot, rows, snap, 64) {
+                assert_eq!(list.contains(&row), is_deleted, "{tid:?} among {list:?}");
+                self.now(|world| world.saw("few deleted rows read at once"));
+            }
+        }
+        if is_deleted {
             let is_mvcc = matches!(snap, Snap::Mvcc(_));
             assert!(
                 may_be_any || !is_mvcc,

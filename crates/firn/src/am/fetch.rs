@@ -184,7 +184,7 @@ impl Fetcher {
             }
             _ => false,
         };
-        only_whether && self.known.is_of_whole(tid, snap)
+        only_whether && self.known.is_seen(tid, snap)
     }
 
     /// Put the row at `tid` into `slot` if `snap` sees it.

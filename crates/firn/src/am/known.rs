@@ -1,18 +1,26 @@
-//! What a snapshot sees of stripes, found out once: which stripe a row is of, and whether any row of that is deleted. Many
+//! What a snapshot sees of stripes, found out once: which stripe a row is of, and whether any row of that is deleted, or which. Many
 //! rows that are fetched under one snapshot are of few stripes.
 
 use super::fetch::{locate, written, Place, RowAt};
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::snapshot::SnapshotId;
-use crate::pg::{Snap, Toast};
+use crate::pg::{guc, Snap, Toast};
 use crate::write::pending_at;
 use firn_directory::Xid;
+use firn_format::garbage::DeadRows;
 use firn_format::{DirectoryEntry, Slot, Tid, VIRTUAL_BASE};
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 /// Rows of a stripe that are looked for among its tombstones one by one, before it is asked whether there are any.
 const SINGLE_LOOKS: u32 = 2;
+
+/// Rows of a stripe after which its tombstones are read, all at once, if they are few beside the rows that were asked for; else after twice as
+/// many rows, and so on. Prices of index scans count on it (`entry/customscan/price.rs`).
+pub const SINGLE_ROWS: u32 = 64;
+
+/// So many entries of tombstones cost as much as a look for one row, at most.
+const ENTRIES_OF_LOOK: u32 = 24;
 
 /// Stripes remembered at most.
 const MOST: usize = 1_024;
@@ -40,9 +48,25 @@ pub struct KnownStripes {
     last: Option<Rc<DirectoryEntry>>,
     /// Slots and rows of those that have no tombstones, in order.
     whole: Vec<(Slot, u32)>,
+    /// Those of which it is known which rows are deleted, in order, and the bytes of that.
+    partly: Vec<Partly>,
+    partly_bytes: usize,
     /// Those of them that were asked for last, each by some of its blocks ([`place_of`]): entries of an index may lead from
     /// stripe to stripe, and a search costs as much as all else of such a row. Empty until there is one.
     at_hand: Vec<Cell<(Slot, u32)>>,
+}
+
+/// Of a stripe, the rows that the snapshot does not see.
+struct Partly {
+    slot: Slot,
+    rows: u32,
+    deleted: DeadRows,
+}
+
+impl Partly {
+    fn bytes(&self) -> usize {
+        self.deleted.memory() + size_of::<Partly>()
+    }
 }
 
 struct Known {
@@ -57,13 +81,37 @@ struct Known {
     whole: bool,
     /// It is in the list of those. (Whoever looks for one row makes none.)
     listed: bool,
+    /// When so many rows have been asked for, its tombstones are read.
+    read_at: u32,
 }
 
 impl KnownStripes {
-    /// The row is one of a stripe that was looked into before and all of whose rows this snapshot sees. False says nothing.
+    /// It is known that this snapshot sees the row, as its stripe was looked into before. False says nothing.
     #[inline]
-    pub fn is_of_whole(&self, tid: Tid, snap: Snap) -> bool {
-        self.is_in_whole(tid) && self.seen_by.is_some() && self.seen_by == snap.id()
+    pub fn is_seen(&self, tid: Tid, snap: Snap) -> bool {
+        let known = self.is_in_whole(tid)
+            || self.partly(tid).is_some_and(|(row, stripe)| !stripe.deleted.contains(row));
+        known && self.seen_by.is_some() && self.seen_by == snap.id()
+    }
+
+    /// The row's number, and its stripe, if it is known which of its rows are deleted.
+    #[inline]
+    fn partly(&self, tid: Tid) -> Option<(u32, &Partly)> {
+        let block = tid.block.checked_sub(VIRTUAL_BASE)?;
+        let next = self.partly.partition_point(|stripe| stripe.slot.0 <= block);
+        let stripe = self.partly.get(next.checked_sub(1)?)?;
+        let row = tid.row_in(stripe.slot).filter(|row| *row < stripe.rows)?;
+        Some((row, stripe))
+    }
+
+    /// Which of the stripe's rows are deleted is known from now on, as far as there is room.
+    fn remember_partly(&mut self, stripe: Partly) {
+        let bytes = stripe.bytes();
+        if self.partly_bytes + bytes <= guc::metadata_cache() / 32 {
+            self.partly_bytes += bytes;
+            let place = self.partly.partition_point(|known| known.slot.0 < stripe.slot.0);
+            self.partly.insert(place, stripe);
+        }
     }
 
     /// The row is one of a stripe without tombstones.
@@ -98,11 +146,16 @@ impl KnownStripes {
         if self.whole.len() < before {
             self.at_hand.fill(Cell::new(NONE));
         }
+        if let Some(at) = self.partly.iter().position(|other| other.slot == slot) {
+            self.partly_bytes -= self.partly.remove(at).bytes();
+        }
     }
 
     fn forget_whole(&mut self) {
         self.whole.clear();
         self.at_hand.clear();
+        self.partly.clear();
+        self.partly_bytes = 0;
     }
 
     /// As [`locate`].
@@ -124,21 +177,35 @@ impl KnownStripes {
         }
         let block = tid.block.checked_sub(VIRTUAL_BASE)?;
         let behind = self.stripes.partition_point(|known| known.slot.0 <= block);
-        let candidate = behind.checked_sub(1).and_then(|i| self.stripes.get_mut(i));
-        if let Some(known) = candidate {
+        let candidate = behind.checked_sub(1).and_then(|i| Some((i, self.stripes.get(i)?)));
+        if let Some((place, known)) = candidate {
             if let Some(row) = tid.row_in(known.slot).filter(|r| *r < known.rows) {
                 // If nobody has its entry any more, it is read again.
                 if let Some(found) = known.found() {
                     if !self.last.as_ref().is_some_and(|last| Rc::ptr_eq(last, &found.entry)) {
                         self.last = Some(found.entry.clone());
                     }
-                    let (slot, rows) = (known.slot, known.rows);
-                    let at = known.look(directory, found, tid, row, snap);
+                    let (slot, rows, xmin) = (known.slot, known.rows, found.xmin);
+                    let (deleted, is_due) = match self.partly(tid) {
+                        Some((_, stripe)) => (stripe.deleted.contains(row), false),
+                        None => self.stripes[place].is_deleted(directory, tid, snap),
+                    };
+                    let known = &mut self.stripes[place];
                     if known.whole && !known.listed && known.rows_asked_for > SINGLE_LOOKS {
                         known.listed = true;
                         self.remember_whole(slot, rows);
+                    } else if is_due {
+                        let most = known.rows_asked_for.saturating_mul(ENTRIES_OF_LOOK);
+                        known.read_at = known.read_at.saturating_mul(2);
+                        let toast = &directory.toast;
+                        if let Some(list) = tombstones::few_deleted(toast, slot, rows, snap, most) {
+                            known.read_at = u32::MAX;
+                            let deleted = DeadRows::of(list, rows);
+                            self.remember_partly(Partly { slot, rows, deleted });
+                        }
                     }
-                    return at;
+                    let place = Place::Stripe(found);
+                    return (!deleted).then_some(RowAt { place, row, xmin });
                 }
             }
         }
@@ -177,6 +244,7 @@ impl Known {
             rows_asked_for: 1,
             whole: false,
             listed: false,
+            read_at: SINGLE_ROWS,
         }
     }
 
@@ -185,23 +253,18 @@ impl Known {
         Some(Found { slot: self.slot, entry, place: self.place, xmin: self.xmin })
     }
 
-    fn look(
-        &mut self,
-        directory: &Directory,
-        found: Found,
-        tid: Tid,
-        row: u32,
-        snap: Snap,
-    ) -> Option<RowAt> {
+    /// The row is deleted; and whether it is time to read all the stripe's tombstones.
+    fn is_deleted(&mut self, directory: &Directory, tid: Tid, snap: Snap) -> (bool, bool) {
         let toast = &directory.toast;
         self.rows_asked_for = self.rows_asked_for.saturating_add(1);
         if !self.whole && self.rows_asked_for == SINGLE_LOOKS + 1 {
             // If there is none, whoever would see it, this snapshot will see none.
-            self.whole = !tombstones::may_be_any(toast, found.slot, found.entry.rows);
+            self.whole = !tombstones::may_be_any(toast, self.slot, self.rows);
         }
-        let deleted = !self.whole && is_deleted(toast, tid, snap);
-        let xmin = found.xmin;
-        (!deleted).then_some(RowAt { place: Place::Stripe(found), row, xmin })
+        match self.whole {
+            true => (false, false),
+            false => (is_deleted(toast, tid, snap), self.rows_asked_for >= self.read_at),
+        }
     }
 }
 

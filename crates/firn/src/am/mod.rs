@@ -9,7 +9,7 @@ pub mod anchors;
 pub mod clean_indexes;
 pub mod fetch;
 pub mod index_build;
-mod known;
+pub mod known;
 pub mod moved;
 pub mod row_lock;
 pub mod rows;

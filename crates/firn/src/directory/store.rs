@@ -120,8 +120,8 @@ impl ChunkStore for Toast {
     fn is_unchanged(&self, place: Place, snap: Snap, witness: &Witness) -> bool {
         Toast::is_unchanged(self, place, snap, witness)
     }
-    fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
-        Toast::has_entry(self, id, low, high)
+    fn entries(&self, id: u32, low: i32, high: i32, most: u32) -> u32 {
+        Toast::entries(self, id, low, high, most)
     }
 
     fn lacks(&self, id: u32, low: i32, high: i32) -> bool {

@@ -3,7 +3,8 @@
 use super::raise::OrRaise;
 use crate::pg::{Snap, Toast};
 pub use firn_directory::tombstones::{
-    deleted_readable, is_known_to_be_whole, key_of, may_be_any, tid_of, Stone, Unsettled,
+    deleted_readable, few_deleted, is_known_to_be_whole, key_of, may_be_any, tid_of, Stone,
+    Unsettled,
 };
 use firn_directory::{tombstones, Place, Xid};
 use firn_format::{DeleteVector, Slot, Tid, Tombstone};

@@ -212,8 +212,8 @@ impl Toast {
         }
     }
 
-    /// Whether the index has an entry for `id`, `low..=high`, whatever it leads to.
-    pub fn has_entry(&self, id: u32, low: i32, high: i32) -> bool {
+    /// How many entries the index has for `id`, `low..=high`, whatever they lead to. No more than `most` are counted.
+    pub fn entries(&self, id: u32, low: i32, high: i32, most: u32) -> u32 {
         // SAFETY: an index scan that never looks at the heap; keys live on the stack across it.
         unsafe {
             let index = self.valid_index().raw();
@@ -224,9 +224,12 @@ impl Toast {
             (*scan).ignore_killed_tuples = false;
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), n, std::ptr::null_mut(), 0);
             let forward = pg_sys::ScanDirection::ForwardScanDirection;
-            let found = !pg_sys::index_getnext_tid(scan, forward).is_null();
+            let mut count = 0;
+            while count < most && !pg_sys::index_getnext_tid(scan, forward).is_null() {
+                count += 1;
+            }
             pg_sys::index_endscan(scan);
-            found
+            count
         }
     }
 

@@ -1,6 +1,6 @@
 //! Offering the scan to the planner, and its plan node.
 
-use super::price::{self, Prices};
+use super::price::{self, Asked, Prices};
 use super::{columns_of, conditions, exec, fields, inner, list_items, table_columns, Shared};
 use crate::directory::counts::{stripe_totals, StripeTotals};
 use crate::pg::compat;
@@ -64,7 +64,7 @@ unsafe extern "C-unwind" fn pathlist(
             if applies(rel) {
                 // Of the system columns a row made of columns has its TID and table only.
                 if !uses_transaction_columns(rel) {
-                    offer(rel, &totals, &prices);
+                    offer(root, rel, &totals, &prices);
                     inner::offer(root, rel, (*rte).relid, &totals, &prices);
                 }
             }
@@ -119,8 +119,13 @@ unsafe fn uses_transaction_columns(rel: *mut pg_sys::RelOptInfo) -> bool {
 }
 
 /// Estimated cost: for rows of the row store that of a sequential scan; of stripes the share of the
-/// pages that the wanted columns take, and less work per row than deforming tuples.
-unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Prices) {
+/// pages that the wanted columns take, their values, and less work for the rows that pass than deforming tuples.
+unsafe fn offer(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    totals: &StripeTotals,
+    prices: &Prices,
+) {
     // SAFETY: the planner's own structures; a path is zeroed memory that becomes its.
     unsafe {
         let columns = f64::from((*rel).max_attr.max(1));
@@ -131,10 +136,11 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
         let stripe_pages = f64::from(totals.pages()).min(f64::from((*rel).pages));
         let stripe_rows = totals.rows.min((*rel).tuples);
         let pages = f64::from((*rel).pages) - stripe_pages + stripe_pages * share;
-        let cpu = pg_sys::cpu_tuple_cost * ((*rel).tuples - stripe_rows * 0.7)
-            + prices.values()
-            + ((*rel).baserestrictcost.per_tuple + (*(*rel).reltarget).cost.per_tuple)
-                * (*rel).tuples.max(1.0);
+        let target = (*(*rel).reltarget).cost.per_tuple;
+        let in_row_store = ((*rel).tuples - stripe_rows).max(0.0);
+        let cpu = (pg_sys::cpu_tuple_cost + (*rel).baserestrictcost.per_tuple) * in_row_store
+            + prices.scanned(&asked_of_stripes(root, rel))
+            + target * (*rel).rows.max(1.0);
         let io = pages * pg_sys::seq_page_cost;
         let startup = (*rel).baserestrictcost.startup + (*(*rel).reltarget).cost.startup;
         let make = |workers: i32| {
@@ -182,6 +188,34 @@ unsafe fn offer(rel: *mut pg_sys::RelOptInfo, totals: &StripeTotals, prices: &Pr
                 pg_sys::add_partial_path(rel, make(workers));
             }
         }
+    }
+}
+
+/// The conditions of a scan, as far as stripes evaluate them and otherwise.
+unsafe fn asked_of_stripes(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo) -> Asked {
+    // SAFETY: the planner's own structures.
+    unsafe {
+        let mut asked = Asked { of_batches: 0.0, of_rows: 0.0, passing: 1.0 };
+        for info in list_items::<pg_sys::RestrictInfo>((*rel).baserestrictinfo) {
+            let mut cost = pg_sys::QualCost::default();
+            pg_sys::cost_qual_eval_node(&mut cost, info.cast(), root);
+            let stated = (!(*info).pseudoconstant
+                && pg_sys::restriction_is_securely_promotable(info, rel))
+            .then(|| conditions::translate((*info).clause.cast(), (*rel).relid))
+            .flatten();
+            let Some(stated) = stated else {
+                asked.of_rows += cost.per_tuple;
+                continue;
+            };
+            asked.of_batches += cost.per_tuple;
+            if stated.is_all {
+                let (inner, none) = (pg_sys::JoinType::JOIN_INNER, std::ptr::null_mut());
+                asked.passing *= pg_sys::clause_selectivity(root, info.cast(), 0, inner, none);
+            } else {
+                asked.of_rows += cost.per_tuple;
+            }
+        }
+        asked
     }
 }
 

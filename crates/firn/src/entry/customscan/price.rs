@@ -8,6 +8,7 @@
 //! PostgreSQL as random ones; for stripes, those of the wanted columns are in place of them, which are few.
 
 use super::{columns_of, list_items, table_columns};
+use crate::am::known::SINGLE_ROWS;
 use crate::directory::counts::StripeTotals;
 use crate::pg::compat;
 use crate::pg::ext::guarded;
@@ -17,8 +18,17 @@ use std::cmp::Ordering;
 
 /// One value out of a page that is not kept: the page found, read and checked, and the value looked for, in hundreds of rows of a heap.
 const LOOK: f64 = 0.8;
-/// Whether a row is visible, in rows of a heap.
+/// Whether a row is visible, in rows of a heap, and what it takes more in a stripe some of whose rows are deleted: a look for a tombstone, and one that is
+/// read with all others of its stripe, where many rows are asked for.
 const VISIBILITY: f64 = 0.3;
+const TOMBSTONE_LOOK: f64 = 80.0;
+const TOMBSTONE: f64 = 14.0;
+/// The same in a scan of all rows.
+const TOMBSTONE_READ: f64 = 8.0;
+/// A row that passes the conditions of a scan, in rows of a heap.
+const PASSED: f64 = 0.3;
+/// A condition that is evaluated for the values of a batch together, of what it costs row by row.
+const TOGETHER: f64 = 0.1;
 /// Bytes of text that are decompressed in the time of a hundred rows of a heap.
 const BYTES_OF_UNIT: f64 = 2_048.0;
 /// What text takes of its size in a stripe.
@@ -47,11 +57,25 @@ struct ColumnPrice {
     operators: f64,
 }
 
+/// The conditions of a scan.
+pub(super) struct Asked {
+    /// What those cost for a row that stripes evaluate themselves.
+    pub of_batches: f64,
+    /// What others cost.
+    pub of_rows: f64,
+    /// The share of the rows that the first leave.
+    pub passing: f64,
+}
+
 /// What of a table's stripes is read how.
 pub(super) struct Prices {
     stripe_rows: f64,
     /// Of the table's rows, those in stripes.
     share: f64,
+    /// Stripes, those with deleted rows among them, about, and these rows.
+    stripes: f64,
+    touched: f64,
+    dead: f64,
     /// Of its pages.
     pages: u32,
     /// By the table's columns; those without values are free.
@@ -115,9 +139,14 @@ impl Prices {
             };
             let columns = attributes.len();
             let stripe_rows = totals.rows.min((*rel).tuples);
+            let (stripes, dead) = (totals.stripes.max(1.0), (totals.rows - totals.live()).max(0.0));
             Prices {
                 stripe_rows,
                 share: stripe_rows / (*rel).tuples.max(1.0),
+                stripes,
+                // As if they were deleted anywhere.
+                touched: stripes * (1.0 - (-dead / stripes).exp()),
+                dead,
                 pages: totals.pages(),
                 columns: (0..columns).map(|i| (!attributes[i].absent).then(|| price(i))).collect(),
                 wanted: table_columns(&numbers, columns),
@@ -128,6 +157,16 @@ impl Prices {
     /// The values of all stripe rows, wanted columns only.
     pub(super) fn values(&self) -> f64 {
         self.stripe_rows * operators(self.of_columns(&self.wanted))
+    }
+
+    /// A scan of all stripe rows for what the query asks for, without reading blocks.
+    pub(super) fn scanned(&self, asked: &Asked) -> f64 {
+        // SAFETY: a setting.
+        let row = unsafe { pg_sys::cpu_tuple_cost };
+        let of_passing = (PASSED * row + asked.of_rows) * asked.passing;
+        self.stripe_rows * (asked.of_batches * TOGETHER + of_passing)
+            + self.values()
+            + self.dead * TOMBSTONE_READ * row
     }
 
     /// Those of all columns, as PostgreSQL's own scan of the table reads them.
@@ -182,6 +221,16 @@ impl Prices {
             cost += (looks * column.look * row * 100.0 + reads * block) / loops;
         }
         cost
+    }
+
+    /// Finding out which of `tuples` rows are deleted, in each of `loops` scans, a loop (`am/known.rs`).
+    fn tombstones(&self, tuples: f64, loops: f64) -> f64 {
+        let of_stripe = tuples * self.share * loops / self.stripes;
+        let singly = of_stripe * TOMBSTONE_LOOK;
+        let at_once = f64::from(SINGLE_ROWS) * TOMBSTONE_LOOK
+            + self.dead / self.touched.max(1e-9) * TOMBSTONE;
+        // SAFETY: a setting.
+        self.touched * singly.min(at_once) / loops * unsafe { pg_sys::cpu_tuple_cost }
     }
 
     fn pages(&self, column: &ColumnPrice) -> f64 {
@@ -306,7 +355,7 @@ unsafe fn add(
                     let wanted = fetched(root, rel, index, prices);
                     prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
                 };
-                price - saved
+                price + prices.tombstones(tuples, loops) - saved
             }
             (T::T_BitmapHeapPath, _) => {
                 let (mut cost, mut selectivity) = (0.0, 0.0);
@@ -320,9 +369,12 @@ unsafe fn add(
                     copy.total_cost
                 });
                 let wanted = unchecked(root, rel, (*bitmap).bitmapqual, prices);
-                prices.fetches(&wanted, tuples, loops, 0.0, true) - saved
+                let price = prices.fetches(&wanted, tuples, loops, 0.0, true);
+                price + prices.tombstones(tuples, loops) - saved
             }
-            (_, T::T_SeqScan) => prices.all_values(),
+            (_, T::T_SeqScan) => {
+                prices.all_values() + prices.dead * TOMBSTONE_READ * pg_sys::cpu_tuple_cost
+            }
             _ => return,
         };
         let workers = f64::from((*path).parallel_workers).max(1.0);

@@ -196,8 +196,8 @@ pub(super) unsafe extern "C-unwind" fn estimate_size(
             *pages = actual;
         }
         *tuples += stripes.live();
-        // An index-only scan takes rows of stripes as it takes those of a heap's pages that are all visible. (Of stripes with deleted rows it
-        // does not; how many those are is not known here. The path's price is made anew later.)
+        // An index-only scan takes rows of stripes as it takes those of a heap's pages that are all visible. (What finding the deleted ones costs is
+        // added to the path's price later: `entry/customscan/price.rs`.)
         let (row_store, of_stripes) = (f64::from(*pages), f64::from(stripes.pages()));
         if of_stripes > 0.0 && stripes.rows > 0.0 {
             let visible =
