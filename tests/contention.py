@@ -345,7 +345,7 @@ def recover(cluster):
 def run(tally, pattern):
     # Not for generic records: of heap pages, they would compare hint bits.
     cluster = Cluster("contention", conf=[
-        "deadlock_timeout=20ms", "log_min_messages=error", "wal_consistency_checking='heap,heap2,btree'",
+        "deadlock_timeout=20ms", "wal_consistency_checking='heap,heap2,btree'",
         "checkpoint_timeout=1h", "autovacuum_naptime=1s"])
     try:
         cluster.create()

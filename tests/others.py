@@ -13,8 +13,8 @@ from harness import lanes
 from harness.tally import Missing, in_short
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What differs most between versions: statements, what survives a crash, stores; who follows a server by its log.
-CORE = [["sql,cold,crash"], ["logical", "servers: "]]
+# What differs most between versions: statements, what survives a crash, stores; plans; who follows a server by its log.
+CORE = [["sql,cold,crash"], ["reading", "plan of "], ["logical", "servers: "]]
 # No more than so many seconds; and what has begun before the deadline is not to last long beyond it.
 PATIENCE = 1800
 BEYOND = 300

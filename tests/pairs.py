@@ -486,7 +486,7 @@ def walk(cluster, seed, steps):
 
 
 def run(tally, _pattern):
-    cluster = Cluster("pairs", ["fsync=off", "autovacuum=off", "log_min_messages=panic"]).create()
+    cluster = Cluster("pairs", ["fsync=off", "autovacuum=off", "log_min_error_statement=panic"]).create()
     try:
         for seed in SEEDS:
             tally.case(f"pairs seed {seed}, {STEPS} steps", lambda: walk(cluster, seed, STEPS))

@@ -11,20 +11,19 @@ use std::collections::HashMap;
 
 /// Build an index. Returns the number of rows.
 pub fn build(builder: &mut Builder) -> f64 {
-    if builder.is_brin() {
-        // It gets no rows here, and the planner does not see it: rows of stripes are in no range of blocks. It is no error, as a partition must
-        // have the index that its parent has, a table that becomes firn's keeps its indexes, and a dump of either is to be restored,
-        // by pg_upgrade as well. The table's rows are not counted.
+    if builder.is_of_ranges() {
+        // No plan uses it: rows of stripes are in no range of blocks. It is no error, as a partition must have the index that its parent has, a
+        // table that becomes firn's keeps its indexes, and a dump of either is to be restored, by pg_upgrade as well. What heap would refuse is
+        // refused, as the rows that come later would be: so it is made, with rows of stripes in the last range.
         if builder.is_asked_for() && builder.blocks().is_none() {
-            let name = builder.name();
-            notice(format!("index \"{name}\" knows no rows of stripes and is not used"))
+            notice(format!("index \"{}\" will not be used", builder.name()))
                 .detail(
                     "A BRIN index summarizes ranges of physical blocks; rows in stripes have none.",
                 )
                 .hint("The zone maps of stripes do the same work without an index.")
                 .tell();
         }
-        return -1.0;
+        builder.put_all_into(builder.table().heap_blocks().saturating_sub(1));
     }
     let rows = builder.row_store();
     let stripes = match builder.mvcc_snapshot() {

@@ -27,6 +27,33 @@ pub struct Build {
     pub(crate) scan: pg_sys::TableScanDesc,
 }
 
+impl Rel {
+    /// This index knows ranges of blocks, not rows.
+    pub(crate) fn is_of_ranges(self) -> bool {
+        // SAFETY: an open index.
+        is_of_ranges(unsafe { (*(*self.raw()).rd_rel).relam })
+    }
+}
+
+/// Indexes of this access method know ranges of blocks, not rows: BRIN's, and those of one that somebody has made of BRIN's handler.
+pub(crate) fn is_of_ranges(method: pg_sys::Oid) -> bool {
+    if method == pg_sys::BRIN_AM_OID || method.to_u32() < pg_sys::FirstNormalObjectId {
+        return method == pg_sys::BRIN_AM_OID;
+    }
+    // SAFETY: access methods that are there; a description is looked at before it is freed.
+    unsafe {
+        let bitmap = |method| {
+            let routine = pg_sys::GetIndexAmRoutineByAmId(method, true);
+            let found = routine.as_ref().and_then(|r| r.amgetbitmap).map(|f| f as usize);
+            if !routine.is_null() {
+                pg_sys::pfree(routine.cast());
+            }
+            found
+        };
+        bitmap(method).is_some_and(|f| Some(f) == bitmap(pg_sys::BRIN_AM_OID))
+    }
+}
+
 /// The table's columns (0 = first) that an index has; None if expressions or a predicate are to be computed, or it has none of the table's own.
 fn plain_columns(info: &pg_sys::IndexInfo) -> Option<Vec<usize>> {
     if !info.ii_Expressions.is_null() || !info.ii_Predicate.is_null() {
@@ -48,6 +75,8 @@ pub struct Builder {
     snapshot: Option<Registered>,
     /// The scan is somebody else's.
     is_given: bool,
+    /// Rows of stripes are handed over as rows of this block.
+    all_in: Option<u32>,
     /// The table's columns (0 = first) that are the index's, where it has no expressions and no predicate.
     plain: Option<Vec<usize>>,
     /// An entry's values.
@@ -76,6 +105,7 @@ impl Builder {
                 predicate,
                 snapshot,
                 is_given: given,
+                all_in: None,
                 plain,
                 values,
                 nulls,
@@ -99,9 +129,12 @@ impl Builder {
     pub fn name(&self) -> String {
         Rel::of(self.request.index).name()
     }
-    pub fn is_brin(&self) -> bool {
-        // SAFETY: the index is open.
-        unsafe { (*(*self.request.index).rd_rel).relam == pg_sys::BRIN_AM_OID }
+    pub fn is_of_ranges(&self) -> bool {
+        Rel::of(self.request.index).is_of_ranges()
+    }
+    /// All rows that come are handed over as rows of this block of the row store.
+    pub fn put_all_into(&mut self, block: u32) {
+        self.all_in = Some(block);
     }
     /// The index is being created, not rebuilt, and not as that of a partition whose parent has one.
     pub fn is_asked_for(&self) -> bool {
@@ -151,6 +184,7 @@ impl Builder {
     /// Hand one stripe row to the index build. `alive` is false for a row that only older
     /// snapshots see.
     pub fn offer(&mut self, tid: Tid, xmin: Xid, row: Row<'_>, alive: bool) -> bool {
+        let known_as = self.all_in.map_or(tid, |block| Tid { block, offset: 1 });
         // The row's bytes must outlive the call only: the index copies what it needs.
         if let Some(columns) = &self.plain {
             // Neither a tuple nor the executor is needed for values that are there.
@@ -159,7 +193,7 @@ impl Builder {
                 self.values[i] = pg_sys::Datum::from(values.get(*column).copied().unwrap_or(0));
                 self.nulls[i] = nulls.get(*column).copied().unwrap_or(true);
             }
-            self.hand_over(raw_tid(tid), alive);
+            self.hand_over(raw_tid(known_as), alive);
             return true;
         }
         // SAFETY: a slot of the table's, until the build ends.
@@ -167,7 +201,7 @@ impl Builder {
         if !slot.lend_row(self.table(), row, tid) {
             slot.store_row(self.table(), row, tid, xmin);
         }
-        self.offer_slot(raw_tid(tid), alive)
+        self.offer_slot(raw_tid(known_as), alive)
     }
 
     /// The entry's values to the access method.

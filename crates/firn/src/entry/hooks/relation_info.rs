@@ -2,6 +2,7 @@
 
 use super::swapped;
 use crate::pg::ext::callback;
+use crate::pg::index::is_of_ranges;
 use crate::pg::{compat, Rel};
 use pgrx::pg_sys;
 
@@ -62,7 +63,7 @@ unsafe fn without_brin(info: *mut pg_sys::RelOptInfo) {
         let count = if list.is_null() { 0 } else { (*list).length as usize };
         for i in (0..count).rev() {
             let index = (*(*list).elements.add(i)).ptr_value as *mut pg_sys::IndexOptInfo;
-            if (*index).relam == pg_sys::BRIN_AM_OID {
+            if is_of_ranges((*index).relam) {
                 (*info).indexlist = pg_sys::list_delete_nth_cell((*info).indexlist, i as i32);
             }
         }

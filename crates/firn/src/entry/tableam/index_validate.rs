@@ -21,7 +21,7 @@ pub(super) unsafe fn validate(
 ) {
     // SAFETY: all that PostgreSQL hands in lives to the end of this call, and so does what the build's callback is given of it.
     unsafe {
-        if (*(*index).rd_rel).relam == pg_sys::BRIN_AM_OID {
+        if Rel::of(index).is_of_ranges() {
             // Nobody reads it.
             return;
         }
