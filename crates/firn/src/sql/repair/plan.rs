@@ -143,7 +143,9 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::CreateToast => f.write_str("create its TOAST relation"),
-            Step::DropIndex { .. } => f.write_str("drop it, as it is invalid"),
+            Step::DropIndex { .. } => {
+                f.write_str("drop it, as it is invalid, unless REINDEX CONCURRENTLY is at work")
+            }
             Step::DropLeftOver { .. } => {
                 f.write_str("drop it, as a rebuild that did not end has left it")
             }

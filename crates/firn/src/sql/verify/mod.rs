@@ -128,11 +128,13 @@ fn report_toast_indexes(survey: &Survey, toast: u32, rows_of: &str, report: Repo
             OpenRel::open(toast, LockMode::AccessShare).rel(),
             LockMode::ShareUpdateExclusive,
         );
-    let (level, what) = match is_standby {
-        true => ("warning", "REINDEX CONCURRENTLY is at work on the primary, or left it"),
-        false => ("error", "REINDEX CONCURRENTLY left it"),
+    let what = match is_standby {
+        true => "REINDEX CONCURRENTLY is at work on the primary, or left it",
+        false => "REINDEX CONCURRENTLY left it",
     };
     for index in unusable.iter().filter(|_| !at_work) {
+        // Rows are right without one that nobody reads.
+        let level = if index.valid { "error" } else { "warning" };
         report(level, &format!("index {}", index.name), &format!("it is invalid; {what}"));
     }
     for trouble in &survey.index_trouble {
