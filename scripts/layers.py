@@ -46,8 +46,8 @@ PROGRAM = {
     "error": "the program's error",
 }
 HOUSES = {"crates/firn/src/": EXTENSION, "crates/cli/src/": PROGRAM}
-# What has no room: the crate's beginnings.
-ROOMLESS = ("lib", "main")
+# What has no room: the crates' beginnings, and what all of a crate has without asking.
+ROOMLESS = ("lib", "main", "allocator")
 
 
 def blank(text):

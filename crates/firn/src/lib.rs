@@ -10,6 +10,7 @@
 // What an unsafe function does is no safer than what others do: each says why it may.
 #![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
+mod allocator;
 mod am;
 mod directory;
 mod entry;

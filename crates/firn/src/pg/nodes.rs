@@ -68,8 +68,7 @@ pub(crate) unsafe fn marks_of(
     relid: pg_sys::Index,
     columns: usize,
 ) -> (Vec<bool>, bool) {
-    // (Not zeroed by the allocator, which would take small memory the long way.)
-    let mut marks: Vec<bool> = std::iter::repeat_n(false, columns).collect();
+    let mut marks = vec![false; columns];
     let mut plain = true;
     let of_slot = [pg_sys::SelfItemPointerAttributeNumber, pg_sys::TableOidAttributeNumber];
     // SAFETY: as the caller promises.

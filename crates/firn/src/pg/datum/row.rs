@@ -15,8 +15,7 @@ pub(in crate::pg) struct Words {
 
 impl Words {
     fn of_nulls(columns: usize) -> Words {
-        // (Not zeroed by the allocator, which would take small memory the long way.)
-        Words { values: std::iter::repeat_n(0, columns).collect(), nulls: vec![true; columns] }
+        Words { values: vec![0; columns], nulls: vec![true; columns] }
     }
     fn lend(&self) -> Row<'_> {
         Row { values: &self.values, nulls: &self.nulls }
