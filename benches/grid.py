@@ -14,7 +14,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from harness.cluster import Cluster  # noqa: E402
 
 CONF = ["shared_buffers=1GB", "work_mem=64MB", "fsync=off", "autovacuum=off", "jit=off", "max_parallel_workers_per_gather=0"]
-COLUMNS = (2, 10, 100)
+# 0: the key alone, which the index has.
+COLUMNS = (0, 2, 10, 100)
 KEYS = {"1": "ordered", "0.5": "half", "0": "random"}
 SHARES = (0, 0.0001, 0.01, 0.1, 1)
 GOAL = 1.3
@@ -54,7 +55,7 @@ def load(c, am, rows):
 
 
 def query(key, share, rows, columns, joined):
-    values = ", ".join(f"max(c{n})" for n in range(1, columns + 1))
+    values = ", ".join(f"max(c{n})" for n in range(1, columns + 1)) or f"sum({key})"
     count = max(1, int(rows * share))
     if not joined:
         where = f"{key} = {rows // 3}" if count == 1 else f"{key} >= {rows // 3 * (count < rows)} AND {key} < {rows // 3 * (count < rows) + count}"
@@ -102,6 +103,7 @@ def main():
     args.add_argument("--rows", type=int, default=300_000)
     args.add_argument("--repeat", type=int, default=3)
     args.add_argument("--am", default="firn")
+    args.add_argument("--deleted", type=int, default=0, help="one in so many rows is deleted")
     args.add_argument("--columns", default=",".join(map(str, COLUMNS)))
     args = args.parse_args()
     cluster = Cluster("grid", CONF).create()
@@ -109,6 +111,9 @@ def main():
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
             load(c, args.am, args.rows)
+            if args.deleted:
+                c.execute(f"DELETE FROM grid WHERE ordered % {args.deleted} = 0")
+                c.execute("VACUUM ANALYZE grid")
             # Of the keys so many, in no order.
             c.execute(f"CREATE TABLE wanted USING heap AS SELECT row_number() OVER (ORDER BY hashint8(i)) AS n, i::int AS k FROM generate_series(0, {args.rows - 1}) i")
             c.execute("CREATE UNIQUE INDEX ON wanted (n)")
@@ -119,7 +124,8 @@ def main():
 
 
 def compare(c, args, counts):
-    print(f"{args.rows} rows of {args.am}\n{'':8}{'corr.':>6}{'columns':>8}{'rows':>9}   taken    {'ms':>8}" +
+    deleted = f", one of {args.deleted} deleted" if args.deleted else ""
+    print(f"{args.rows} rows of {args.am}{deleted}\n{'':8}{'corr.':>6}{'columns':>8}{'rows':>9}   taken    {'ms':>8}" +
           "".join(f"{way:>9}" for way in JOINED) + "   of the best")
     worse = cells = 0
     for joined in (False, True):
