@@ -204,40 +204,6 @@ def fetches_of_indexes_alone(cluster):
         c.execute("COMMIT")
 
 
-def index_anew_beside_cursor(cluster):
-    """A session that keeps a lock on the TOAST relation, but none on its index, hears of an index that was built anew before it goes by what it knows of the old one."""
-    with cluster.connect() as c, cluster.connect() as other:
-        c.execute("CREATE TABLE anew (id int PRIMARY KEY, v text) USING firn; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 500")
-        other.execute("SET lock_timeout = '1s'")
-        c.execute(READS)
-        done = 0
-        for n in range(8):
-            c.execute("TRUNCATE anew; INSERT INTO anew SELECT i, 'v' || i FROM generate_series(1, 2000) i")
-            c.execute("VACUUM ANALYZE anew")
-            key = 710 + n
-
-            def look():
-                return c.execute("SELECT v FROM anew WHERE id = %s", (key,), prepare=True).fetchone()
-
-            assert [look() for _ in range(4)] == [(f"v{key}",)] * 4
-            c.execute("BEGIN; DECLARE kept CURSOR FOR SELECT * FROM anew WHERE id BETWEEN 700 AND 800")
-            c.execute("FETCH 2 FROM kept")
-            assert look() == (f"v{key}",)
-            try:
-                other.execute(f"REINDEX INDEX {other.execute(INDEX, ('anew',)).fetchone()[0]}")
-            except psycopg.errors.LockNotAvailable:
-                # The cursor had to look into the index itself.
-                c.execute("ROLLBACK")
-                continue
-            other.execute("DELETE FROM anew WHERE id = %s", (key,))
-            assert look() is None, n
-            assert len(c.execute("FETCH ALL FROM kept").fetchall()) == 99
-            c.execute("COMMIT")
-            done += 1
-        assert done > 2, done
-        c.execute("DROP TABLE anew")
-
-
 def directory_rows_that_change(cluster):
     """What a session knows of directory rows by the LSN of their pages is asked again when a stripe goes to a store, comes back, is emptied and removed: in other
     sessions, in cursors of older snapshots, in the transaction that does it and takes it back, with VACUUM behind it that frees what was there."""

@@ -355,7 +355,6 @@ pub mod direct {
             recent: pg_sys::Buffer,
         ) -> bool;
         pub fn ReleaseBuffer(buffer: pg_sys::Buffer);
-        pub fn AcceptInvalidationMessages();
         pub fn BufferGetLSNAtomic(buffer: pg_sys::Buffer) -> pg_sys::XLogRecPtr;
         pub fn HeapTupleSatisfiesVacuum(
             tuple: pg_sys::HeapTuple,

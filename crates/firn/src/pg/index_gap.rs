@@ -16,21 +16,18 @@
 //! A page that is found again where it was is not counted as used by PostgreSQL (ReadRecentBuffer), and would be the first to leave `shared_buffers`: each so many
 //! looks it is read in the ordinary way.
 //!
-//! A look-up that asks nothing else of the index does not open it: with its look into the list of indexes, two locks and two entries of the relation cache it would cost as
-//! much as all else that is done here. Which file it has is remembered with the TOAST relation, until PostgreSQL tells that one of the two has changed. What others have
-//! committed before the snapshot was taken was told before that, and is heard before the file is looked for; an index that is built anew later has what the snapshot sees in
-//! common with the old one. Of that a page is taken only where it is known to be in the buffers, as pages of files that are gone are not.
-//!
 //! Rejected: a note beside the directory row (each deletion of a stripe would write it, and wait for others'); a count in shared memory (needs the
-//! library to be loaded with the server).
+//! library to be loaded with the server); to remember which file the index has and not open it, until PostgreSQL tells that it has changed (a tenth of a look-up's time in a session by itself).
+//! Nothing then keeps an index in use that REINDEX CONCURRENTLY replaces: on a standby, which waits for no reader, a session noted one that was dead already, and deleted rows came
+//! back; a cursor that needed it later than before met a deadlock; and an error while PostgreSQL reads a relation's definition anew lets it forget to tell.
 
 use super::compat;
 use super::rel::StorageId;
-use super::{ext, Rel, Toast};
+use super::{ext, Rel};
 use firn_format::hash::MixMap;
 use firn_format::toast_index::{asked, asked_alone, root, Key, Says};
 use pgrx::pg_sys;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::RangeInclusive;
 
 /// Ranges remembered at most, some 300 kB.
@@ -69,138 +66,27 @@ struct Seen {
 
 type Leaves = MixMap<(u32, Key), Leaf>;
 
-/// The index of a TOAST relation, whose changes are logged.
-#[derive(Clone, Copy)]
-struct Known {
-    toast: StorageId,
-    index: u32,
-    file: compat::FileName,
-}
-
-/// By the OID of the TOAST relation; and that by the index's.
-#[derive(Default)]
-struct Indexes {
-    known: MixMap<u32, Known>,
-    toast_of: MixMap<u32, u32>,
-}
-
-impl Indexes {
-    fn forget(&mut self, toast: u32) {
-        if let Some(known) = self.known.remove(&toast) {
-            self.toast_of.remove(&known.index);
-        }
-    }
-
-    fn changed(&mut self, relation: u32) {
-        if relation == 0 {
-            *self = Indexes::default();
-            return;
-        }
-        self.forget(relation);
-        if let Some(toast) = self.toast_of.get(&relation).copied() {
-            self.forget(toast);
-        }
-    }
-}
-
 thread_local! {
     static LEAVES: RefCell<Leaves> = RefCell::default();
-    static INDEXES: RefCell<Indexes> = RefCell::default();
-    static IS_LISTENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The index of a TOAST relation surely has no entry of these keys, dead or alive. False says nothing.
-pub fn lacks(toast: &Toast, keys: &RangeInclusive<Key>) -> bool {
-    if !toast.has_indexes_open() && still_lacks(toast.rel(), keys) {
-        return true;
+/// The index surely has no entry of these keys, dead or alive. False says nothing.
+pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
+    if !index.needs_wal() {
+        return false;
     }
-    let index = toast.valid_index();
-    let lacks = lacks_by(index, keys);
-    if lacks {
-        remember_index(toast.rel(), index);
-    }
-    lacks
-}
-
-/// The same, where that is known without opening the index.
-fn still_lacks(toast: Rel, keys: &RangeInclusive<Key>) -> bool {
-    // SAFETY: as whenever a relation is opened: this is done for a statement, by an MVCC snapshot, so that no page is locked.
-    unsafe { ext::guarded(|| ext::direct::AcceptInvalidationMessages()) };
-    let known = INDEXES.with_borrow(|indexes| indexes.known.get(&toast.oid()).copied());
-    let Some(known) = known.filter(|known| known.toast == toast.storage()) else { return false };
-    let file = storage_of(known.file);
-    let leaf = LEAVES.with_borrow_mut(|leaves| {
-        let leaf = leaves
-            .get_mut(&(file.file, *keys.start()))
-            .filter(|leaf| leaf.file == file && leaf.end == *keys.end())?;
-        // (Else it is to be read in the ordinary way.)
-        leaf.rest = leaf.rest.checked_sub(1)?;
-        leaf.at
-    });
-    let Some(before) = leaf else { return false };
-    at_hand(known.file, before).is_some_and(|(buffer, lsn)| {
-        // SAFETY: pinned and locked just now.
-        unsafe { ext::UnlockReleaseBuffer(buffer) };
-        lsn == before.lsn
-    })
-}
-
-fn storage_of(file: compat::FileName) -> StorageId {
-    let (tablespace, database, file) = compat::parts_of(file);
-    StorageId { tablespace, database, file }
-}
-
-fn remember_index(toast: Rel, index: Rel) {
-    if !IS_LISTENING.replace(true) {
-        // SAFETY: plain call; the function is there as long as the session.
-        unsafe {
-            pg_sys::CacheRegisterRelcacheCallback(Some(changed), pg_sys::Datum::from(0usize));
-        }
-    }
-    let (file, index) = (compat::file_of(index.data()), index.oid());
-    INDEXES.with_borrow_mut(|indexes| {
-        if indexes.known.len() >= MOST {
-            *indexes = Indexes::default();
-        }
-        indexes.forget(toast.oid());
-        indexes.known.insert(toast.oid(), Known { toast: toast.storage(), index, file });
-        indexes.toast_of.insert(index, toast.oid());
-    });
-}
-
-/// A relation has changed, or (0) any may have.
-unsafe extern "C-unwind" fn changed(_: pg_sys::Datum, relation: pg_sys::Oid) {
-    // SAFETY: called by PostgreSQL as a callback; nothing of PostgreSQL's is called while the list is borrowed.
-    unsafe {
-        ext::callback(|| {
-            // (Not where the thread ends.)
-            let _ = INDEXES.try_with(|indexes| indexes.borrow_mut().changed(relation.to_u32()));
-        });
-    }
-}
-
-/// What is known of a range; and a look at it is counted.
-fn leaf_of(file: StorageId, keys: &RangeInclusive<Key>) -> Option<Leaf> {
-    LEAVES.with_borrow_mut(|leaves| {
-        let leaf = leaves
-            .get_mut(&(file.file, *keys.start()))
-            .filter(|leaf| leaf.file == file && leaf.end == *keys.end())?;
+    let file = index.storage();
+    let name = (file.file, *keys.start());
+    let known = LEAVES.with_borrow_mut(|leaves| {
+        let leaf =
+            leaves.get_mut(&name).filter(|leaf| leaf.file == file && leaf.end == *keys.end())?;
         let found = *leaf;
         leaf.rest = match leaf.rest {
             0 if leaf.at.is_some() => USED,
             rest => rest.saturating_sub(1),
         };
         Some(found)
-    })
-}
-
-fn lacks_by(index: Rel, keys: &RangeInclusive<Key>) -> bool {
-    if !index.needs_wal() {
-        return false;
-    }
-    let file = index.storage();
-    let name = (file.file, *keys.start());
-    let known = leaf_of(file, keys);
+    });
     let end = *keys.end();
     match known {
         Some(Leaf { at: Some(before), rest, .. }) => {
@@ -244,28 +130,24 @@ fn remember(name: (u32, Key), leaf: Leaf) {
     });
 }
 
-/// A page where it was seen before, if it is there, pinned and locked, and its LSN.
-fn at_hand(file: compat::FileName, before: Seen) -> Option<(pg_sys::Buffer, u64)> {
-    if before.buffer == 0 {
-        return None;
-    }
-    // (The LSN by its function, as hints of others may give the page another one just now.)
-    // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
-    unsafe {
-        ext::guarded(|| {
-            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
-            if !ext::direct::ReadRecentBuffer(file, main, before.block, before.buffer) {
-                return None;
-            }
-            ext::direct::LockBuffer(before.buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-            Some((before.buffer, ext::direct::BufferGetLSNAtomic(before.buffer)))
-        })
-    }
-}
-
 /// Ask a page. One that has the LSN with which it was seen before says what it said then: nothing is there.
 fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
-    let there = at_hand(compat::file_of(index.data()), before);
+    let (file, share) = (compat::file_of(index.data()), pg_sys::BUFFER_LOCK_SHARE as i32);
+    // (The LSN by its function, as hints of others may give the page another one just now.)
+    let there = match before.buffer {
+        0 => None,
+        // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
+        buffer => unsafe {
+            ext::guarded(|| {
+                let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+                if !ext::direct::ReadRecentBuffer(file, main, before.block, buffer) {
+                    return None;
+                }
+                ext::direct::LockBuffer(buffer, share);
+                Some((buffer, ext::direct::BufferGetLSNAtomic(buffer)))
+            })
+        },
+    };
     if there.is_none() && !index.has_block(before.block) {
         return (before, Says::Unknown);
     }
@@ -275,7 +157,7 @@ fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
             Some(found) => found,
             None => ext::guarded(|| {
                 let buffer = ext::direct::ReadBuffer(index.raw(), before.block);
-                ext::direct::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+                ext::direct::LockBuffer(buffer, share);
                 (buffer, ext::direct::BufferGetLSNAtomic(buffer))
             }),
         };

@@ -14,15 +14,14 @@ pub use firn_directory::{seq_of, unsigned_of, ChunkKey, ChunkRow, CHUNK_BYTES};
 use firn_directory::{Cid, Place};
 use firn_format::Tid;
 use pgrx::pg_sys;
-use std::cell::OnceCell;
 use std::ops::ControlFlow;
 
-/// An open TOAST relation of a firn table, and its indexes, once they are needed.
+/// An open TOAST relation of a firn table with its indexes.
 pub struct Toast {
     rel: OpenRel,
-    lock: LockMode,
-    /// Who only reads opens them when he needs them: a look-up may get along without ([`super::index_gap`]).
-    indexes: OnceCell<Indexes>,
+    /// The lock of the indexes that goes with them: as for [`OpenRel`].
+    release: LockMode,
+    indexes: Indexes,
     slot: std::cell::Cell<*mut pg_sys::TupleTableSlot>,
     /// Blocks the relation had when it was asked last. While it is open its lock keeps it from shrinking.
     pub(super) blocks: std::cell::Cell<u32>,
@@ -115,29 +114,21 @@ impl Toast {
 
     /// Open a TOAST relation by its own OID.
     pub fn open_oid(oid: u32, lock: LockMode) -> Toast {
-        let toast = Toast {
-            rel: OpenRel::open(oid, lock),
-            lock,
-            indexes: OnceCell::new(),
+        let rel = OpenRel::open(oid, lock);
+        let indexes = Indexes::open(rel.rel(), lock);
+        let release = match lock {
+            LockMode::AccessShare => lock,
+            _ => LockMode::None,
+        };
+        Toast {
+            rel,
+            release,
+            indexes,
             slot: std::cell::Cell::new(std::ptr::null_mut()),
             blocks: std::cell::Cell::new(0),
             ring: std::cell::Cell::new(std::ptr::null_mut()),
             ahead: std::cell::Cell::new(0),
-        };
-        // What has to be waited for is waited for now, and what is known of them is asked for (`toast_indexes.rs`).
-        if lock != LockMode::AccessShare {
-            toast.indexes();
         }
-        toast
-    }
-
-    fn indexes(&self) -> &Indexes {
-        self.indexes.get_or_init(|| Indexes::open(self.rel(), self.lock))
-    }
-
-    /// They are open.
-    pub(super) fn has_indexes_open(&self) -> bool {
-        self.indexes.get().is_some()
     }
 
     /// Lock a table's TOAST relation and its indexes as who writes values does, to the end of the transaction.
@@ -205,7 +196,7 @@ impl Toast {
             let mut values =
                 [pg_sys::Datum::from(pg_sys::Oid::from(key.id)), pg_sys::Datum::from(key.seq)];
             let mut nulls = [false; 2];
-            for index in self.indexes().ready() {
+            for index in self.indexes.ready() {
                 pg_sys::index_insert(
                     index,
                     values.as_mut_ptr(),
@@ -228,7 +219,7 @@ impl Toast {
 
     /// The index that look-ups use.
     pub fn valid_index(&self) -> Rel {
-        self.indexes().valid()
+        self.indexes.valid()
     }
 
     /// Insert one row; returns its place. A frozen one stays even if the transaction is rolled back,
@@ -449,13 +440,7 @@ impl Drop for Toast {
             if !self.ring.get().is_null() {
                 pg_sys::FreeAccessStrategy(self.ring.get());
             }
-            if let Some(indexes) = self.indexes.get() {
-                // As for `OpenRel`.
-                indexes.close(match self.lock {
-                    LockMode::AccessShare => self.lock,
-                    _ => LockMode::None,
-                });
-            }
+            self.indexes.close(self.release);
         }
     }
 }

@@ -235,7 +235,7 @@ impl Toast {
 
     /// Whether it is known at once that the index has no entry for `id`, `low..=high`; false says nothing.
     pub fn lacks(&self, id: u32, low: i32, high: i32) -> bool {
-        super::index_gap::lacks(self, &((id, low)..=(id, high)))
+        super::index_gap::lacks(self.valid_index(), &((id, low)..=(id, high)))
     }
 
     /// The row under `key` that `snap` sees. Raises when its key is damaged.
