@@ -432,6 +432,23 @@ def not_read(cluster, store):
         same(c)
 
 
+def brin(cluster, store):
+    """A BRIN index is built anew without a look at cold stripes, which no plan would use it for; a new one is refused where a row cannot be read."""
+    with cluster.connect() as c:
+        c.execute("SET firn.cache_directory = 'brin'; SET firn.bulk_threshold = 0; CREATE TABLE ranges (id int, k int) USING firn; INSERT INTO ranges SELECT i, i FROM generate_series(1, 5000) i; CREATE INDEX ranges_k ON ranges USING brin (k)")
+        c.execute("SELECT firn.offload('ranges', 'cold')")
+        os.rename(store, store + ".away")
+        try:
+            for statement in ("REINDEX INDEX ranges_k", "REINDEX TABLE ranges", "VACUUM FULL ranges"):
+                c.execute(statement)
+            expect(c, "CREATE INDEX ON ranges USING brin (id)", "HV00N")
+        finally:
+            os.rename(store + ".away", store)
+        c.execute("CREATE INDEX ON ranges USING brin (id)")
+        assert c.execute("SELECT reltuples FROM pg_class WHERE relname = 'ranges'").fetchone() == (5000,)
+        c.execute("DROP TABLE ranges")
+
+
 def damaged_chunk(cluster):
     """Bytes of a local stripe changed on disk: a clear error, the server lives."""
     with cluster.connect() as c:
@@ -596,6 +613,7 @@ def run(tally, _pattern):
         tally.case("cold look-ups", lambda: looked_up(cluster, store))
         tally.case("cold stripes and kept snapshots", lambda: kept_snapshots(cluster))
         tally.case("cold rows that nobody reads", lambda: not_read(cluster, store))
+        tally.case("cold rows and BRIN", lambda: brin(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))
         tally.case("privileges and refusals", lambda: privileges(cluster))
         tally.case("other readers", lambda: other_readers(cluster))

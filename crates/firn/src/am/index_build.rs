@@ -9,12 +9,16 @@ use crate::pg::{xact, LockMode, Snap};
 use firn_format::{Slot, Tid, TombstoneState, VIRTUAL_BASE};
 use std::collections::HashMap;
 
+/// A number of rows that PostgreSQL does not note, be it of one process of a parallel build: their sum is negative.
+const UNKNOWN: f64 = -1e30;
+
 /// Build an index. Returns the number of rows.
 pub fn build(builder: &mut Builder) -> f64 {
     if builder.is_of_ranges() {
         // No plan uses it: rows of stripes are in no range of blocks. It is no error, as a partition must have the index that its parent has, a
-        // table that becomes firn's keeps its indexes, and a dump of either is to be restored, by pg_upgrade as well. What heap would refuse is
-        // refused, as the rows that come later would be: so it is made, with rows of stripes in the last range.
+        // table that becomes firn's keeps its indexes, and a dump of either is to be restored, by pg_upgrade as well. A new one refuses what heap's
+        // would, as it would refuse the rows that come later: rows of stripes are in its last range. To build it anew (VACUUM FULL does, where
+        // there is no other index) no stripe is read, and no store. (Nor by the workers of a parallel build: they do not know which it is.)
         if builder.is_asked_for() && builder.blocks().is_none() {
             notice(format!("index \"{}\" will not be used", builder.name()))
                 .detail(
@@ -26,6 +30,10 @@ pub fn build(builder: &mut Builder) -> f64 {
         builder.put_all_into(builder.table().heap_blocks().saturating_sub(1));
     }
     let rows = builder.row_store();
+    if builder.is_of_ranges() && !builder.is_new() {
+        builder.end_scan();
+        return UNKNOWN;
+    }
     let stripes = match builder.mvcc_snapshot() {
         Some(snap) => visible_stripes(builder, snap),
         None => all_stripes(builder),

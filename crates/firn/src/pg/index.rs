@@ -136,6 +136,11 @@ impl Builder {
     pub fn put_all_into(&mut self, block: u32) {
         self.all_in = Some(block);
     }
+    /// The index is being created, not built anew in place. (One that is built concurrently is a new one.)
+    pub fn is_new(&self) -> bool {
+        // SAFETY: the index is open, and its description is live.
+        unsafe { (*self.request.index).rd_createSubid != 0 || (*self.request.info).ii_Concurrent }
+    }
     /// The index is being created, not rebuilt, and not as that of a partition whose parent has one.
     pub fn is_asked_for(&self) -> bool {
         // SAFETY: the index is open.
