@@ -122,12 +122,14 @@ def invalid_index(primary, second):
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; INSERT INTO broken VALUES (0, 'open')")
         waits = threading.Thread(target=give_up_when_made, args=(primary, c.info.backend_pid))
         waits.start()
+        c.execute("SET statement_timeout = '90s'")
         try:
             c.execute("REINDEX TABLE CONCURRENTLY broken")
             raise AssertionError("it has not waited for a transaction")
         except psycopg.errors.QueryCanceled:
             pass
         waits.join()
+        c.execute("RESET statement_timeout")
         other.execute("ROLLBACK")
         caught_up(primary, second)
         found = {server: conn.execute("SELECT severity, problem FROM firn.check('broken') WHERE problem LIKE 'it is invalid%'").fetchall() for server, conn in (("primary", c), ("standby", d))}

@@ -20,7 +20,11 @@ const SINGLE_LOOKS: u32 = 2;
 pub const SINGLE_ROWS: u32 = 64;
 
 /// So many entries of tombstones cost as much as a look for one row, at most.
-const ENTRIES_OF_LOOK: u32 = 24;
+pub const ENTRIES_OF_LOOK: u32 = 24;
+
+/// A scan's knowledge of deleted rows takes such a part of what the session's metadata may take, beside it, at most. (Rows of stripes for which there is
+/// no room are looked for one by one.)
+const SHARE_OF_CACHE: usize = 8;
 
 /// Stripes remembered at most.
 const MOST: usize = 1_024;
@@ -104,14 +108,17 @@ impl KnownStripes {
         Some((row, stripe))
     }
 
-    /// Which of the stripe's rows are deleted is known from now on, as far as there is room.
+    /// There is room to know which of so many rows of one more stripe are deleted, however many that are.
+    fn has_room_for(&self, rows: u32) -> bool {
+        let most = rows as usize / 8 + 8 + size_of::<Partly>();
+        self.partly_bytes + most <= guc::metadata_cache() / SHARE_OF_CACHE
+    }
+
+    /// Which of the stripe's rows are deleted is known from now on.
     fn remember_partly(&mut self, stripe: Partly) {
-        let bytes = stripe.bytes();
-        if self.partly_bytes + bytes <= guc::metadata_cache() / 32 {
-            self.partly_bytes += bytes;
-            let place = self.partly.partition_point(|known| known.slot.0 < stripe.slot.0);
-            self.partly.insert(place, stripe);
-        }
+        self.partly_bytes += stripe.bytes();
+        let place = self.partly.partition_point(|known| known.slot.0 < stripe.slot.0);
+        self.partly.insert(place, stripe);
     }
 
     /// The row is one of a stripe without tombstones.
@@ -190,10 +197,13 @@ impl KnownStripes {
                         Some((_, stripe)) => (stripe.deleted.contains(row), false),
                         None => self.stripes[place].is_deleted(directory, tid, snap),
                     };
+                    let has_room = is_due && self.has_room_for(rows);
                     let known = &mut self.stripes[place];
                     if known.whole && !known.listed && known.rows_asked_for > SINGLE_LOOKS {
                         known.listed = true;
                         self.remember_whole(slot, rows);
+                    } else if is_due && !has_room {
+                        known.read_at = u32::MAX;
                     } else if is_due {
                         let most = known.rows_asked_for.saturating_mul(ENTRIES_OF_LOOK);
                         known.read_at = known.read_at.saturating_mul(2);

@@ -196,6 +196,7 @@ unsafe fn asked_of_stripes(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::Rel
     // SAFETY: the planner's own structures.
     unsafe {
         let mut asked = Asked { of_batches: 0.0, of_rows: 0.0, passing: 1.0 };
+        let mut whole: *mut pg_sys::List = std::ptr::null_mut();
         for info in list_items::<pg_sys::RestrictInfo>((*rel).baserestrictinfo) {
             let mut cost = pg_sys::QualCost::default();
             pg_sys::cost_qual_eval_node(&mut cost, info.cast(), root);
@@ -209,11 +210,14 @@ unsafe fn asked_of_stripes(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::Rel
             };
             asked.of_batches += cost.per_tuple;
             if stated.is_all {
-                let (inner, none) = (pg_sys::JoinType::JOIN_INNER, std::ptr::null_mut());
-                asked.passing *= pg_sys::clause_selectivity(root, info.cast(), 0, inner, none);
+                whole = pg_sys::lappend(whole, info.cast());
             } else {
                 asked.of_rows += cost.per_tuple;
             }
+        }
+        if !whole.is_null() {
+            let (inner, none) = (pg_sys::JoinType::JOIN_INNER, std::ptr::null_mut());
+            asked.passing = pg_sys::clauselist_selectivity(root, whole, 0, inner, none);
         }
         asked
     }

@@ -8,7 +8,7 @@
 //! PostgreSQL as random ones; for stripes, those of the wanted columns are in place of them, which are few.
 
 use super::{columns_of, list_items, table_columns};
-use crate::am::known::SINGLE_ROWS;
+use crate::am::known::{ENTRIES_OF_LOOK, SINGLE_ROWS};
 use crate::directory::counts::StripeTotals;
 use crate::pg::compat;
 use crate::pg::ext::guarded;
@@ -21,8 +21,8 @@ const LOOK: f64 = 0.8;
 /// Whether a row is visible, in rows of a heap, and what it takes more in a stripe some of whose rows are deleted: a look for a tombstone, and one that is
 /// read with all others of its stripe, where many rows are asked for.
 const VISIBILITY: f64 = 0.3;
-const TOMBSTONE_LOOK: f64 = 80.0;
-const TOMBSTONE: f64 = 14.0;
+const TOMBSTONE_LOOK: f64 = 200.0;
+const TOMBSTONE: f64 = 10.0;
 /// The same in a scan of all rows.
 const TOMBSTONE_READ: f64 = 8.0;
 /// A row that passes the conditions of a scan, in rows of a heap.
@@ -227,8 +227,10 @@ impl Prices {
     fn tombstones(&self, tuples: f64, loops: f64) -> f64 {
         let of_stripe = tuples * self.share * loops / self.stripes;
         let singly = of_stripe * TOMBSTONE_LOOK;
-        let at_once = f64::from(SINGLE_ROWS) * TOMBSTONE_LOOK
-            + self.dead / self.touched.max(1e-9) * TOMBSTONE;
+        let dead = self.dead / self.touched.max(1e-9);
+        // (Tried after twice as many rows each time.)
+        let looks = (dead / f64::from(ENTRIES_OF_LOOK) * 1.5).max(f64::from(SINGLE_ROWS));
+        let at_once = looks * TOMBSTONE_LOOK + dead * TOMBSTONE;
         // SAFETY: a setting.
         self.touched * singly.min(at_once) / loops * unsafe { pg_sys::cpu_tuple_cost }
     }
@@ -338,6 +340,8 @@ unsafe fn add(
     unsafe {
         use pg_sys::NodeTag as T;
         let loops = loops(root, path);
+        // What each process finds out for itself.
+        let mut of_each = 0.0;
         let extra = match ((*path).type_, (*path).pathtype) {
             (T::T_IndexPath, kind) => {
                 let index = path as *mut pg_sys::IndexPath;
@@ -355,7 +359,8 @@ unsafe fn add(
                     let wanted = fetched(root, rel, index, prices);
                     prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
                 };
-                price + prices.tombstones(tuples, loops) - saved
+                of_each = prices.tombstones(tuples, loops);
+                price - saved
             }
             (T::T_BitmapHeapPath, _) => {
                 let (mut cost, mut selectivity) = (0.0, 0.0);
@@ -369,8 +374,8 @@ unsafe fn add(
                     copy.total_cost
                 });
                 let wanted = unchecked(root, rel, (*bitmap).bitmapqual, prices);
-                let price = prices.fetches(&wanted, tuples, loops, 0.0, true);
-                price + prices.tombstones(tuples, loops) - saved
+                of_each = prices.tombstones(tuples, loops);
+                prices.fetches(&wanted, tuples, loops, 0.0, true) - saved
             }
             (_, T::T_SeqScan) => {
                 prices.all_values() + prices.dead * TOMBSTONE_READ * pg_sys::cpu_tuple_cost
@@ -378,7 +383,8 @@ unsafe fn add(
             _ => return,
         };
         let workers = f64::from((*path).parallel_workers).max(1.0);
-        (*path).total_cost = ((*path).total_cost + extra / workers).max((*path).startup_cost);
+        let total = (*path).total_cost + extra / workers + of_each;
+        (*path).total_cost = total.max((*path).startup_cost);
     }
 }
 
