@@ -15,11 +15,12 @@ pub enum DeadRows {
 
 impl DeadRows {
     /// From ascending row numbers of a stripe of `rows` rows, in the form that takes less memory.
-    pub fn of(dead: Vec<u32>, rows: u32) -> DeadRows {
+    pub fn of(mut dead: Vec<u32>, rows: u32) -> DeadRows {
         if dead.is_empty() {
             return DeadRows::None;
         }
         if dead.len() as u64 * 32 <= u64::from(rows) {
+            dead.shrink_to_fit();
             return DeadRows::Few(dead);
         }
         let mut vector = DeleteVector::new(rows);

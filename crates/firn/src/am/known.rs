@@ -26,6 +26,11 @@ pub const ENTRIES_OF_LOOK: u32 = 24;
 /// no room are looked for one by one.)
 const SHARE_OF_CACHE: usize = 8;
 
+/// Stripes of so many rows of which a scan can know which rows are deleted, about, if many are.
+pub fn stripes_with_room(rows: f64) -> f64 {
+    (guc::metadata_cache() / SHARE_OF_CACHE) as f64 / (rows / 8.0 + 100.0)
+}
+
 /// Stripes remembered at most.
 const MOST: usize = 1_024;
 
@@ -108,9 +113,9 @@ impl KnownStripes {
         Some((row, stripe))
     }
 
-    /// There is room to know which of so many rows of one more stripe are deleted, however many that are.
-    fn has_room_for(&self, rows: u32) -> bool {
-        let most = rows as usize / 8 + 8 + size_of::<Partly>();
+    /// There is room to know which rows of one more stripe are deleted, if no more than so many are.
+    fn has_room_for(&self, rows: u32, deleted: u32) -> bool {
+        let most = (rows as usize / 8 + 8).min(deleted as usize * 4) + size_of::<Partly>();
         self.partly_bytes + most <= guc::metadata_cache() / SHARE_OF_CACHE
     }
 
@@ -197,7 +202,9 @@ impl KnownStripes {
                         Some((_, stripe)) => (stripe.deleted.contains(row), false),
                         None => self.stripes[place].is_deleted(directory, tid, snap),
                     };
-                    let has_room = is_due && self.has_room_for(rows);
+                    let asked_for = self.stripes[place].rows_asked_for;
+                    let most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
+                    let has_room = is_due && self.has_room_for(rows, most);
                     let known = &mut self.stripes[place];
                     if known.whole && !known.listed && known.rows_asked_for > SINGLE_LOOKS {
                         known.listed = true;
@@ -205,7 +212,6 @@ impl KnownStripes {
                     } else if is_due && !has_room {
                         known.read_at = u32::MAX;
                     } else if is_due {
-                        let most = known.rows_asked_for.saturating_mul(ENTRIES_OF_LOOK);
                         known.read_at = known.read_at.saturating_mul(2);
                         let toast = &directory.toast;
                         if let Some(list) = tombstones::few_deleted(toast, slot, rows, snap, most) {

@@ -136,10 +136,14 @@ impl Builder {
     pub fn put_all_into(&mut self, block: u32) {
         self.all_in = Some(block);
     }
-    /// The index is being created, not built anew in place. (One that is built concurrently is a new one.)
+    /// The index is being created, not built anew in place. (One that is built concurrently is a new one; so is one whose building failed.)
     pub fn is_new(&self) -> bool {
-        // SAFETY: the index is open, and its description is live.
-        unsafe { (*self.request.index).rd_createSubid != 0 || (*self.request.info).ii_Concurrent }
+        // SAFETY: the index is open, and its descriptions are live.
+        unsafe {
+            let (index, known) = (&*self.request.index, &*(*self.request.index).rd_index);
+            let is_made = known.indisvalid && known.indisready;
+            index.rd_createSubid != 0 || (*self.request.info).ii_Concurrent || !is_made
+        }
     }
     /// The index is being created, not rebuilt, and not as that of a partition whose parent has one.
     pub fn is_asked_for(&self) -> bool {

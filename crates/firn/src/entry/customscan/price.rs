@@ -8,7 +8,7 @@
 //! PostgreSQL as random ones; for stripes, those of the wanted columns are in place of them, which are few.
 
 use super::{columns_of, list_items, table_columns};
-use crate::am::known::{ENTRIES_OF_LOOK, SINGLE_ROWS};
+use crate::am::known::{stripes_with_room, ENTRIES_OF_LOOK, SINGLE_ROWS};
 use crate::directory::counts::StripeTotals;
 use crate::pg::compat;
 use crate::pg::ext::guarded;
@@ -223,16 +223,19 @@ impl Prices {
         cost
     }
 
-    /// Finding out which of `tuples` rows are deleted, in each of `loops` scans, a loop (`am/known.rs`).
-    fn tombstones(&self, tuples: f64, loops: f64) -> f64 {
+    /// Finding out which of `tuples` rows are deleted, in each of `loops` scans, a loop and a process of several (`am/known.rs`): those look for the tombstones of
+    /// their own rows, but each reads those of a stripe for itself.
+    fn tombstones(&self, tuples: f64, loops: f64, processes: f64) -> f64 {
         let of_stripe = tuples * self.share * loops / self.stripes;
-        let singly = of_stripe * TOMBSTONE_LOOK;
+        let singly = of_stripe * TOMBSTONE_LOOK / processes;
         let dead = self.dead / self.touched.max(1e-9);
         // (Tried after twice as many rows each time.)
         let looks = (dead / f64::from(ENTRIES_OF_LOOK) * 1.5).max(f64::from(SINGLE_ROWS));
         let at_once = looks * TOMBSTONE_LOOK + dead * TOMBSTONE;
+        let fitting = self.touched.min(stripes_with_room(self.stripe_rows / self.stripes));
+        let units = fitting * singly.min(at_once) + (self.touched - fitting) * singly;
         // SAFETY: a setting.
-        self.touched * singly.min(at_once) / loops * unsafe { pg_sys::cpu_tuple_cost }
+        units / loops * unsafe { pg_sys::cpu_tuple_cost }
     }
 
     fn pages(&self, column: &ColumnPrice) -> f64 {
@@ -342,6 +345,7 @@ unsafe fn add(
         let loops = loops(root, path);
         // What each process finds out for itself.
         let mut of_each = 0.0;
+        let workers = f64::from((*path).parallel_workers).max(1.0);
         let extra = match ((*path).type_, (*path).pathtype) {
             (T::T_IndexPath, kind) => {
                 let index = path as *mut pg_sys::IndexPath;
@@ -359,7 +363,7 @@ unsafe fn add(
                     let wanted = fetched(root, rel, index, prices);
                     prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
                 };
-                of_each = prices.tombstones(tuples, loops);
+                of_each = prices.tombstones(tuples, loops, workers);
                 price - saved
             }
             (T::T_BitmapHeapPath, _) => {
@@ -374,7 +378,7 @@ unsafe fn add(
                     copy.total_cost
                 });
                 let wanted = unchecked(root, rel, (*bitmap).bitmapqual, prices);
-                of_each = prices.tombstones(tuples, loops);
+                of_each = prices.tombstones(tuples, loops, workers);
                 prices.fetches(&wanted, tuples, loops, 0.0, true) - saved
             }
             (_, T::T_SeqScan) => {
@@ -382,7 +386,6 @@ unsafe fn add(
             }
             _ => return,
         };
-        let workers = f64::from((*path).parallel_workers).max(1.0);
         let total = (*path).total_cost + extra / workers + of_each;
         (*path).total_cost = total.max((*path).startup_cost);
     }
