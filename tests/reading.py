@@ -10,7 +10,7 @@ from columns_by_index import many_columns_by_index
 from harness.cluster import Cluster
 from memory_of_scans import keys_of_joins, partitions_bounded
 from trouble.common import Background
-from whole_stripes import directory_rows_that_change, fetches_of_indexes_alone, whole_stripes, whole_stripes_of_one_session
+from whole_stripes import directory_rows_that_change, fetches_of_indexes_alone, many_stripes_by_index, whole_stripes, whole_stripes_of_one_session
 
 CONF = ["shared_buffers=8MB", "autovacuum=off", "fsync=off", "max_parallel_workers_per_gather=0", "jit=off"]
 # Bytes by which two runs may differ that should take the same.
@@ -676,7 +676,7 @@ def parallel_keys_of_joins(cluster):
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
-    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, fetches_of_indexes_alone, many_columns_by_index, prices, keys_of_joins, parallel_keys_of_joins, partitions_bounded, whole_stripes,
+    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, fetches_of_indexes_alone, many_stripes_by_index, many_columns_by_index, prices, keys_of_joins, parallel_keys_of_joins, partitions_bounded, whole_stripes,
     whole_stripes_of_one_session, directory_rows_that_change)}
 
 

@@ -204,6 +204,57 @@ def fetches_of_indexes_alone(cluster):
         c.execute("COMMIT")
 
 
+def many_stripes_by_index(cluster):
+    """Scans by index of more stripes than a session keeps a list of, and of more deleted rows than it has room for, find what FirnScan does, and fetch few rows of each stripe."""
+    settings = "SET firn.metadata_cache = '1MB'; SET work_mem = '64MB'; SET max_parallel_workers_per_gather = 0; SET firn.bulk_threshold = 0"
+    with cluster.connect() as c:
+        c.execute(settings)
+
+        def by_index(query):
+            """The answer, and rows fetched of stripes."""
+            expected = c.execute(query).fetchall()
+            c.execute(READS)
+            [[plan]] = c.execute(f"EXPLAIN (ANALYZE, TIMING off, FORMAT json) {query}").fetchall()
+            answer = c.execute(query).fetchall()
+            c.execute("RESET enable_seqscan; RESET enable_bitmapscan; RESET firn.enable_scan")
+            assert answer == expected, query
+            node = plan[0]["Plan"]["Plans"][0]
+            assert node["Node Type"] in ("Index Only Scan", "Index Scan"), node
+            return node.get("Heap Fetches")
+
+        def made(table, rows, stripe):
+            c.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, k int) USING firn; SET firn.stripe_rows = {stripe}")
+            c.execute(f"INSERT INTO {table} SELECT i, (i::bigint * 7919 % 1000003)::int FROM generate_series(1, {rows}) i; CREATE INDEX ON {table} (k)")
+
+        def looked(table):
+            """By the order of nothing, and by the rows'; alone, and not."""
+            c.execute(f"VACUUM ANALYZE {table}")
+            by_index(f"SELECT count(id), sum(id::bigint), sum(k::bigint) FROM {table} WHERE k > 0 AND k < 20000")
+            return [by_index(f"SELECT count({column}), sum({column}::bigint) FROM {table} WHERE {column} > 0") for column in ("k", "id")]
+
+        # (The list has room for some 3,000.)
+        stripes, some = 5000, "SELECT count(k), sum(k::bigint) FROM many_stripes WHERE k > 0 AND k < 50000"
+        made("many_stripes", stripes * 100, 100)
+        whole = looked("many_stripes")
+        assert max(whole) <= stripes * 5, whole
+        c.execute("DELETE FROM many_stripes WHERE id % 200 = 5")
+        few = looked("many_stripes")
+        assert few[0] <= stripes * 10, few
+        c.execute("BEGIN; DELETE FROM many_stripes WHERE id % 200 = 6")
+        by_index(some)
+        c.execute("SAVEPOINT s; DELETE FROM many_stripes WHERE id % 200 = 157")
+        by_index(some)
+        c.execute("ROLLBACK TO s")
+        by_index(some)
+        c.execute("ROLLBACK")
+        # Each stripe's deleted rows take a tenth of the room that there is.
+        made("many_deleted", 1_200_000, 100_000)
+        c.execute("DELETE FROM many_deleted WHERE id % 33 = 1")
+        many = looked("many_deleted")
+        assert many[1] <= 12 * 300, many
+        c.execute("DROP TABLE many_stripes, many_deleted")
+
+
 def directory_rows_that_change(cluster):
     """What a session knows of directory rows by the LSN of their pages is asked again when a stripe goes to a store, comes back, is emptied and removed: in other
     sessions, in cursors of older snapshots, in the transaction that does it and takes it back, with VACUUM behind it that frees what was there."""

@@ -5,11 +5,11 @@ use crate::directory::tombstones::Stone;
 use crate::directory::{cleaned, counts, tombstones, Directory};
 use crate::pg::index::Builder;
 use crate::pg::report::notice;
-use crate::pg::{xact, LockMode, Snap};
+use crate::pg::{xact, LockMode, Rel, Snap};
 use firn_format::{Slot, Tid, TombstoneState, VIRTUAL_BASE};
 use std::collections::HashMap;
 
-/// A number of rows that PostgreSQL does not note, be it of one process of a parallel build: their sum is negative.
+/// A number of rows that PostgreSQL does not note: that of a parallel build, to which each process adds, is negative with it.
 const UNKNOWN: f64 = -1e30;
 
 /// Build an index. Returns the number of rows.
@@ -17,8 +17,8 @@ pub fn build(builder: &mut Builder) -> f64 {
     if builder.is_of_ranges() {
         // No plan uses it: rows of stripes are in no range of blocks. It is no error, as a partition must have the index that its parent has, a
         // table that becomes firn's keeps its indexes, and a dump of either is to be restored, by pg_upgrade as well. A new one refuses what heap's
-        // would, as it would refuse the rows that come later: rows of stripes are in its last range. To build it anew (VACUUM FULL does, where
-        // there is no other index) no stripe is read, and no store. (Nor by the workers of a parallel build: they do not know which it is.)
+        // would, as it would refuse the rows that come later: rows of stripes are in its last range. To build a valid one anew (VACUUM FULL does, where
+        // there is no other index) no stripe is read, and no store.
         if builder.is_asked_for() && builder.blocks().is_none() {
             notice(format!("index \"{}\" will not be used", builder.name()))
                 .detail(
@@ -27,12 +27,13 @@ pub fn build(builder: &mut Builder) -> f64 {
                 .hint("The zone maps of stripes do the same work without an index.")
                 .tell();
         }
-        builder.put_all_into(builder.table().heap_blocks().saturating_sub(1));
+        builder.put_all_into(last_block(builder.table()));
     }
     let rows = builder.row_store();
     if builder.is_of_ranges() && !builder.is_new() {
         builder.end_scan();
-        return UNKNOWN;
+        // A worker does not know of an index that its leader's transaction has made: the leader reads the stripes and tells.
+        return if xact::is_parallel_worker() { rows } else { UNKNOWN };
     }
     let stripes = match builder.mvcc_snapshot() {
         Some(snap) => visible_stripes(builder, snap),
@@ -45,6 +46,11 @@ pub fn build(builder: &mut Builder) -> f64 {
         counts::note_build(builder.table(), rows + stripes, stripes);
     }
     rows + stripes
+}
+
+/// The row store's last block.
+pub fn last_block(table: Rel) -> u32 {
+    table.heap_blocks().saturating_sub(1)
 }
 
 /// Offer the stripe rows that `snap` sees.

@@ -22,17 +22,25 @@ pub const SINGLE_ROWS: u32 = 64;
 /// So many entries of tombstones cost as much as a look for one row, at most.
 pub const ENTRIES_OF_LOOK: u32 = 24;
 
-/// A scan's knowledge of deleted rows takes such a part of what the session's metadata may take, beside it, at most. (Rows of stripes for which there is
-/// no room are looked for one by one.)
+/// A scan's knowledge of deleted rows takes such a part of what the session's metadata may take, beside it, at most; so does its list of stripes.
+/// Where there is no room for the deleted rows of one more stripe, those of the others are forgotten.
 const SHARE_OF_CACHE: usize = 8;
 
-/// Stripes of so many rows of which a scan can know which rows are deleted, about, if many are.
-pub fn stripes_with_room(rows: f64) -> f64 {
-    (guc::metadata_cache() / SHARE_OF_CACHE) as f64 / (rows / 8.0 + 100.0)
+/// Of how many of so many stripes a scan that goes from one to another can know which rows are deleted, if each has so many rows, and so many deleted ones.
+pub fn stripes_with_room(stripes: f64, rows: f64, deleted: f64) -> f64 {
+    if stripes > most_stripes() as f64 && deleted > f64::from(ENTRIES_OF_LOOK) {
+        return 0.0;
+    }
+    let bytes = (rows / 8.0 + 8.0).min(deleted * 4.0) + size_of::<Partly>() as f64;
+    (guc::metadata_cache() / SHARE_OF_CACHE) as f64 / bytes
 }
 
-/// Stripes remembered at most.
-const MOST: usize = 1_024;
+/// Stripes in the list, at most, however much room there is: a place in the middle is made by moving the others.
+const MOST: usize = 16_384;
+
+fn most_stripes() -> usize {
+    (guc::metadata_cache() / SHARE_OF_CACHE / size_of::<Known>()).min(MOST)
+}
 
 /// A stripe without rows.
 const NONE: (Slot, u32) = (Slot(0), 0);
@@ -53,6 +61,9 @@ pub struct KnownStripes {
     seen_by: Option<SnapshotId>,
     /// Most scans are of few.
     stripes: Vec<Known>,
+    /// There were more than the list has places, and it was begun anew. None of them may be asked for often before the next time, so what
+    /// can be known of one is found out when it is met.
+    is_crowded: bool,
     /// The entry of the last one. The others' belong to the session's cache of directories.
     last: Option<Rc<DirectoryEntry>>,
     /// Slots and rows of those that have no tombstones, in order.
@@ -113,10 +124,16 @@ impl KnownStripes {
         Some((row, stripe))
     }
 
-    /// There is room to know which rows of one more stripe are deleted, if no more than so many are.
-    fn has_room_for(&self, rows: u32, deleted: u32) -> bool {
+    /// Make room to know which rows of one more stripe are deleted, if no more than so many are; false where that would take more than all of it. A
+    /// scan in the rows' order does not come back to the others. One that goes from stripe to stripe looks for twice as many
+    /// rows of each before it reads that again.
+    fn make_room_for(&mut self, rows: u32, deleted: u32) -> bool {
         let most = (rows as usize / 8 + 8).min(deleted as usize * 4) + size_of::<Partly>();
-        self.partly_bytes + most <= guc::metadata_cache() / SHARE_OF_CACHE
+        let room = guc::metadata_cache() / SHARE_OF_CACHE;
+        if self.partly_bytes + most > room {
+            self.forget_partly();
+        }
+        most <= room
     }
 
     /// Which of the stripe's rows are deleted is known from now on.
@@ -152,22 +169,75 @@ impl KnownStripes {
         self.at_hand.resize(AT_HAND, Cell::new(NONE));
     }
 
-    fn forget_one(&mut self, slot: Slot) {
-        let before = self.whole.len();
-        self.whole.retain(|(other, _)| *other != slot);
-        if self.whole.len() < before {
-            self.at_hand.fill(Cell::new(NONE));
-        }
-        if let Some(at) = self.partly.iter().position(|other| other.slot == slot) {
-            self.partly_bytes -= self.partly.remove(at).bytes();
-        }
-    }
-
-    fn forget_whole(&mut self) {
-        self.whole.clear();
-        self.at_hand.clear();
+    fn forget_partly(&mut self) {
         self.partly.clear();
         self.partly_bytes = 0;
+    }
+
+    fn forget_all(&mut self) {
+        self.stripes.clear();
+        self.is_crowded = false;
+        self.last = None;
+        self.whole.clear();
+        self.at_hand.clear();
+        self.forget_partly();
+    }
+
+    /// A stripe that is not in the list, or whose entry nobody has any more, enters it. What is known of its rows stays: it is of this snapshot.
+    /// Returns its place in the list.
+    fn meet(&mut self, directory: &Directory, found: &Found, tid: Tid, snap: Snap) -> usize {
+        let (toast, slot, rows) = (&directory.toast, found.slot, found.entry.rows);
+        self.last = Some(found.entry.clone());
+        let known = Known::of(found);
+        let place = |known: &Known| known.slot.0;
+        if let Ok(at) = self.stripes.binary_search_by_key(&slot.0, place) {
+            let before = &mut self.stripes[at];
+            (before.entry, before.place, before.xmin) = (known.entry, known.place, known.xmin);
+            return at;
+        }
+        let listed = self.is_in_whole(tid);
+        let mut whole = listed;
+        if !listed && self.partly(tid).is_none() {
+            whole = tombstones::is_known_to_be_whole(toast, slot, rows);
+            let few = || tombstones::few_deleted(toast, slot, rows, snap, ENTRIES_OF_LOOK);
+            if let Some(list) = (self.is_crowded && !whole).then(few).flatten() {
+                whole = list.is_empty();
+                if !whole && self.make_room_for(rows, list.len() as u32) {
+                    self.remember_partly(Partly { slot, rows, deleted: DeadRows::of(list, rows) });
+                }
+            }
+        }
+        if self.stripes.len() >= most_stripes() {
+            self.stripes.clear();
+            self.is_crowded = true;
+        }
+        let at = self.stripes.partition_point(|known| known.slot.0 < slot.0);
+        self.stripes.insert(at, Known { whole, listed, ..known });
+        at
+    }
+
+    /// A row of the stripe at this place of the list is deleted.
+    fn is_deleted(&mut self, place: usize, directory: &Directory, tid: Tid, snap: Snap) -> bool {
+        if let Some((row, stripe)) = self.partly(tid) {
+            return stripe.deleted.contains(row);
+        }
+        let Some(known) = self.stripes.get_mut(place) else { return false };
+        let (deleted, is_due) = known.is_deleted(directory, tid, snap);
+        let (slot, rows, asked_for) = (known.slot, known.rows, known.rows_asked_for);
+        if known.whole && !known.listed && (asked_for > SINGLE_LOOKS || self.is_crowded) {
+            known.listed = true;
+            self.remember_whole(slot, rows);
+        } else if is_due {
+            known.read_at = known.read_at.saturating_mul(2);
+            let toast = &directory.toast;
+            let most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
+            let has_room = self.make_room_for(rows, most);
+            let few = || tombstones::few_deleted(toast, slot, rows, snap, most);
+            if let Some(list) = has_room.then(few).flatten() {
+                self.remember_partly(Partly { slot, rows, deleted: DeadRows::of(list, rows) });
+            }
+        }
+        deleted
     }
 
     /// As [`locate`].
@@ -183,9 +253,7 @@ impl KnownStripes {
         }
         if self.seen_by != id {
             self.seen_by = id;
-            self.stripes.clear();
-            self.last = None;
-            self.forget_whole();
+            self.forget_all();
         }
         let block = tid.block.checked_sub(VIRTUAL_BASE)?;
         let behind = self.stripes.partition_point(|known| known.slot.0 <= block);
@@ -197,29 +265,8 @@ impl KnownStripes {
                     if !self.last.as_ref().is_some_and(|last| Rc::ptr_eq(last, &found.entry)) {
                         self.last = Some(found.entry.clone());
                     }
-                    let (slot, rows, xmin) = (known.slot, known.rows, found.xmin);
-                    let (deleted, is_due) = match self.partly(tid) {
-                        Some((_, stripe)) => (stripe.deleted.contains(row), false),
-                        None => self.stripes[place].is_deleted(directory, tid, snap),
-                    };
-                    let asked_for = self.stripes[place].rows_asked_for;
-                    let most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
-                    let has_room = is_due && self.has_room_for(rows, most);
-                    let known = &mut self.stripes[place];
-                    if known.whole && !known.listed && known.rows_asked_for > SINGLE_LOOKS {
-                        known.listed = true;
-                        self.remember_whole(slot, rows);
-                    } else if is_due && !has_room {
-                        known.read_at = u32::MAX;
-                    } else if is_due {
-                        known.read_at = known.read_at.saturating_mul(2);
-                        let toast = &directory.toast;
-                        if let Some(list) = tombstones::few_deleted(toast, slot, rows, snap, most) {
-                            known.read_at = u32::MAX;
-                            let deleted = DeadRows::of(list, rows);
-                            self.remember_partly(Partly { slot, rows, deleted });
-                        }
-                    }
+                    let xmin = found.xmin;
+                    let deleted = self.is_deleted(place, directory, tid, snap);
                     let place = Place::Stripe(found);
                     return (!deleted).then_some(RowAt { place, row, xmin });
                 }
@@ -227,23 +274,10 @@ impl KnownStripes {
         }
         let at = written(directory, tid, snap)?;
         if let Place::Stripe(found) = &at.place {
-            let toast = &directory.toast;
-            let whole = tombstones::is_known_to_be_whole(toast, found.slot, found.entry.rows);
-            if !whole && is_deleted(toast, tid, snap) {
+            let place = self.meet(directory, found, tid, snap);
+            if self.is_deleted(place, directory, tid, snap) {
                 return None;
             }
-            if self.stripes.len() >= MOST {
-                self.stripes.clear();
-                self.forget_whole();
-            }
-            // It is asked for its tombstones anew.
-            self.forget_one(found.slot);
-            let known = Known { whole, ..Known::of(found) };
-            match self.stripes.binary_search_by_key(&found.slot.0, |known| known.slot.0) {
-                Ok(at) => self.stripes[at] = known,
-                Err(at) => self.stripes.insert(at, known),
-            }
-            self.last = Some(found.entry.clone());
         }
         Some(at)
     }
@@ -257,7 +291,7 @@ impl Known {
             place: found.place,
             xmin: found.xmin,
             rows: found.entry.rows,
-            rows_asked_for: 1,
+            rows_asked_for: 0,
             whole: false,
             listed: false,
             read_at: SINGLE_ROWS,
@@ -316,12 +350,8 @@ mod tests {
                     known.remember_whole(slot, rows);
                     whole.push((slot, rows));
                 }
-                1 if step % 10 == 0 => {
-                    known.forget_one(slot);
-                    whole.retain(|(other, _)| *other != slot);
-                }
-                2 if step % 10_000 == 2 => {
-                    known.forget_whole();
+                1 if step % 10_000 == 2 => {
+                    known.forget_all();
                     whole.clear();
                 }
                 _ => {}

@@ -132,12 +132,18 @@ impl Builder {
     pub fn is_of_ranges(&self) -> bool {
         Rel::of(self.request.index).is_of_ranges()
     }
-    /// All rows that come are handed over as rows of this block of the row store.
+    /// Rows of stripes that come are handed over as rows of this block of the row store.
     pub fn put_all_into(&mut self, block: u32) {
         self.all_in = Some(block);
     }
-    /// The index is being created, not built anew in place. (One that is built concurrently is a new one; so is one whose building failed.)
+    /// The index is being created, not built anew in place. (One that is built concurrently is a new one; so is one whose building failed, and that of a
+    /// materialized view which is given other rows, or is rewritten with those that it has, which nothing tells apart.)
     pub fn is_new(&self) -> bool {
+        let table = self.table();
+        let is_view = table.kind() == pg_sys::RELKIND_MATVIEW;
+        if is_view && compat::file_subtransactions(table.data()) != (0, 0) {
+            return true;
+        }
         // SAFETY: the index is open, and its descriptions are live.
         unsafe {
             let (index, known) = (&*self.request.index, &*(*self.request.index).rd_index);

@@ -224,18 +224,38 @@ impl Prices {
     }
 
     /// Finding out which of `tuples` rows are deleted, in each of `loops` scans, a loop and a process of several (`am/known.rs`): those look for the tombstones of
-    /// their own rows, but each reads those of a stripe for itself.
-    fn tombstones(&self, tuples: f64, loops: f64, processes: f64) -> f64 {
-        let of_stripe = tuples * self.share * loops / self.stripes;
-        let singly = of_stripe * TOMBSTONE_LOOK / processes;
-        let dead = self.dead / self.touched.max(1e-9);
+    /// their own rows, but each reads those of a stripe for itself. `order` and `sorted` as of [`Prices::fetches`].
+    fn tombstones(
+        &self,
+        (tuples, loops): (f64, f64),
+        processes: f64,
+        order: f64,
+        sorted: bool,
+    ) -> f64 {
+        let asked = tuples * self.share;
+        if self.dead <= 0.0 || asked <= 0.0 {
+            return 0.0;
+        }
+        let of_stripe = self.stripe_rows / self.stripes;
+        let dead = self.dead / self.touched;
         // (Tried after twice as many rows each time.)
         let looks = (dead / f64::from(ENTRIES_OF_LOOK) * 1.5).max(f64::from(SINGLE_ROWS));
         let at_once = looks * TOMBSTONE_LOOK + dead * TOMBSTONE;
-        let fitting = self.touched.min(stripes_with_room(self.stripe_rows / self.stripes));
-        let units = fitting * singly.min(at_once) + (self.touched - fitting) * singly;
+        let units = |stripes: f64, room: f64| {
+            let singly = asked * loops / stripes * TOMBSTONE_LOOK / processes;
+            let touched = stripes * self.touched / self.stripes;
+            let fitting = touched.min(room);
+            fitting * singly.min(at_once) + (touched - fitting) * singly
+        };
+        // Who comes to the stripes one after the other needs room for one.
+        let room = match sorted {
+            true => f64::INFINITY,
+            false => stripes_with_room(self.stripes, of_stripe, dead),
+        };
+        let near = ((asked / of_stripe).ceil() * loops).clamp(1.0, self.stripes);
+        let (apart, along) = (units(self.stripes, room), units(near, f64::INFINITY));
         // SAFETY: a setting.
-        units / loops * unsafe { pg_sys::cpu_tuple_cost }
+        (apart + order * (along - apart)) / loops * unsafe { pg_sys::cpu_tuple_cost }
     }
 
     fn pages(&self, column: &ColumnPrice) -> f64 {
@@ -356,14 +376,19 @@ unsafe fn add(
                     pg_sys::cost_index(&mut copy, root, loops, false);
                     copy.path.total_cost
                 });
+                let is_alone = kind == T::T_IndexOnlyScan;
+                let order = match is_alone && prices.dead <= 0.0 {
+                    true => 0.0,
+                    false => order(root, index, loops),
+                };
                 // It asks whether rows are visible, and reads no column.
-                let price = if kind == T::T_IndexOnlyScan {
+                let price = if is_alone {
                     tuples * prices.share * pg_sys::cpu_tuple_cost * VISIBILITY
                 } else {
                     let wanted = fetched(root, rel, index, prices);
-                    prices.fetches(&wanted, tuples, loops, order(root, index, loops), false)
+                    prices.fetches(&wanted, tuples, loops, order, false)
                 };
-                of_each = prices.tombstones(tuples, loops, workers);
+                of_each = prices.tombstones((tuples, loops), workers, order, false);
                 price - saved
             }
             (T::T_BitmapHeapPath, _) => {
@@ -378,7 +403,7 @@ unsafe fn add(
                     copy.total_cost
                 });
                 let wanted = unchecked(root, rel, (*bitmap).bitmapqual, prices);
-                of_each = prices.tombstones(tuples, loops, workers);
+                of_each = prices.tombstones((tuples, loops), workers, 0.0, true);
                 prices.fetches(&wanted, tuples, loops, 0.0, true) - saved
             }
             (_, T::T_SeqScan) => {

@@ -21,7 +21,7 @@ pub(super) unsafe extern "C-unwind" fn index_build_range_scan(
     allow_sync: bool,
     anyvisible: bool,
     _progress: bool,
-    // Ranges of blocks: BRIN asks for them, which gets none, and builds that look at a sample first.
+    // Ranges of blocks: BRIN asks for them, which gets the row store's, and builds that look at a sample first.
     start: pg_sys::BlockNumber,
     count: pg_sys::BlockNumber,
     call: pg_sys::IndexBuildCallback,

@@ -1,6 +1,6 @@
 //! The last phase of CREATE INDEX CONCURRENTLY: what the index lacks is inserted.
 
-use crate::am::index_build::visible_stripes;
+use crate::am::index_build::{last_block, visible_stripes};
 use crate::pg::compat;
 use crate::pg::ext::{callback, guarded};
 use crate::pg::index::{Build, Builder};
@@ -21,10 +21,6 @@ pub(super) unsafe fn validate(
 ) {
     // SAFETY: all that PostgreSQL hands in lives to the end of this call, and so does what the build's callback is given of it.
     unsafe {
-        if Rel::of(index).is_of_ranges() {
-            // Nobody reads it.
-            return;
-        }
         let mut missing = Missing { known: KnownTids::new(state), table, index, info, state };
         let request = Build {
             table,
@@ -55,6 +51,11 @@ pub(super) unsafe fn validate(
             )
         });
         let mut builder = Builder::new(Build { scan, ..request });
+        if builder.is_of_ranges() {
+            // Nobody reads it, but rows that have come since it was built are to be refused as those that come later are. It has no TIDs, so all
+            // rows are taken for missing, on heap as well.
+            builder.put_all_into(last_block(builder.table()));
+        }
         let rows = builder.row_store();
         let stripes = visible_stripes(&mut builder, Snap::of(snapshot));
         (*state).htups = rows + stripes;
