@@ -37,6 +37,8 @@ pub fn stripes_with_room(stripes: f64, rows: f64, deleted: f64) -> f64 {
 
 /// Stripes in the list, at most, however much room there is: a place in the middle is made by moving the others.
 const MOST: usize = 16_384;
+/// As many of which it is known that they have no tombstones: they take less room.
+const MOST_WHOLE: usize = 4 * MOST;
 
 fn most_stripes() -> usize {
     (guc::metadata_cache() / SHARE_OF_CACHE / size_of::<Known>()).min(MOST)
@@ -103,6 +105,8 @@ struct Known {
     listed: bool,
     /// When so many rows have been asked for, its tombstones are read.
     read_at: u32,
+    /// They were, before.
+    was_read: bool,
 }
 
 impl KnownStripes {
@@ -124,16 +128,16 @@ impl KnownStripes {
         Some((row, stripe))
     }
 
-    /// Make room to know which rows of one more stripe are deleted, if no more than so many are; false where that would take more than all of it. A
-    /// scan in the rows' order does not come back to the others. One that goes from stripe to stripe looks for twice as many
-    /// rows of each before it reads that again.
-    fn make_room_for(&mut self, rows: u32, deleted: u32) -> bool {
-        let most = (rows as usize / 8 + 8).min(deleted as usize * 4) + size_of::<Partly>();
+    /// Make room for what is known of one more stripe, `may_forget` that of the others; false where there is none.
+    fn make_room_for(&mut self, stripe: &Partly, may_forget: bool) -> bool {
         let room = guc::metadata_cache() / SHARE_OF_CACHE;
-        if self.partly_bytes + most > room {
+        let has_room = |known: &KnownStripes| {
+            known.partly_bytes + stripe.bytes() <= room && known.partly.len() < MOST
+        };
+        if !has_room(self) && may_forget && stripe.bytes() <= room {
             self.forget_partly();
         }
-        most <= room
+        has_room(self)
     }
 
     /// Which of the stripe's rows are deleted is known from now on.
@@ -164,6 +168,9 @@ impl KnownStripes {
     }
 
     fn remember_whole(&mut self, slot: Slot, rows: u32) {
+        if self.whole.len() >= MOST_WHOLE {
+            return;
+        }
         let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
         self.whole.insert(place, (slot, rows));
         self.at_hand.resize(AT_HAND, Cell::new(NONE));
@@ -202,8 +209,9 @@ impl KnownStripes {
             let few = || tombstones::few_deleted(toast, slot, rows, snap, ENTRIES_OF_LOOK);
             if let Some(list) = (self.is_crowded && !whole).then(few).flatten() {
                 whole = list.is_empty();
-                if !whole && self.make_room_for(rows, list.len() as u32) {
-                    self.remember_partly(Partly { slot, rows, deleted: DeadRows::of(list, rows) });
+                let stripe = Partly { slot, rows, deleted: DeadRows::of(list, rows) };
+                if !whole && self.make_room_for(&stripe, false) {
+                    self.remember_partly(stripe);
                 }
             }
         }
@@ -231,10 +239,13 @@ impl KnownStripes {
             known.read_at = known.read_at.saturating_mul(2);
             let toast = &directory.toast;
             let most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
-            let has_room = self.make_room_for(rows, most);
-            let few = || tombstones::few_deleted(toast, slot, rows, snap, most);
-            if let Some(list) = has_room.then(few).flatten() {
-                self.remember_partly(Partly { slot, rows, deleted: DeadRows::of(list, rows) });
+            if let Some(list) = tombstones::few_deleted(toast, slot, rows, snap, most) {
+                // A scan in the rows' order does not come back to the others; one in no order, which does, is to end with as many as there is room for.
+                let is_first = !std::mem::replace(&mut known.was_read, true);
+                let stripe = Partly { slot, rows, deleted: DeadRows::of(list, rows) };
+                if self.make_room_for(&stripe, is_first) {
+                    self.remember_partly(stripe);
+                }
             }
         }
         deleted
@@ -295,6 +306,7 @@ impl Known {
             whole: false,
             listed: false,
             read_at: SINGLE_ROWS,
+            was_read: false,
         }
     }
 

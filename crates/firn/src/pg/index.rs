@@ -199,7 +199,8 @@ impl Builder {
     /// Hand one stripe row to the index build. `alive` is false for a row that only older
     /// snapshots see.
     pub fn offer(&mut self, tid: Tid, xmin: Xid, row: Row<'_>, alive: bool) -> bool {
-        let known_as = self.all_in.map_or(tid, |block| Tid { block, offset: 1 });
+        // (A block's first row would have BRIN ask for a summary of the range before, each time.)
+        let known_as = self.all_in.map_or(tid, |block| Tid { block, offset: 2 });
         // The row's bytes must outlive the call only: the index copies what it needs.
         if let Some(columns) = &self.plain {
             // Neither a tuple nor the executor is needed for values that are there.
