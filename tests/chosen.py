@@ -177,7 +177,7 @@ def brin(cluster):
         for method in ("heap", "firn"):
             c.execute(f"SET firn.bulk_threshold = 1000000; CREATE TABLE counted (id int) USING {method}; INSERT INTO counted SELECT generate_series(1, 60000); SET firn.bulk_threshold = 0; INSERT INTO counted SELECT generate_series(1, 10000)")
             told.clear()
-            c.execute("SET max_parallel_maintenance_workers = 2; SET client_min_messages = debug1; CREATE INDEX ON counted USING brin (id); RESET client_min_messages")
+            c.execute("SET max_parallel_maintenance_workers = 2; SET maintenance_work_mem = '256MB'; SET client_min_messages = debug1; CREATE INDEX ON counted USING brin (id); RESET client_min_messages")
             assert version() < 17 or any("parallel worker" in message for *_, message in told), (method, told)
             noted.append(c.execute("SELECT reltuples FROM pg_class WHERE relname = 'counted'").fetchone())
             c.execute("RESET max_parallel_maintenance_workers; DROP TABLE counted")

@@ -251,6 +251,13 @@ def many_stripes_by_index(cluster):
         made("many_deleted", 1_200_000, 100_000)
         c.execute("DELETE FROM many_deleted WHERE id % 33 = 1")
         many = looked("many_deleted")
+        # There and back in one snapshot.
+        c.execute(READS)
+        c.execute("BEGIN; DECLARE s SCROLL CURSOR FOR SELECT id FROM many_deleted WHERE id > 0 ORDER BY id")
+        there = c.execute("FETCH ALL FROM s").fetchall()
+        back = c.execute("FETCH BACKWARD ALL FROM s").fetchall()
+        c.execute("COMMIT")
+        assert there == back[::-1] == [(i,) for i in range(1, 1_200_001) if i % 33 != 1]
         assert many[1] <= 12 * 300 and many[0] <= 1_200_000 // 2, many
         c.execute("DROP TABLE many_stripes, many_deleted")
 

@@ -32,16 +32,21 @@ pub fn stripes_with_room(stripes: f64, rows: f64, deleted: f64) -> f64 {
         return 0.0;
     }
     let bytes = (rows / 8.0 + 8.0).min(deleted * 4.0) + size_of::<Partly>() as f64;
-    (guc::metadata_cache() / SHARE_OF_CACHE) as f64 / bytes
+    (room_for_deleted() as f64 / bytes).min(MOST_KNOWN as f64)
 }
 
 /// Stripes in the list, at most, however much room there is: a place in the middle is made by moving the others.
 const MOST: usize = 16_384;
-/// As many of which it is known that they have no tombstones: they take less room.
-const MOST_WHOLE: usize = 4 * MOST;
+/// Those of which it is known that they have no tombstones, at most, and those of which it is known which rows are deleted: they take less room.
+const MOST_KNOWN: usize = 4 * MOST;
+
+/// Bytes.
+fn room_for_deleted() -> usize {
+    guc::metadata_cache() / SHARE_OF_CACHE
+}
 
 fn most_stripes() -> usize {
-    (guc::metadata_cache() / SHARE_OF_CACHE / size_of::<Known>()).min(MOST)
+    (room_for_deleted() / size_of::<Known>()).min(MOST)
 }
 
 /// A stripe without rows.
@@ -130,9 +135,9 @@ impl KnownStripes {
 
     /// Make room for what is known of one more stripe, `may_forget` that of the others; false where there is none.
     fn make_room_for(&mut self, stripe: &Partly, may_forget: bool) -> bool {
-        let room = guc::metadata_cache() / SHARE_OF_CACHE;
+        let room = room_for_deleted();
         let has_room = |known: &KnownStripes| {
-            known.partly_bytes + stripe.bytes() <= room && known.partly.len() < MOST
+            known.partly_bytes + stripe.bytes() <= room && known.partly.len() < MOST_KNOWN
         };
         if !has_room(self) && may_forget && stripe.bytes() <= room {
             self.forget_partly();
@@ -168,7 +173,7 @@ impl KnownStripes {
     }
 
     fn remember_whole(&mut self, slot: Slot, rows: u32) {
-        if self.whole.len() >= MOST_WHOLE {
+        if self.whole.len() >= MOST_KNOWN {
             return;
         }
         let place = self.whole.partition_point(|(s, _)| s.0 < slot.0);
@@ -238,12 +243,16 @@ impl KnownStripes {
         } else if is_due {
             known.read_at = known.read_at.saturating_mul(2);
             let toast = &directory.toast;
-            let most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
+            let mut most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
+            if rows as usize / 8 > room_for_deleted() {
+                // There is no room for all of its rows, so for so many.
+                most = most.min(room_for_deleted() as u32 / 4);
+            }
             if let Some(list) = tombstones::few_deleted(toast, slot, rows, snap, most) {
-                // A scan in the rows' order does not come back to the others; one in no order, which does, is to end with as many as there is room for.
-                let is_first = !std::mem::replace(&mut known.was_read, true);
+                // A scan in the rows' order does not come back to the others soon; one in no order, which does, is to end with as many as there is room for.
+                let may_forget = !std::mem::replace(&mut known.was_read, true);
                 let stripe = Partly { slot, rows, deleted: DeadRows::of(list, rows) };
-                if self.make_room_for(&stripe, is_first) {
+                if self.make_room_for(&stripe, may_forget) {
                     self.remember_partly(stripe);
                 }
             }
