@@ -234,7 +234,9 @@ impl KnownStripes {
         if let Some((row, stripe)) = self.partly(tid) {
             return stripe.deleted.contains(row);
         }
-        let Some(known) = self.stripes.get_mut(place) else { return false };
+        let Some(known) = self.stripes.get_mut(place) else {
+            return is_deleted(&directory.toast, tid, snap);
+        };
         let (deleted, is_due) = known.is_deleted(directory, tid, snap);
         let (slot, rows, asked_for) = (known.slot, known.rows, known.rows_asked_for);
         if known.whole && !known.listed && (asked_for > SINGLE_LOOKS || self.is_crowded) {
