@@ -253,7 +253,9 @@ def many_stripes_by_index(cluster):
         many = looked("many_deleted")
         # There and back in one snapshot.
         c.execute(READS)
-        c.execute("BEGIN; DECLARE s SCROLL CURSOR FOR SELECT id FROM many_deleted WHERE id > 0 ORDER BY id")
+        ordered = "SELECT id FROM many_deleted WHERE id > 0 ORDER BY id"
+        assert c.execute(f"EXPLAIN (COSTS OFF) {ordered}").fetchone()[0].startswith("Index Only Scan"), "it goes back through the index"
+        c.execute(f"BEGIN; DECLARE s SCROLL CURSOR FOR {ordered}")
         there = c.execute("FETCH ALL FROM s").fetchall()
         back = c.execute("FETCH BACKWARD ALL FROM s").fetchall()
         c.execute("COMMIT")

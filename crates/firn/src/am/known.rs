@@ -32,12 +32,13 @@ pub fn stripes_with_room(stripes: f64, rows: f64, deleted: f64) -> f64 {
         return 0.0;
     }
     let bytes = (rows / 8.0 + 8.0).min(deleted * 4.0) + size_of::<Partly>() as f64;
-    (room_for_deleted() as f64 / bytes).min(MOST_KNOWN as f64)
+    (room_for_deleted() as f64 / bytes).floor().min(MOST_KNOWN as f64)
 }
 
 /// Stripes in the list, at most, however much room there is: a place in the middle is made by moving the others.
 const MOST: usize = 16_384;
-/// Those of which it is known that they have no tombstones, at most, and those of which it is known which rows are deleted: they take less room.
+/// Those of which it is known that they have no tombstones, at most, and those of which it is known which rows are deleted: each costs more to find out
+/// than to make a place for.
 const MOST_KNOWN: usize = 4 * MOST;
 
 /// Bytes.
@@ -247,7 +248,7 @@ impl KnownStripes {
             let toast = &directory.toast;
             let mut most = asked_for.saturating_mul(ENTRIES_OF_LOOK);
             if rows as usize / 8 > room_for_deleted() {
-                // There is no room for all of its rows, so for so many.
+                // There is no room for all of its rows, so for so many. (Entries that lead to nothing count, until VACUUM removes them.)
                 most = most.min(room_for_deleted() as u32 / 4);
             }
             if let Some(list) = tombstones::few_deleted(toast, slot, rows, snap, most) {
