@@ -19,6 +19,7 @@ others() { grep -vE '^name|^firn-features ' "$1" | grep -qE 'firn-|pgrx'; }
 others crates/format/Cargo.toml && complain "crates/format depends on another layer"
 grep -vE '^name|^firn-(format|features) ' crates/scan/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/scan depends on more than crates/format"
 grep -vE '^name|^firn-(format|features) ' crates/directory/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/directory depends on more than crates/format"
+grep -vE '^name|^firn-(format|features) ' crates/workspace/Cargo.toml | grep -qE 'firn-|pgrx|parquet|tokio' && complain "crates/workspace depends on more than crates/format"
 others crates/lake/Cargo.toml && complain "crates/lake depends on another layer"
 grep -v '^name' crates/cli/Cargo.toml | grep -qE 'firn = |pgrx' && complain "crates/cli depends on the extension"
 python3 scripts/features.py || complain "libraries with several sets of features: see crates/features/README.md"
@@ -28,8 +29,8 @@ python3 scripts/layers.py || complain "rooms in a circle: see scripts/layers.py"
 found=$(git grep -nE 'cfg(_attr)?!?\(.*feature' -- crates/firn/src ':!crates/firn/src/pg/compat/mod.rs' || true)
 [ -z "$found" ] || complain "versions are asked for outside of pg/compat/mod.rs:"$'\n'"$found"
 # unsafe lives behind the fences: where PostgreSQL is called (pg) and where it calls (entry), as both hand C's pointers over.
-# (crates/faults, for tests only, is made of it: it patches machine code.)
-found=$(git grep -nE '\bunsafe\b *(\{|fn|impl|extern)' -- 'crates/*/src' ':!crates/firn/src/pg' ':!crates/firn/src/entry' ':!crates/cli/src/pg' ':!crates/faults' || true)
+# (crates/faults, for tests only, is made of it: it patches machine code; crates/workspace hands memory to zstd.)
+found=$(git grep -nE '\bunsafe\b *(\{|fn|impl|extern)' -- 'crates/*/src' ':!crates/firn/src/pg' ':!crates/firn/src/entry' ':!crates/cli/src/pg' ':!crates/faults' ':!crates/workspace' || true)
 [ -z "$found" ] || complain "unsafe outside of pg/ and entry/:"$'\n'"$found"
 # Errors and panics pass through frames that are made for them only.
 python3 scripts/frames.py || complain "errors through frames: see scripts/frames.py"

@@ -9,6 +9,7 @@ import chosen
 from columns_by_index import many_columns_by_index
 from harness.cluster import Cluster
 from memory_of_scans import keys_of_joins, partitions_bounded
+from shared_memory import shared_memory
 from trouble.common import Background
 from whole_stripes import directory_rows_that_change, fetches_of_indexes_alone, many_stripes_by_index, whole_stripes, whole_stripes_of_one_session
 
@@ -677,7 +678,7 @@ CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
     scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, fetches_of_indexes_alone, many_stripes_by_index, many_columns_by_index, prices, keys_of_joins, parallel_keys_of_joins, partitions_bounded, whole_stripes,
-    whole_stripes_of_one_session, directory_rows_that_change)}
+    whole_stripes_of_one_session, directory_rows_that_change, shared_memory)}
 
 
 def run(tally, pattern):

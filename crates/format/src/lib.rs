@@ -27,7 +27,9 @@ pub use column::{ByteColumn, Column, Dictionary, Value, Values};
 pub use entry::{DirectoryEntry, EntryState, Location};
 pub use error::{Error, ErrorKind, Result};
 pub use filter::{CompareOp, Constant, Filter, Selection, Set};
-pub use read::{Decoder, Outline, PageLocation, PageRef, Place, StripeMeta, RECORD_BYTES};
+pub use read::{
+    Decoder, Outline, PageLocation, PageRef, Place, StripeMeta, Workspace, RECORD_BYTES,
+};
 pub use schema::{ColumnKind, ColumnSpec, Physical};
 pub use tombstone::{DeleteVector, Tombstone, TombstoneState};
 pub use write::{Codec, ColumnBuilder, Stripe, StripeWriter, WriteOptions};

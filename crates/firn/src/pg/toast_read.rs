@@ -2,6 +2,7 @@
 //! when many are read.
 
 use super::ext;
+use super::recent::Recent;
 use super::snapshot::Snap;
 use super::toast::{seq_of, ChunkKey, RowView, Toast, CHUNK_BYTES};
 use firn_directory::Place;
@@ -36,14 +37,26 @@ impl Toast {
         // line pointers, as heapam trusts them.
         unsafe {
             let (relation, ring) = (self.raw(), self.ring.get());
-            let buffer = ext::guarded(|| {
+            let file = super::compat::file_of(self.rel().data());
+            let recent = ring.is_null().then(|| Recent::of(self.rel(), place.block));
+            let known = recent.map_or(0, |recent| recent.buffer);
+            let (buffer, is_there) = ext::guarded(|| {
                 let (main, normal) =
                     (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
-                let buffer =
-                    ext::direct::ReadBufferExtended(relation, main, place.block, normal, ring);
+                let is_there =
+                    known > 0 && ext::direct::ReadRecentBuffer(file, main, place.block, known);
+                let buffer = match is_there {
+                    true => known,
+                    false => {
+                        ext::direct::ReadBufferExtended(relation, main, place.block, normal, ring)
+                    }
+                };
                 ext::direct::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
-                buffer
+                (buffer, is_there)
             });
+            if let Some(recent) = recent {
+                recent.is_in(buffer, is_there, self.rel());
+            }
             let page = pg_sys::BufferGetPage(buffer);
             let mut found = false;
             if place.offset <= pg_sys::PageGetMaxOffsetNumber(page) {

@@ -6,7 +6,7 @@ use super::pages;
 use crate::directory::chunks;
 use crate::pg::datum::{dictionary_datums, Conversion, Datums};
 use crate::pg::report::raise_format;
-use crate::pg::{error, guc, Kind, Rel, Toast};
+use crate::pg::{error, guc, shared, Kind, Rel, Toast};
 use bytes::Bytes;
 use firn_format::hash::MixMap;
 use firn_format::{
@@ -81,7 +81,7 @@ thread_local! {
     /// Some handle has grown since the cache was looked over.
     static GROWN: Cell<bool> = const { Cell::new(false) };
     static HANDLES: RefCell<(MixMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
-    static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
+    static DECODER: RefCell<Decoder> = RefCell::new(Decoder::in_workspace(shared::workspace()));
 }
 
 /// Use the session's decoder.

@@ -13,7 +13,7 @@ mod value;
 pub use meta::{PageLocation, PageRef, StripeMeta};
 pub use outline::{Outline, Place, RECORD_BYTES};
 pub(crate) use page::page_len_and_rows;
-pub use page::Decoder;
+pub use page::{Decoder, Workspace};
 
 #[cfg(test)]
 mod tests;

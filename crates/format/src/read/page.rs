@@ -31,6 +31,13 @@ pub(super) enum Encoding {
     Delta,
 }
 
+/// Memory in which a small page is decompressed, in place of the decoder's own.
+pub trait Workspace: Sync {
+    /// Decompress a page of `len` bytes, of which these are zstd's, and show it. False where it cannot be shown: it is too large, it is damaged,
+    /// or another uses the memory.
+    fn zstd(&self, body: &[u8], len: usize, show: &mut dyn FnMut(&[u8])) -> bool;
+}
+
 /// Decodes pages. Holds scratch memory and a decompression context, so that one decoder is best used
 /// for many pages. Pages are held against their checksums first.
 #[derive(Default)]
@@ -38,6 +45,7 @@ pub struct Decoder {
     ignore_checksums: bool,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     scratch: Vec<u8>,
+    workspace: Option<&'static dyn Workspace>,
 }
 
 /// The parts of a page.
@@ -186,6 +194,34 @@ impl Decoder {
             true => Ok(()),
             false => page.verify(bytes),
         }
+    }
+
+    /// Single values' pages are decompressed in this workspace where that can be.
+    pub fn in_workspace(workspace: Option<&'static dyn Workspace>) -> Decoder {
+        Decoder { workspace, ..Decoder::default() }
+    }
+
+    /// What `take` makes of a page's encoded values, which are decompressed for it when need be.
+    pub(super) fn with_expanded<T>(
+        &mut self,
+        page: &Page<'_>,
+        compression: Compression,
+        take: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let mut take = Some(take);
+        if let (Some(len), Compression::Zstd, Some(workspace)) =
+            (page.expanded, compression, self.workspace)
+        {
+            let mut taken = None;
+            let mut show = |body: &[u8]| taken = take.take().map(|take| take(body));
+            if workspace.zstd(page.body, len, &mut show) {
+                if let Some(taken) = taken {
+                    return taken;
+                }
+            }
+        }
+        let body = self.expand(page, compression)?;
+        take.map_or_else(|| Err(bad("it was shown before")), |take| take(body))
     }
 
     /// A page's encoded values, decompressed when need be.

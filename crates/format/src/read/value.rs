@@ -61,9 +61,10 @@ impl Decoder {
         }
         if page.encoding == Encoding::Dictionary {
             let dict = fitting(kind, dict)?;
-            let body = self.expand(&page, compression)?;
-            let (width, body) = body.split_first().ok_or_else(short)?;
-            let key = bits::hybrid_at(body, u32::from(*width), index)? as usize;
+            let key = self.with_expanded(&page, compression, |body| {
+                let (width, body) = body.split_first().ok_or_else(short)?;
+                Ok(bits::hybrid_at(body, u32::from(*width), index)? as usize)
+            })?;
             if key >= dict.len() {
                 return Err(Error::corrupt("a key is beyond the dictionary"));
             }
@@ -77,14 +78,17 @@ impl Decoder {
             return Ok(Value::Bytes(match page.stored() {
                 Some(body) => bytes_at(kind, body, index)?,
                 None => {
-                    let value = bytes_at(kind, self.expand(&page, compression)?, index)?;
-                    out.clear();
-                    out.extend_from_slice(value);
+                    self.with_expanded(&page, compression, |body| {
+                        out.clear();
+                        out.extend_from_slice(bytes_at(kind, body, index)?);
+                        Ok(())
+                    })?;
                     out
                 }
             }));
         }
-        scalar_at(kind, page.encoding, self.expand(&page, compression)?, index)
+        let encoding = page.encoding;
+        self.with_expanded(&page, compression, |body| scalar_at(kind, encoding, body, index))
     }
 }
 

@@ -26,6 +26,8 @@ mod analyze_17;
 #[cfg(feature = "pg18")]
 mod bitmap_18;
 #[cfg(any(feature = "pg16", feature = "pg17"))]
+mod count_16;
+#[cfg(any(feature = "pg16", feature = "pg17"))]
 mod hash_table_16;
 
 #[cfg(feature = "pg15")]
@@ -80,4 +82,9 @@ pub(crate) trait Handed {
     /// all zeros.
     #[allow(dead_code)]
     const READ_AHEAD: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut ReadAhead;
+}
+
+/// What is read of this relation is counted, or nothing of it is: it need not be found out first.
+pub(crate) fn are_counted(relation: &pg_sys::RelationData) -> bool {
+    !relation.pgstat_info.is_null() || !relation.pgstat_enabled
 }

@@ -1,0 +1,90 @@
+"""What sessions share for look-ups (which buffer had a block last, and memory in which pages are decompressed) changes no value, whatever takes the buffers meanwhile,
+and nothing of what is counted. Prints its seed."""
+import hashlib
+import os
+import random
+import threading
+
+ROWS, STRIPE, LOOKS = 30_000, 6_000, 3_000
+READS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET firn.enable_scan = off"
+TEXT = "(SELECT string_agg(md5((i * 17 + x)::text), '') FROM generate_series(1, 12) x)"
+
+
+def text(i):
+    return "".join(hashlib.md5(str(i * 17 + x).encode()).hexdigest() for x in range(1, 13))
+
+
+def fill(c, table, rows):
+    c.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text) USING firn")
+    c.execute(f"SET firn.bulk_threshold = 0; SET firn.stripe_rows = {STRIPE}")
+    c.execute(f"INSERT INTO {table} SELECT i, {TEXT} FROM generate_series(1, {rows}) i")
+
+
+def looks(cluster, seed, failures):
+    draw = random.Random(seed)
+    try:
+        with cluster.connect() as c:
+            c.execute(READS)
+            for _ in range(LOOKS):
+                i = draw.randint(1, ROWS)
+                [[v]] = c.execute("SELECT v FROM near WHERE id = %s", (i,)).fetchall()
+                assert v == text(i), (i, v)
+    except BaseException as e:
+        failures.append(e)
+
+
+def shared_memory(cluster):
+    """Of a table that has no room in the buffers, three sessions at once, while tables come and go and a scan takes the buffers."""
+    seed = int(os.environ.get("FIRN_SEED", random.randrange(1 << 30)))
+    print(f"     seed {seed} (FIRN_SEED)", flush=True)
+    with cluster.connect() as c:
+        # (Sessions of a server that did not load the library at its start go without.)
+        [[size]] = c.execute("SELECT coalesce(sum(allocated_size), 0)::bigint FROM pg_shmem_allocations WHERE name = 'firn'").fetchall()
+        assert size > 0
+        fill(c, "near", ROWS)
+        c.execute("CREATE TABLE beside AS SELECT i, repeat('b', 1000) AS v FROM generate_series(1, 2000) i")
+        failures = []
+        threads = [threading.Thread(target=looks, args=(cluster, seed + i, failures)) for i in range(3)]
+        [t.start() for t in threads]
+        rounds = 0
+        while any(t.is_alive() for t in threads):
+            fill(c, "churn", 2_000)
+            assert c.execute("SELECT count(*) FROM beside WHERE v <> ''").fetchall() == [(2000,)]
+            c.execute("TRUNCATE churn" if rounds % 3 == 0 else "VACUUM FULL churn")
+            c.execute("DROP TABLE churn")
+            rounds += 1
+        [t.join() for t in threads]
+        assert not failures, failures
+        assert rounds > 2, rounds
+        counted(cluster, c)
+        c.execute("DROP TABLE near, beside")
+
+
+def hits(c):
+    """Blocks of near that were found or read, by the table's statistics, and those found by the server's (from 16 on)."""
+    c.execute("SELECT pg_stat_force_next_flush()")
+    [[own]] = c.execute("SELECT toast_blks_read + toast_blks_hit FROM pg_statio_user_tables WHERE relname = 'near'").fetchall()
+    if c.info.server_version < 160000:
+        return own, None
+    [[all_]] = c.execute("SELECT sum(hits)::bigint FROM pg_stat_io WHERE backend_type = 'client backend' AND object = 'relation' AND context = 'normal'").fetchall()
+    return own, all_
+
+
+def counted(cluster, c):
+    """Each look-up counts the blocks that it asks for: two for each page, found where they were before or not."""
+    one, other = 4_321, 700
+    with cluster.connect() as session:
+        session.execute(READS)
+        session.execute("SET firn.page_cache = 0")
+        for i in (one, other, one, other):
+            session.execute("SELECT v FROM near WHERE id = %s", (i,))
+        before = hits(session)
+        for _ in range(150):
+            for i in (one, other):
+                [[v]] = session.execute("SELECT v FROM near WHERE id = %s", (i,)).fetchall()
+                assert v == text(i)
+        after = hits(session)
+        assert 300 <= after[0] - before[0] <= 1_500, (before, after)
+        if after[1] is not None:
+            # The index of the key, three blocks of it, and more, are counted there as well.
+            assert after[1] - before[1] >= 300 + after[0] - before[0], (before, after)
