@@ -56,7 +56,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def cargo(tally, _pattern):
     """Unit and property tests of the crates: those that need no server."""
-    for crate in ("firn-format", "firn-scan", "firn-directory", "firn-lake", "firn-cli", "firn"):
+    for crate in ("firn-format", "firn-scan", "firn-directory", "firn-workspace", "firn-lake", "firn-cli", "firn"):
         r = subprocess.run(["cargo", "test", "--release", "-p", crate], cwd=ROOT, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", r.stdout)
