@@ -123,6 +123,7 @@ const RELEASES: &[&str] = &[
     "AtEOXact_GUC",
     "pgstat_count_heap_delete",
     "pgstat_count_heap_update",
+    "pgstat_count_io_op",
 ];
 
 pub fn of(name: &CStr) -> Spared {

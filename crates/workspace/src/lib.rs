@@ -6,11 +6,12 @@
 //!
 //! **Rule.** There is one workspace for each processor, in memory that all processes have at the same address. Who decompresses a page takes the one of the
 //! processor that it runs on; as the one before it on this processor did the same, its lines are in that processor's cache. It is held from the page's first byte until its value
-//! has been taken: some microseconds without a call that could wait or raise. Who finds it taken (its holder has lost the processor meanwhile) goes without.
+//! has been taken: some microseconds without a call that could wait or raise. Who finds it taken (its holder has lost the processor meanwhile), or runs on a processor that has none, goes without.
 //! Nothing is kept from one page to the next.
 //!
 //! **Crash cases.** A process that dies while it holds one never gives it back. PostgreSQL makes its shared memory anew when that happens, and
-//! this with it; with other users that workspace would be lost, and nothing else. What is damaged is not shown, and leaves the workspace as it was.
+//! this with it. One that leaves in the midst of it without that (PostgreSQL's own handler of SIGTERM for background workers ends the process where it is) leaves a workspace that nobody takes any more: pages are
+//! decompressed on that processor as if there was none. What is damaged is not shown, and leaves the workspace as it was.
 //!
 //! **Rejected.** *One list of free ones for all processors*: their lines would wander from one processor's cache to the other's. *Waiting for one*: the session's own memory
 //! costs less. *The stack*: it is the session's own as well.
@@ -101,7 +102,7 @@ impl Workspaces {
 
     /// Take the one of this processor.
     fn take(&self) -> Option<Taken<'_>> {
-        let number = (self.processor)() % self.count;
+        let number = Some((self.processor)()).filter(|number| *number < self.count)?;
         // SAFETY: that workspace has been made, and its head is not written to any more but for the flag.
         let (start, head) = unsafe {
             let start = self.first.add(number * stride());
@@ -249,11 +250,19 @@ mod tests {
         assert_eq!(shown(some, &body, page.len()), Some(page));
     }
 
+    #[test]
+    fn processors_without_one_go_without() {
+        let page = text(4000, 9);
+        let body = zstd::bulk::compress(&page, 3).unwrap();
+        assert_eq!(shown(workspaces(2, || 2), &body, page.len()), None);
+        assert_eq!(shown(workspaces(3, || 2), &body, page.len()), Some(page));
+    }
+
     /// Threads that wander between processors: each sees its own page, or none.
     #[test]
     fn threads_see_their_own() {
         static TURN: AtomicUsize = AtomicUsize::new(0);
-        let some = workspaces(2, || TURN.fetch_add(1, Ordering::Relaxed) / 3);
+        let some = workspaces(2, || TURN.fetch_add(1, Ordering::Relaxed) / 3 % 2);
         std::thread::scope(|scope| {
             for number in 0..4 {
                 scope.spawn(move || {

@@ -7,24 +7,21 @@
 //! pins the buffer if it has that block (`ReadRecentBuffer`), and else it is searched for as ever. So whatever is remembered, the block that is pinned is
 //! the one asked for: places are shared by many blocks, and are written without a lock.
 //!
-//! A buffer that is found so does not count as used again by PostgreSQL, and would be the first to leave; so each so many looks are made in the ordinary way.
-//! They are counted in the statistics as others are.
+//! A buffer that is found so does not count as used again by PostgreSQL. One whose use has been counted less than [`USED`] times since the sweep for free buffers came by is
+//! asked for in the ordinary way, which counts it: so a chunk that is asked for stays, and only the most used ones, of which PostgreSQL counts five uses, are told
+//! less well from those used often. That and whether it has the block is looked at before the buffer is locked for it, without a lock, as a hint. Those found are counted in the statistics as others are.
 //!
-//! **Not for** temporary tables (whose buffers are their session's), reading through a ring of buffers, and VACUUM, whose delay counts what it reads.
+//! **Not for** temporary tables (whose buffers are their session's), reading through a ring of buffers, and where VACUUM counts what it costs.
 //!
-//! **Rejected:** *to remember it in the session* (78,000 chunks are 300 kB for each, as cold as PostgreSQL's table, and each session has to find all of them first).
+//! **Rejected:** *to remember it in the session* (78,000 chunks are 300 kB for each, as cold as PostgreSQL's table, and each session has to find all of them first); *to
+//! count one look of so many*: a chunk asked for three times between two sweeps was counted as used with one of six, and went like one that nobody asks for.
 
 use super::{compat, shared, Rel};
 use pgrx::pg_sys;
-use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Of so many looks one is made in the ordinary way.
-const USED: u32 = 16;
-
-thread_local! {
-    static LOOKS: Cell<u32> = const { Cell::new(0) };
-}
+/// Uses that PostgreSQL has to have counted of a buffer for more of them to go uncounted.
+const USED: u32 = 3;
 
 /// Where the buffer of a block is remembered.
 #[derive(Clone, Copy)]
@@ -42,11 +39,10 @@ impl Recent {
         let none = relation.is_temporary() || unsafe { pg_sys::VacuumCostActive };
         let file = compat::parts_of(compat::file_of(relation.data())).2;
         let place = if none { None } else { shared::recent(file, block) };
-        let looks = LOOKS.get().wrapping_add(1);
-        LOOKS.set(looks);
         // (What nobody has counted of this relation yet PostgreSQL is to begin with.)
-        let may = !looks.is_multiple_of(USED) && compat::are_counted(relation.data());
+        let place = place.filter(|_| compat::are_counted(relation.data()));
         let known = place.map_or(0, |place| place.load(Ordering::Relaxed));
+        let may = known > 0 && is_used(known, relation, block);
         Recent { place, buffer: if may { known } else { 0 } }
     }
 
@@ -62,4 +58,20 @@ impl Recent {
             }
         }
     }
+}
+
+/// The buffer has that block, and was used often, as it seems: another session may be about to change that.
+fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
+    // SAFETY: a buffer's number that PostgreSQL has given out. What is read may be written at the same time, and is believed by nobody.
+    let (tag, state) = unsafe {
+        let known = pg_sys::BufferDescriptors.add(buffer as usize - 1);
+        let tag = std::ptr::read_volatile(&raw const (*known).bufferdesc.tag);
+        (tag, std::ptr::read_volatile(&raw const (*known).bufferdesc.state.value))
+    };
+    let (file, fork, number) = compat::page_of(&tag);
+    let uses = (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT;
+    uses >= USED
+        && number == block
+        && fork == pg_sys::ForkNumber::MAIN_FORKNUM
+        && compat::parts_of(file) == compat::parts_of(compat::file_of(relation.data()))
 }

@@ -2,19 +2,21 @@
 
 use pgrx::pg_sys;
 
-unsafe extern "C-unwind" {
-    // Adds to a number; it cannot fail.
-    fn pgstat_count_io_op(
-        object: pg_sys::IOObject::Type,
-        context: pg_sys::IOContext::Type,
-        op: pg_sys::IOOp::Type,
-    );
+mod unfailing {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn pgstat_count_io_op(
+            object: pg_sys::IOObject::Type,
+            context: pg_sys::IOContext::Type,
+            op: pg_sys::IOOp::Type,
+        );
+    }
 }
 
 /// A block of some relation was found in its buffer, for `pg_stat_io`.
 pub(super) fn count_io_hit() {
     use pg_sys::{IOContext, IOObject, IOOp};
-    // SAFETY: a plain call.
+    // SAFETY: a plain call, which adds to a number.
     unsafe {
         pgstat_count_io_op(IOObject::IOOBJECT_RELATION, IOContext::IOCONTEXT_NORMAL, IOOp::IOOP_HIT)
     }

@@ -15,6 +15,13 @@ pub(crate) fn parts_of(file: FileName) -> (u32, u32, u32) {
     (file.spcOid.to_u32(), file.dbOid.to_u32(), file.relNumber.to_u32())
 }
 
+/// File and block of the page that a buffer has.
+pub(crate) fn page_of(tag: &pg_sys::BufferTag) -> (FileName, pg_sys::ForkNumber::Type, u32) {
+    let (spc_oid, db_oid, number) = (tag.spcOid, tag.dbOid, tag.relNumber);
+    let file = FileName { spcOid: spc_oid, dbOid: db_oid, relNumber: number };
+    (file, tag.forkNum, tag.blockNum)
+}
+
 /// Subtransactions that gave the relation a new file: the last, and the first of this transaction.
 pub(crate) fn file_subtransactions(relation: &pg_sys::RelationData) -> (u32, u32) {
     (relation.rd_newRelfilelocatorSubid, relation.rd_firstRelfilelocatorSubid)

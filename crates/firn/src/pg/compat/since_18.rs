@@ -52,7 +52,7 @@ pub(crate) unsafe fn try_lock_tuple(
 /// # Safety
 /// A plain call.
 pub(crate) unsafe fn try_wait_for(xid: pg_sys::TransactionId) -> bool {
-    // SAFETY: a plain call.
+    // SAFETY: a plain call, which adds to a number.
     unsafe { pg_sys::ConditionalXactLockTableWait(xid, false) }
 }
 
@@ -130,7 +130,7 @@ pub(crate) unsafe fn write_counts(relation: pg_sys::Relation, rows: f64) {
 /// # Safety
 /// A plain call.
 pub(crate) unsafe fn delay_vacuum() {
-    // SAFETY: a plain call.
+    // SAFETY: a plain call, which adds to a number.
     unsafe { pg_sys::vacuum_delay_point(false) }
 }
 
@@ -264,23 +264,25 @@ pub(crate) unsafe fn disabled(path: *const pg_sys::Path) -> i32 {
     unsafe { (*path).disabled_nodes }
 }
 
-unsafe extern "C-unwind" {
-    // Adds to a number; it cannot fail.
-    fn pgstat_count_io_op(
-        object: pg_sys::IOObject::Type,
-        context: pg_sys::IOContext::Type,
-        op: pg_sys::IOOp::Type,
-        count: u32,
-        bytes: u64,
-    );
+mod unfailing {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn pgstat_count_io_op(
+            object: pg_sys::IOObject::Type,
+            context: pg_sys::IOContext::Type,
+            op: pg_sys::IOOp::Type,
+            count: u32,
+            bytes: u64,
+        );
+    }
 }
 
 /// A block of some relation was found in its buffer, for `pg_stat_io`.
 pub(super) fn count_io_hit() {
     use pg_sys::{IOContext, IOObject, IOOp};
-    // SAFETY: a plain call.
+    // SAFETY: a plain call, which adds to a number.
     unsafe {
-        pgstat_count_io_op(
+        unfailing::pgstat_count_io_op(
             IOObject::IOOBJECT_RELATION,
             IOContext::IOCONTEXT_NORMAL,
             IOOp::IOOP_HIT,

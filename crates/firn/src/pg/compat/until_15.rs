@@ -15,6 +15,11 @@ pub(crate) fn parts_of(file: FileName) -> (u32, u32, u32) {
     (file.spcNode.to_u32(), file.dbNode.to_u32(), file.relNode.to_u32())
 }
 
+/// File and block of the page that a buffer has.
+pub(crate) fn page_of(tag: &pg_sys::BufferTag) -> (FileName, pg_sys::ForkNumber::Type, u32) {
+    (tag.rnode, tag.forkNum, tag.blockNum)
+}
+
 /// Subtransactions that gave the relation a new file: the last, and the first of this transaction.
 pub(crate) fn file_subtransactions(relation: &pg_sys::RelationData) -> (u32, u32) {
     (relation.rd_newRelfilenodeSubid, relation.rd_firstRelfilenodeSubid)
