@@ -35,27 +35,34 @@ def pgbench(cluster, script, clients, seconds):
 
 
 def in_turns(cluster, scripts, clients, seconds):
-    """Look-ups a second of each, in as many seconds of its own."""
-    runs = {}
-    for am, script in scripts.items():
-        runs[am] = pgbench(cluster, script, clients, seconds * len(scripts) + 8)
-        # (It may have begun, but not to count long before the other.)
-        time.sleep(1 + clients / 200)
+    """Look-ups a second of each, in as many seconds of its own, about."""
+    runs, spent = {}, dict.fromkeys(scripts, 0.0)
+
+    def turn(am, length):
+        start = time.monotonic()
+        runs[am].send_signal(signal.SIGCONT)
+        time.sleep(length)
         runs[am].send_signal(signal.SIGSTOP)
-    spent = dict.fromkeys(scripts, 0.0)
-    begun = time.monotonic()
-    while time.monotonic() - begun < seconds * len(scripts):
+        spent[am] += time.monotonic() - start
+        # Statements under way end.
+        time.sleep(TURN / 25)
+
+    for am, script in scripts.items():
+        # (Each ends when so much time has passed, its turn or not; nobody's begins before all are there.)
+        runs[am] = pgbench(cluster, script, clients, seconds * len(scripts))
+        turn(am, 1 + clients / 200)
+    while all(run.poll() is None for run in runs.values()):
         for am, run in runs.items():
-            start = time.monotonic()
-            run.send_signal(signal.SIGCONT)
-            time.sleep(TURN)
-            run.send_signal(signal.SIGSTOP)
-            spent[am] += time.monotonic() - start
-            # Statements under way end.
-            time.sleep(TURN / 25)
-    for run in runs.values():
+            if run.poll() is None:
+                turn(am, TURN)
+    found = {}
+    for am, run in runs.items():
+        start = time.monotonic()
         run.send_signal(signal.SIGCONT)
-    return {am: int(re.search(r"actually processed: (\d+)", run.communicate()[0]).group(1)) / spent[am] for am, run in runs.items()}
+        out = run.communicate()[0]
+        spent[am] += time.monotonic() - start
+        found[am] = int(re.search(r"actually processed: (\d+)", out).group(1)) / spent[am]
+    return found
 
 
 def processor_time(cluster, am, rows):

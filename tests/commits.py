@@ -45,6 +45,10 @@ IDLE = """SELECT (SELECT count(*) FROM pg_locks WHERE pid = %(pid)s), (SELECT co
 # What a session has but in what it keeps of relations, which are others each time.
 CONTEXTS = """SELECT sum(used_bytes)::bigint FROM pg_backend_memory_contexts
     WHERE name !~ '^(CacheMemoryContext|PgStat |MdSmgr|smgr|LOCALLOCK|Relcache)' AND parent IS DISTINCT FROM 'CacheMemoryContext'"""
+# From 18 on a context's parent is told by its number.
+CONTEXTS_18 = """WITH m AS MATERIALIZED (SELECT * FROM pg_backend_memory_contexts) SELECT sum(used_bytes)::bigint FROM m
+    WHERE name !~ '^(CacheMemoryContext|PgStat |MdSmgr|smgr|LOCALLOCK|Relcache)'
+    AND path[level - 1] IS DISTINCT FROM (SELECT path[level] FROM m WHERE name = 'CacheMemoryContext')"""
 WARM, SLACK = 30, 64 << 10
 WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'firn index rebuild'"
 MODES = {"error": 6, "cancel": 3, "die": 2}
@@ -227,7 +231,7 @@ class Bench:
             return
         self.faults += 1
         if self.faults >= WARM and self.faults % WARM == 0:
-            used = int(self.conn.execute(CONTEXTS).fetchone()[0])
+            used = int(self.conn.execute(CONTEXTS if self.conn.info.server_version < 180000 else CONTEXTS_18).fetchone()[0])
             self.warm = self.warm or used
             assert used < self.warm + SLACK, f"the session's memory has grown from {self.warm} to {used} in {self.faults} faults"
 
