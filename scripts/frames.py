@@ -31,7 +31,7 @@ HARMLESS = set("""
 METHODS = set("""
     is_firn oid live pages write raw of is_virtual is_marked set_tid ready scan start sees_at_once
 """.split())
-# What `ext::unfailing` declares: looks into the session's own memory, or sets a field there. Each was read in PostgreSQL's source for that.
+# What `ext::unfailing` declares, and modules of that name in `compat/`, for what differs between versions: looks into the session's own memory, or sets a field there. Each was read in PostgreSQL's source for that.
 UNFAILING = {"bms_next_member", "CheckRelationLockedByMe", "MemoryContextRegisterResetCallback", "TransactionIdPrecedes", "pgstat_count_io_op"}
 # Variables that hold pointers to Rust functions, not to C's.
 RUST_POINTERS = {"handler", "claim"}

@@ -4,6 +4,7 @@ import hashlib
 import os
 import random
 import threading
+import time
 
 ROWS, STRIPE, LOOKS = 90_000, 15_000, 3_000
 READS = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET firn.enable_scan = off"
@@ -25,8 +26,12 @@ def looks(cluster, seed, failures):
     try:
         with cluster.connect() as c:
             c.execute(READS)
-            for _ in range(LOOKS):
-                i = draw.randint(1, ROWS)
+            # Chunks are asked for each time, and most of a few rows, so that they are used often enough to be remembered.
+            c.execute("SET firn.page_cache = 0")
+            for step in range(LOOKS):
+                if step % 300 == 0:
+                    some = [draw.randint(1, ROWS) for _ in range(50)]
+                i = draw.choice(some) if draw.random() < 0.9 else draw.randint(1, ROWS)
                 [[v]] = c.execute("SELECT v FROM near WHERE id = %s", (i,)).fetchall()
                 assert v == text(i), (i, v)
     except BaseException as e:
@@ -77,6 +82,13 @@ def hits(c):
 def counted(cluster, c):
     """Each look-up counts the blocks that it asks for: two for each page, found where they were before or not."""
     one, other = 4_321, 700
+    # What sessions before have counted is told when they end.
+    c.execute("SELECT pg_stat_force_next_flush()")
+    waited = 0
+    while c.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").fetchone()[0] > 1:
+        time.sleep(0.05)
+        waited += 1
+        assert waited < 600, "sessions do not end"
     with cluster.connect() as session:
         session.execute(READS)
         session.execute("SET firn.page_cache = 0")
@@ -92,6 +104,29 @@ def counted(cluster, c):
         if after[1] is not None:
             # Of the index of the key two blocks are counted there as well.
             assert after[1] - before[1] >= 600 + after[0] - before[0], (before, after)
+    remembered(cluster, c)
+
+
+USES = """SELECT count(*) FROM pg_buffercache WHERE usagecount = 5 AND relforknumber = 0
+    AND relfilenode = (SELECT pg_relation_filenode(reltoastrelid) FROM pg_class WHERE relname = 'few')
+    AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+
+def remembered(cluster, c):
+    """Of a page that is asked for again and again PostgreSQL counts five uses, and three where it is found where it is remembered: of 30 chunks, 40 times each."""
+    fill(c, "few", 12_000)
+    c.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    [[before]] = c.execute(USES).fetchall()
+    with cluster.connect() as session:
+        session.execute(READS)
+        session.execute("SET firn.page_cache = 0")
+        for _ in range(40):
+            for i in range(200, 12_000, 400):
+                [[v]] = session.execute("SELECT v FROM few WHERE id = %s", (i,)).fetchall()
+                assert v == text(i)
+    [[after]] = c.execute(USES).fetchall()
+    assert after - before < 15, (before, after)
+    c.execute("DROP TABLE few")
 
 
 def stay(cluster, c):
@@ -116,7 +151,7 @@ def stay(cluster, c):
                             beside.execute("SELECT v FROM big WHERE i = %s", (draw.randint(1, 40_000),)).fetchall()
                     read += blocks_read(session) - before
             # (As many as without the library preloaded: some 40 to 80. It was 135 to 600.)
-            assert read < 130, (life, read)
+            assert read < 110, (life, read)
     c.execute("DROP TABLE big")
 
 

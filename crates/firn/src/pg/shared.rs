@@ -56,6 +56,9 @@ pub(crate) fn request() {
 pub(crate) fn start() {
     let recent = RECENT_COUNT.load(Ordering::Relaxed);
     let workspaces = WORKSPACE_COUNT.load(Ordering::Relaxed);
+    if workspaces == 0 {
+        return;
+    }
     let mut was_there = false;
     // SAFETY: called in PostgreSQL's hook for it, by one process, before there are others. What it has allocated is as long as was asked for, begins
     // at a line of memory, and stays until the next time this is called, when no session is left; sessions are forked, so they have it where the postmaster has it.

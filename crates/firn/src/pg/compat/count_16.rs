@@ -18,6 +18,10 @@ pub(super) fn count_io_hit() {
     use pg_sys::{IOContext, IOObject, IOOp};
     // SAFETY: a plain call, which adds to a number.
     unsafe {
-        pgstat_count_io_op(IOObject::IOOBJECT_RELATION, IOContext::IOCONTEXT_NORMAL, IOOp::IOOP_HIT)
+        unfailing::pgstat_count_io_op(
+            IOObject::IOOBJECT_RELATION,
+            IOContext::IOCONTEXT_NORMAL,
+            IOOp::IOOP_HIT,
+        )
     }
 }

@@ -52,7 +52,7 @@ pub(crate) unsafe fn try_lock_tuple(
 /// # Safety
 /// A plain call.
 pub(crate) unsafe fn try_wait_for(xid: pg_sys::TransactionId) -> bool {
-    // SAFETY: a plain call, which adds to a number.
+    // SAFETY: a plain call.
     unsafe { pg_sys::ConditionalXactLockTableWait(xid, false) }
 }
 
@@ -130,7 +130,7 @@ pub(crate) unsafe fn write_counts(relation: pg_sys::Relation, rows: f64) {
 /// # Safety
 /// A plain call.
 pub(crate) unsafe fn delay_vacuum() {
-    // SAFETY: a plain call, which adds to a number.
+    // SAFETY: a plain call.
     unsafe { pg_sys::vacuum_delay_point(false) }
 }
 
