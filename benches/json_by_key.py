@@ -41,8 +41,11 @@ def in_turns(cluster, scripts, clients, seconds):
     def turn(am, length):
         start = time.monotonic()
         runs[am].send_signal(signal.SIGCONT)
-        time.sleep(length)
-        runs[am].send_signal(signal.SIGSTOP)
+        try:
+            # (One that ends within its turn has had no more of it.)
+            runs[am].wait(length)
+        except subprocess.TimeoutExpired:
+            runs[am].send_signal(signal.SIGSTOP)
         spent[am] += time.monotonic() - start
         # Statements under way end.
         time.sleep(TURN / 25)

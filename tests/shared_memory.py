@@ -150,7 +150,7 @@ def stay(cluster, c):
                         for _ in range(2):
                             beside.execute("SELECT v FROM big WHERE i = %s", (draw.randint(1, 40_000),)).fetchall()
                     read += blocks_read(session) - before
-            # (As many as without the library preloaded: some 40 to 80. It was 135 to 600.)
+            # (As many as without the library preloaded: some 95 to 100. It was 135 to 600.)
             assert read < 110, (life, read)
     c.execute("DROP TABLE big")
 

@@ -23,9 +23,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Uses that PostgreSQL has to have counted of a buffer for more of them to go uncounted.
 const USED: u32 = 3;
 
-/// A buffer's header is locked (PostgreSQL's BM_LOCKED).
-const LOCKED: u32 = 1 << 22;
-
 /// Where the buffer of a block is remembered.
 #[derive(Clone, Copy)]
 pub(super) struct Recent {
@@ -73,8 +70,8 @@ fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
     };
     let (file, fork, number) = compat::page_of(&tag);
     let uses = (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT;
-    // (Others that pin it just now would wait for its header's lock, which the ordinary way does without.)
-    let is_locked = state & LOCKED != 0;
+    // (Who has the header locked just now would have one more behind him that takes the lock; the ordinary way only waits for it. Not measured.)
+    let is_locked = state & pg_sys::BM_LOCKED != 0;
     uses >= USED
         && !is_locked
         && number == block
