@@ -191,7 +191,7 @@ def run(tally, pattern):
         fresh(cluster, "CREATE EXTENSION firn")
         for name, case in CASES.items():
             if pattern in name:
-                tally.case(f"frames {name}", lambda: case(cluster))
+                tally.case(f"frames {name}", lambda: cluster.alone(case))
         tally.case("frames server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()

@@ -689,7 +689,7 @@ def run(tally, pattern):
             c.execute("CREATE EXTENSION firn")
         for name, case in (CASES | chosen.CASES).items():
             if pattern in name:
-                tally.case(f"reading {name}", lambda: case(cluster))
+                tally.case(f"reading {name}", lambda: cluster.alone(case))
         tally.case("reading server log", lambda: quiet(cluster))
     finally:
         cluster.destroy()

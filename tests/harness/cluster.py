@@ -217,6 +217,14 @@ class Cluster:
                            stderr=subprocess.STDOUT)
         return r.stdout
 
+    def alone(self, case):
+        """Run a case of a suite that shares the cluster: what it leaves in the schema public is dropped, so that names of the next are free, whatever became of it."""
+        try:
+            case(self)
+        finally:
+            with self.connect() as c:
+                c.execute("SET client_min_messages = warning; SET lock_timeout = '60s'; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
     def alarms(self, expected=None):
         """Lines of the server's log that must not be there: alarms, and warnings but those that `expected` (a regular expression) matches."""
         if self.shadow:
