@@ -1,6 +1,7 @@
 """Subscriptions to firn tables and of firn tables: initial copy, filters, lists of columns, replica identities, streaming, two phases, partitions."""
 import os
 import random
+import re
 
 from harness.cluster import version
 from logical.pair import Pair
@@ -29,6 +30,9 @@ def change(pair, driver, table, steps):
             if table in ("t_rows", "t_both"):
                 # (What is emptied there would be emptied here, too: rows that the filter leaves out are not told apart.)
                 statements = [s for s in statements if "TRUNCATE" not in s]
+                # A row that a new key brings through the filter is inserted by the subscriber, and a wide value of it that has stayed is not in the WAL of
+                # a row store, be it a heap's: the subscriber has NULL then, on any PostgreSQL up to 18. So here it does not stay.
+                statements = [re.sub(r"SET id = (\d+)", r"SET id = \1, v = v || ''", s) for s in statements]
             if end == "PREPARE" and any("TRUNCATE" in s for s in statements):
                 end = "COMMIT"
             name = carry_out(c, statements, end, f"{table}_{step}", table)
@@ -144,6 +148,29 @@ def vectors(conf):
         pair.destroy()
 
 
+def wide_values(conf):
+    """A wide value that stays while a new key brings its row through a row filter comes along from a stripe."""
+    pair = Pair(conf)
+    try:
+        pair.both("CREATE TABLE w (id int PRIMARY KEY, v text)")
+        with pair.source() as c:
+            c.execute("CREATE PUBLICATION pw FOR TABLE w WHERE (id % 3 <> 1)")
+            pair.subscribe("sw", "pw")
+            c.execute("INSERT INTO w SELECT i, (SELECT string_agg(md5((i * k)::text), '') FROM generate_series(1, 3000) k) FROM generate_series(1, 30) i")
+            assert c.execute("SELECT ctid >= '(2147483648,0)' FROM w WHERE id = 28").fetchall() == [(True,)]
+            c.execute("UPDATE w SET id = 300 WHERE id = 28")
+        pair.catch_up()
+        with pair.target() as c:
+            found = c.execute("SELECT id, length(v) FROM w WHERE id >= 29 ORDER BY id").fetchall()
+            assert found == [(29, 96_000), (30, 96_000), (300, 96_000)], found
+        assert pair.same("w", where="id % 3 <> 1") == 21
+        pair.unsubscribe("sw")
+        pair.quiet()
+    finally:
+        pair.destroy()
+
+
 CASES = {f"subscribers, {a} to {b}": kinds(a, b) for a, b in (("firn", "heap"), ("heap", "firn"), ("firn", "firn"))}
 CASES["subscribers of partitions"] = partitions
 CASES["subscribers of vectors"] = vectors
+CASES["subscribers of wide values"] = wide_values
