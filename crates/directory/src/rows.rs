@@ -211,7 +211,7 @@ pub fn find<S: ChunkStore>(store: &S, tid: Tid, snap: S::Snap) -> Result<Option<
     let storage = store.storage();
     if let Some(seen) = store.with_seen(|seen| seen.covering(storage, block)) {
         let f = &seen.found;
-        let witness = seen.witness().filter(|w| store.is_unchanged(f.place, snap, w));
+        let witness = seen.witness.get().filter(|w| store.is_unchanged(f.place, snap, w));
         if let Some(Witness { xmin, .. }) = witness {
             return Ok(Some(Found { xmin, ..f.clone() }));
         }
@@ -220,8 +220,8 @@ pub fn find<S: ChunkStore>(store: &S, tid: Tid, snap: S::Snap) -> Result<Option<
         });
         if let Some((Some(xmin), witness)) = hit {
             // (Who looks by another kind of snapshot gets none, and the one before may still be right.)
-            if let Some(witness) = witness {
-                seen.set_witness(witness);
+            if witness.is_some() {
+                seen.witness.set(witness);
             }
             return Ok(Some(Found { xmin, ..f.clone() }));
         }

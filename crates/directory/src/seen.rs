@@ -35,27 +35,8 @@ impl Print {
 pub struct Remembered {
     pub found: Found,
     pub print: Print,
-    witness: Cell<Option<Witness>>,
-    /// Looks that the witness may still answer.
-    looks: Cell<u32>,
-}
-
-/// Looks after which a row is looked at in the ordinary way: a page that is only found where it was does not count as used (`pg/index_gap.rs`).
-const LOOKS: u32 = 15;
-
-impl Remembered {
-    /// The witness that was given last, if it may answer once more.
-    pub fn witness(&self) -> Option<Witness> {
-        let left = self.looks.get().checked_sub(1)?;
-        self.looks.set(left);
-        self.witness.get()
-    }
-
-    /// It answers from now on.
-    pub fn set_witness(&self, witness: Witness) {
-        self.witness.set(Some(witness));
-        self.looks.set(LOOKS);
-    }
+    /// The witness that was given last.
+    pub witness: Cell<Option<Witness>>,
 }
 
 /// Rows of one table's directory by slot.
@@ -121,8 +102,7 @@ impl<I: Copy + Eq + Hash> Seen<I> {
         if self.bytes + new > self.most {
             return;
         }
-        let (witness, looks) = Default::default();
-        let row = Rc::new(Remembered { found: found.clone(), print, witness, looks });
+        let row = Rc::new(Remembered { found: found.clone(), print, witness: Cell::default() });
         let table = self.tables.entry(storage).or_default();
         table.rows.insert(found.slot.0, row);
         table.bytes += new;

@@ -13,8 +13,7 @@
 //! tell anything, and is not remembered. Who is serializable has to leave its predicate locks in the index, and asks there. Who searches has a snapshot in use,
 //! so that no page on the way is given to other keys meanwhile.
 //!
-//! A page that is found again where it was is not counted as used by PostgreSQL (ReadRecentBuffer), and would be the first to leave `shared_buffers`: each so many
-//! looks it is read in the ordinary way.
+//! A page that is found again where it was is not counted as used by PostgreSQL, so one that it has counted too seldom is read in the ordinary way (`recent.rs`).
 //!
 //! Rejected: a note beside the directory row (each deletion of a stripe would write it, and wait for others'); a count in shared memory (needs the
 //! library to be loaded with the server); to remember which file the index has and not open it, until PostgreSQL tells that it has changed (a tenth of a look-up's time in a session by itself).
@@ -22,6 +21,7 @@
 //! back; a cursor that needed it later than before met a deadlock; and an error while PostgreSQL reads a relation's definition anew lets it forget to tell.
 
 use super::compat;
+use super::recent::is_used;
 use super::rel::StorageId;
 use super::{ext, Rel};
 use firn_format::hash::MixMap;
@@ -42,9 +42,6 @@ const PAGE: usize = pg_sys::BLCKSZ as usize;
 /// would be read for nothing each time.
 const REST: u32 = 1_000;
 
-/// Looks at a page after which one counts as its use.
-const USED: u32 = 15;
-
 /// What was found out of a range.
 #[derive(Clone, Copy)]
 struct Leaf {
@@ -52,7 +49,7 @@ struct Leaf {
     end: Key,
     /// The leaf that had no entry of it; none where that is not so.
     at: Option<Seen>,
-    /// Looks that are still answered without asking; where there is a leaf, until it is read in the ordinary way.
+    /// Where there is none, looks that are still answered without asking.
     rest: u32,
 }
 
@@ -81,21 +78,16 @@ pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
         let leaf =
             leaves.get_mut(&name).filter(|leaf| leaf.file == file && leaf.end == *keys.end())?;
         let found = *leaf;
-        leaf.rest = match leaf.rest {
-            0 if leaf.at.is_some() => USED,
-            rest => rest.saturating_sub(1),
-        };
+        leaf.rest = leaf.rest.saturating_sub(1);
         Some(found)
     });
     let end = *keys.end();
     match known {
-        Some(Leaf { at: Some(before), rest, .. }) => {
-            let buffer = if rest == 0 { 0 } else { before.buffer };
-            let (seen, says) =
-                look(index, Seen { buffer, ..before }, |page| asked_alone(page, keys));
+        Some(Leaf { at: Some(before), .. }) => {
+            let (seen, says) = look(index, before, |page| asked_alone(page, keys));
             if says == Says::Nothing {
                 if seen.lsn != before.lsn || seen.buffer != before.buffer {
-                    remember(name, Leaf { file, end, at: Some(seen), rest: USED });
+                    remember(name, Leaf { file, end, at: Some(seen), rest: 0 });
                 }
                 return true;
             }
@@ -105,7 +97,7 @@ pub fn lacks(index: Rel, keys: &RangeInclusive<Key>) -> bool {
     }
     let found = search(index, keys);
     let at = found.filter(|seen| seen.lsn != 0);
-    let rest = if at.is_some() { USED } else { REST };
+    let rest = if at.is_some() { 0 } else { REST };
     remember(name, Leaf { file, end, at, rest });
     found.is_some()
 }
@@ -134,10 +126,11 @@ fn remember(name: (u32, Key), leaf: Leaf) {
 fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
     let (file, share) = (compat::file_of(index.data()), pg_sys::BUFFER_LOCK_SHARE as i32);
     // (The LSN by its function, as hints of others may give the page another one just now.)
-    let there = match before.buffer {
-        0 => None,
+    let buffer = before.buffer;
+    let there = match is_used(buffer, index, before.block) {
+        false => None,
         // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
-        buffer => unsafe {
+        true => unsafe {
             ext::guarded(|| {
                 let main = pg_sys::ForkNumber::MAIN_FORKNUM;
                 if !ext::direct::ReadRecentBuffer(file, main, before.block, buffer) {
@@ -148,8 +141,10 @@ fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
             })
         },
     };
-    if there.is_none() && !index.has_block(before.block) {
-        return (before, Says::Unknown);
+    match there {
+        Some(_) => compat::count_hit(index.data()),
+        None if !index.has_block(before.block) => return (before, Says::Unknown),
+        None => {}
     }
     // SAFETY: an open relation's page is pinned, looked at under its shared lock, and let go; what is called between cannot fail.
     unsafe {

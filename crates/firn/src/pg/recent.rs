@@ -7,7 +7,7 @@
 //! pins the buffer if it has that block (`ReadRecentBuffer`), and else it is searched for as ever. So whatever is remembered, the block that is pinned is
 //! the one asked for: places are shared by many blocks, and are written without a lock.
 //!
-//! A buffer that is found so does not count as used again by PostgreSQL. One whose use has been counted less than [`USED`] times since the sweep for free buffers came by is
+//! A buffer that is found so does not count as used again by PostgreSQL, here as where a session has kept its number (`witness.rs`, `index_gap.rs`). One whose use has been counted less than [`USED`] times since the sweep for free buffers came by is
 //! asked for in the ordinary way, which counts it: so a chunk that is asked for stays, and only the most used ones, of which PostgreSQL counts five uses, are told
 //! less well from those used often. That and whether it has the block is looked at before the buffer is locked for it, without a lock, as a hint. Those found are counted in the statistics as others are.
 //!
@@ -42,7 +42,7 @@ impl Recent {
         // (What nobody has counted of this relation yet PostgreSQL is to begin with.)
         let place = place.filter(|_| compat::are_counted(relation.data()));
         let known = place.map_or(0, |place| place.load(Ordering::Relaxed));
-        let may = known > 0 && is_used(known, relation, block);
+        let may = is_used(known, relation, block);
         Recent { place, buffer: if may { known } else { 0 } }
     }
 
@@ -60,8 +60,12 @@ impl Recent {
     }
 }
 
-/// The buffer has that block, and was used often, as it seems: another session may be about to change that.
-fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
+/// The shared buffer, of a number that PostgreSQL has given out or 0, has that block of the relation's main fork, and was used often, as it seems: another
+/// session may be about to change that. So it may be taken without PostgreSQL's counting that (`ReadRecentBuffer`).
+pub(super) fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
+    if buffer <= 0 {
+        return false;
+    }
     // SAFETY: a buffer's number that PostgreSQL has given out. What is read may be written at the same time, and is believed by nobody.
     let (tag, state) = unsafe {
         let known = pg_sys::BufferDescriptors.add(buffer as usize - 1);
