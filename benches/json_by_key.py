@@ -1,20 +1,17 @@
 """A service that fetches JSON by key: heap and firn side by side, many clients, random keys.
 
 Run through `make bench-json ROWS=10000000`. Prints the sizes of tables and indexes, look-ups a second, and the processor time of one look-up in a session that is alone. Sessions of both tables
-are there at once, and take turns of half a second: machines have moments of twice the speed, longer than that. Runs before them, as long, are not counted.
+are there at once, and take turns (`turns.py`). Runs before them, as long, are not counted.
 """
 import argparse
 import os
-import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests"))
 from harness.cluster import Cluster  # noqa: E402
+from turns import in_turns  # noqa: E402
 
 # Room for both tables, as each is to be asked what it costs in memory.
 CONF = ["shared_buffers=6GB", "max_connections=460", "max_wal_size=16GB", "checkpoint_timeout=30min", "jit=off", "autovacuum=off"]
@@ -24,53 +21,6 @@ DOCUMENT = """jsonb_build_object('order', i, 'customer', (i::bigint * 7919) % 50
     'lines', jsonb_build_array(jsonb_build_object('sku', 'S' || (i::bigint * 13) % 9000, 'n', 1 + i % 4), jsonb_build_object('sku', 'S' || (i::bigint * 17) % 9000, 'n', 1 + i % 3)),
     'address', 'Street ' || (i::bigint * 31) % 4000 || ', Town ' || i % 300, 'note', md5(i::text))"""
 AMS = ("heap", "firn")
-
-
-TURN = 0.5
-
-
-def pgbench(cluster, script, clients, seconds):
-    return subprocess.Popen([os.path.join(cluster.bin, "pgbench"), "-h", cluster.root, "-p", str(cluster.port), "-U", "postgres", "-n", "-M", "prepared", "-T", str(seconds),
-                             "-c", str(clients), "-j", "2", "-f", script, "postgres"], stdout=subprocess.PIPE, text=True)
-
-
-def in_turns(cluster, scripts, clients, seconds):
-    """Look-ups a second of each, in as many seconds of its own, about."""
-    runs, spent = {}, dict.fromkeys(scripts, 0.0)
-
-    def turn(am, length):
-        start = time.monotonic()
-        runs[am].send_signal(signal.SIGCONT)
-        try:
-            # (One that ends within its turn has had no more of it.)
-            runs[am].wait(length)
-        except subprocess.TimeoutExpired:
-            runs[am].send_signal(signal.SIGSTOP)
-        spent[am] += time.monotonic() - start
-        # Statements under way end.
-        time.sleep(TURN / 25)
-
-    try:
-        for am, script in scripts.items():
-            # (Each ends when so much time has passed, its turn or not; nobody's begins before all are there.)
-            runs[am] = pgbench(cluster, script, clients, seconds * len(scripts))
-            turn(am, 1 + clients / 200)
-        while all(run.poll() is None for run in runs.values()):
-            for am, run in runs.items():
-                if run.poll() is None:
-                    turn(am, TURN)
-        found = {}
-        for am, run in runs.items():
-            start = time.monotonic()
-            run.send_signal(signal.SIGCONT)
-            out = run.communicate()[0]
-            spent[am] += time.monotonic() - start
-            found[am] = int(re.search(r"actually processed: (\d+)", out).group(1)) / spent[am]
-        return found
-    finally:
-        # (Of an error in between nothing is left that stands still.)
-        for run in runs.values():
-            run.kill()
 
 
 def processor_time(cluster, am, rows):
@@ -111,8 +61,8 @@ def main():
             f"{am} {int(t) >> 20} and {int(i) >> 20}" for am, (t, i) in sizes.items()) + f"; table {int(sizes['firn'][0]) / int(sizes['heap'][0]):.2f} of heap's", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
-            scripts = {am: os.path.join(folder, am) for am in AMS}
-            for am, path in scripts.items():
+            scripts = {am: ["-f", os.path.join(folder, am), "postgres"] for am in AMS}
+            for am, (_, path, _) in scripts.items():
                 with open(path, "w") as f:
                     f.write(f"\\set id random(1, {args.rows})\nSELECT doc FROM docs_{am} WHERE id = :id;\n")
             # A service runs for longer than a measurement: PostgreSQL knows by then which buffers are used.

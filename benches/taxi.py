@@ -4,7 +4,6 @@ Run through `make bench ROWS=10000000`. Answers are compared; times are medians 
 """
 import argparse
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pyarrow.parquet
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests"))
 from harness.cluster import Cluster  # noqa: E402
+from turns import in_turns  # noqa: E402
 
 COLUMNS = [
     ("vendor_id", "int"), ("pickup", "timestamp"), ("dropoff", "timestamp"), ("passengers", "int"),
@@ -116,14 +116,8 @@ def size(conn, table):
     return conn.execute(f"SELECT pg_total_relation_size('{table}')").fetchone()[0]
 
 
-def pgbench(cluster, db, *args):
-    out = cluster.run("pgbench", "-h", cluster.root, "-p", str(cluster.port), "-U", "postgres", "-n", "-M", "prepared",
-                      "-T", "8", "-c", "2", "-j", "1", *args, db).stdout
-    return float(re.search(r"tps = ([\d.]+)", out).group(1))
-
-
 def bench_pgbench(cluster):
-    print("\npgbench, scale 10, 2 clients, prepared: tps, medians of 3 paired runs")
+    print("\npgbench, scale 10, 2 clients, prepared: tps, medians of 3 runs in turns")
     for db in ("heap", "rows", "stripes"):
         with cluster.connect() as c:
             c.execute(f"CREATE DATABASE b_{db}")
@@ -136,11 +130,8 @@ def bench_pgbench(cluster):
                 c.execute("ALTER TABLE pgbench_accounts SET ACCESS METHOD firn")
             c.execute("VACUUM ANALYZE")
     for label, args in (("select-only", ["-S"]), ("TPC-B", [])):
-        results = {db: [] for db in ("heap", "rows", "stripes")}
-        for _ in range(3):
-            for db in results:
-                results[db].append(pgbench(cluster, f"b_{db}", *args))
-        med = {db: statistics.median(v) for db, v in results.items()}
+        runs = [in_turns(cluster, {db: [*args, f"b_{db}"] for db in ("heap", "rows", "stripes")}, 2, 12) for _ in range(3)]
+        med = {db: statistics.median(run[db] for run in runs) for db in runs[0]}
         print(f"  {label:12} heap {med['heap']:8.0f}   firn row store {med['rows']:8.0f} ({med['rows'] / med['heap']:.2f})"
               f"   firn stripes {med['stripes']:8.0f} ({med['stripes'] / med['heap']:.2f})", flush=True)
 
