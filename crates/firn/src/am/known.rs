@@ -388,4 +388,36 @@ mod tests {
             assert_eq!(known.is_in_whole(tid), whole.iter().any(is), "step {step}, {tid:?}");
         }
     }
+
+    /// What finds no room is not known, and no more is kept than may be.
+    #[test]
+    fn lists_are_bounded() {
+        let mut known = KnownStripes::default();
+        for i in 0..MOST_KNOWN as u32 + 9 {
+            known.remember_whole(Slot(i * 7), 7 * ROWS_PER_BLOCK);
+        }
+        let first_row_of = |i: u32| Tid { block: VIRTUAL_BASE + i * 7, offset: 1 };
+        assert_eq!(known.whole.len(), MOST_KNOWN);
+        assert!(known.is_in_whole(first_row_of(MOST_KNOWN as u32 - 1)));
+        assert!(!known.is_in_whole(first_row_of(MOST_KNOWN as u32)));
+
+        // Of rows that are all deleted but some, a bit for each is kept.
+        let rows = 262_144;
+        let stripe = |i: u32| {
+            let deleted = DeadRows::of((0..rows).filter(|row| row % 3 > 0).collect(), rows);
+            Partly { slot: Slot(i * blocks_for(rows)), rows, deleted }
+        };
+        let with_room = room_for_deleted() / stripe(0).bytes();
+        assert!((2..1_000).contains(&with_room), "{with_room}");
+        for i in 0..with_room as u32 {
+            let one = stripe(i);
+            assert!(known.make_room_for(&one, false));
+            known.remember_partly(one);
+        }
+        let one = stripe(with_room as u32);
+        assert!(!known.make_room_for(&one, false));
+        assert!(known.partly.len() == with_room && known.partly_bytes <= room_for_deleted());
+        assert!(known.make_room_for(&one, true));
+        assert!(known.partly.is_empty() && known.partly_bytes == 0);
+    }
 }
