@@ -8,7 +8,7 @@ use super::analyze_rows::UnitRows;
 use crate::directory::counts::{self, stripe_totals_now, StripeTotals};
 use crate::directory::{tombstones, Directory, Found};
 use crate::pg::statistics::{self, Random};
-use crate::pg::{LockMode, Rel, Snap, TupleSlot};
+use crate::pg::{LockMode, Oid, Rel, Snap, TupleSlot};
 use firn_format::Location;
 use firn_scan::Batch;
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use std::cell::Cell;
 /// last ones. Where no file is there to hold both, some numbers mean one of each.
 #[derive(Clone, Copy)]
 struct Told {
-    table: u32,
+    table: Oid,
     row_store: u32,
     stripes: u32,
     total: u32,

@@ -8,7 +8,7 @@ use super::tuple::{moved_to, successor};
 use crate::directory::forward::{self, Moves};
 use crate::directory::{tombstones, Directory};
 use crate::pg::rel::StorageId;
-use crate::pg::{heap, lock, xact, LockMode, Rel, Snap};
+use crate::pg::{heap, lock, xact, LockMode, Oid, Rel, Snap};
 use firn_directory::Xid;
 use firn_format::{Tid, TombstoneState};
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ type Named = ((StorageId, Xid), Rc<RefCell<Moves>>);
 #[derive(Default)]
 struct Own {
     /// Tables of which it has deleted or updated stripe rows.
-    changed: HashSet<u32>,
+    changed: HashSet<Oid>,
     moves: Vec<Named>,
 }
 

@@ -4,7 +4,7 @@
 //! when it has done, and let others have their turn, it looks once more for what has become due meanwhile.
 
 use crate::pg::ext::{callback, direct};
-use crate::pg::{catalog, compat, guc, xact};
+use crate::pg::{catalog, compat, guc, xact, Oid};
 use pgrx::pg_sys;
 
 /// A lock that one has.
@@ -24,7 +24,7 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
             compat::handle_signal(SIGTERM, direct::die);
             compat::handle_signal(SIGINT, direct::StatementCancelHandler);
             pg_sys::BackgroundWorkerUnblockSignals();
-            let database = pg_sys::Oid::from(database.value() as u32);
+            let database = Oid::from(database.value() as u32);
             // As autovacuum, in databases that nobody may connect to as well.
             let anywhere = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
             pg_sys::BackgroundWorkerInitializeConnectionByOid(
@@ -51,12 +51,12 @@ pub unsafe extern "C-unwind" fn firn_index_worker(database: pg_sys::Datum) {
 }
 
 /// Whoever drops the access method waits for this lock, and cancels us.
-fn tag(method: u32) -> pg_sys::LOCKTAG {
+fn tag(method: Oid) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
         // SAFETY: set when the session began.
         locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
         locktag_field2: pg_sys::AccessMethodRelationId.to_u32(),
-        locktag_field3: method,
+        locktag_field3: method.to_u32(),
         locktag_field4: 0,
         locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
         locktag_lockmethodid: 1,
@@ -64,7 +64,7 @@ fn tag(method: u32) -> pg_sys::LOCKTAG {
 }
 
 /// An error at the end has given it back already.
-fn give_turn_back(method: u32) {
+fn give_turn_back(method: Oid) {
     // SAFETY: plain calls.
     unsafe {
         if compat::holds_lock(&tag(method), ALONE) {
@@ -74,7 +74,7 @@ fn give_turn_back(method: u32) {
 }
 
 /// Be the one that is at work, if no other is; an error in the work ends that.
-fn take_turn(method: u32) -> bool {
+fn take_turn(method: Oid) -> bool {
     // SAFETY: plain calls; the lock goes with the process, or with an error.
     unsafe {
         if compat::holds_lock(&tag(method), ALONE) {

@@ -18,7 +18,7 @@ use crate::pg::slot::OwnedSlot;
 use crate::pg::statistics::count_moved;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::{
-    error, guc, lock, snapshot, xact, Count, Kind, LockMode, OpenRel, Phase, Progress, Rel,
+    error, guc, lock, snapshot, xact, Count, Kind, LockMode, Oid, OpenRel, Phase, Progress, Rel,
     TupleSlot,
 };
 use crate::stripe::RowBuffer;
@@ -27,7 +27,7 @@ use firn_directory::{Cid, Xid};
 use firn_format::{Tid, ROWS_PER_BLOCK};
 
 /// Move the settled rows of a part of a table's row store into stripes. Returns the number of rows moved.
-pub fn compact(oid: u32, part: &mut Part, progress: &Progress) -> i64 {
+pub fn compact(oid: Oid, part: &mut Part, progress: &Progress) -> i64 {
     // Excludes VACUUM, CREATE INDEX CONCURRENTLY and other moves; readers and writers go on.
     let opened = OpenRel::open(oid, LockMode::ShareUpdateExclusive);
     let table = opened.rel();

@@ -86,8 +86,10 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::{Part, StorageId, PAGES_PER_STRIPE};
+    use crate::pg::Oid;
 
-    const A: StorageId = StorageId { tablespace: 1, database: 1, file: 1 };
+    const ONE: Oid = Oid::from_u32(1);
+    const A: StorageId = StorageId { tablespace: ONE, database: ONE, file: 1 };
     const B: StorageId = StorageId { file: 2, ..A };
 
     #[test]

@@ -9,10 +9,10 @@ use crate::pg::catalog::rebuild_index;
 use crate::pg::rebuild::{self, Patience, Place};
 use crate::pg::rel::index_oids;
 use crate::pg::statistics::row_count;
-use crate::pg::{btree, catalog, error, guc, worker, xact};
+use crate::pg::{btree, catalog, error, guc, worker, xact, Oid};
 use crate::pg::{IndexKind, Kind, LockMode, OpenRel, Rel, Toast};
 use firn_format::btree::Moves;
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// A session that has run VACUUM does not wait for a long transaction; a process that nobody waits for does, when it has
@@ -39,7 +39,7 @@ pub fn rebuild_wanted(table: Rel) -> bool {
 }
 
 /// What is known of the table's moves, of whose old entries none is left.
-fn note_of(toast: &Toast, table: u32) -> Moves {
+fn note_of(toast: &Toast, table: Oid) -> Moves {
     let note = match toast.is_empty() {
         true => cleaned::Cleaned::default(),
         false => cleaned::read(toast),
@@ -50,7 +50,7 @@ fn note_of(toast: &Toast, table: u32) -> Moves {
 }
 
 /// B-trees of an open relation that are to be built anew.
-fn due(relation: Rel, moves: Moves) -> Vec<u32> {
+fn due(relation: Rel, moves: Moves) -> Vec<Oid> {
     indexes(relation, IndexKind::BTree, |index| {
         let (pages, fresh) = btree::pages(index);
         moves.make_due(pages, fresh)
@@ -58,11 +58,11 @@ fn due(relation: Rel, moves: Moves) -> Vec<u32> {
 }
 
 /// Indexes of other kinds that are.
-fn others_due(relation: Rel, moves: Moves) -> Vec<u32> {
+fn others_due(relation: Rel, moves: Moves) -> Vec<Oid> {
     indexes(relation, IndexKind::Other, |index| moves.make_other_due(index.heap_blocks()))
 }
 
-fn indexes(relation: Rel, kind: IndexKind, is_due: impl Fn(Rel) -> bool) -> Vec<u32> {
+fn indexes(relation: Rel, kind: IndexKind, is_due: impl Fn(Rel) -> bool) -> Vec<Oid> {
     let mut list = index_oids(relation);
     list.retain(|oid| {
         let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
@@ -83,14 +83,14 @@ struct Found {
     moved_others: u64,
 }
 
-fn look(oid: u32) -> Option<Found> {
+fn look(oid: Oid) -> Option<Found> {
     let table = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
     let toast = table.toast_oid()?;
     // Whoever has it, and wants the table next, would wait for us.
     drop(OpenRel::try_open(toast, LockMode::RowExclusive)?);
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);
     let place = |index| Place { index, table: oid, toast: toast.rel().oid() };
-    let places = |indexes: Vec<u32>| indexes.into_iter().map(place).collect();
+    let places = |indexes: Vec<Oid>| indexes.into_iter().map(place).collect();
     if table.is_of_other_session() {
         return None;
     }
@@ -157,7 +157,7 @@ impl Outcome {
 
 /// Rebuild what is due of a table, in transactions of their own: called in one in which nothing is going on, and leaves
 /// one. Errors in rebuilding become warnings.
-fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
+fn rebuild(oid: Oid, patience: &mut Patience) -> Outcome {
     if xact::ids_are_scarce() {
         return Outcome::Done;
     }
@@ -205,7 +205,7 @@ fn rebuild(oid: u32, patience: &mut Patience) -> Outcome {
 }
 
 /// Whether all copies are gone.
-fn dropped(oid: u32) -> Outcome {
+fn dropped(oid: Oid) -> Outcome {
     let any = transactions(|| {
         let any = xact::with_snapshot(|| !rebuild::left_overs(oid).is_empty());
         xact::next();
@@ -234,7 +234,7 @@ impl Found {
     }
 }
 
-fn looked_at(oid: u32) -> Result<Option<Found>, Failed> {
+fn looked_at(oid: Oid) -> Result<Option<Found>, Failed> {
     transactions(|| {
         let found = xact::with_snapshot(|| look(oid));
         xact::next();
@@ -264,7 +264,7 @@ fn carry_out(place: Place, body: &mut dyn FnMut() -> bool) -> Outcome {
 
 /// Rebuild what is due of the tables that a VACUUM command has vacuumed. What was put off is done as soon as others have
 /// ended, by a process that waits for them.
-pub fn rebuild_after_command(tables: impl Iterator<Item = u32>) {
+pub fn rebuild_after_command(tables: impl Iterator<Item = Oid>) {
     let mut patience = COMMANDS;
     let mut put_off = false;
     for oid in tables {
@@ -285,7 +285,7 @@ pub fn rebuild_after_command(tables: impl Iterator<Item = u32>) {
 pub struct Rounds {
     begun: bool,
     /// Tables with something due that cannot be done now: they are left to the next VACUUM.
-    given_up: BTreeSet<u32>,
+    given_up: HashSet<Oid>,
 }
 
 impl Rounds {
@@ -299,7 +299,7 @@ impl Rounds {
     }
 
     /// Tables that have not been given up.
-    fn tables(&self) -> Vec<u32> {
+    fn tables(&self) -> Vec<Oid> {
         let Some(ours) = catalog::access_method() else { return Vec::new() };
         let mut tables = xact::with_snapshot(|| catalog::tables_of(ours));
         xact::next();
@@ -342,7 +342,7 @@ impl Rounds {
     }
 }
 
-fn has_work(oid: u32) -> bool {
+fn has_work(oid: Oid) -> bool {
     let is_work = |found: Option<Found>| {
         found.is_some_and(|found| {
             !found.places.is_empty() || !found.others.is_empty() || !found.left_over.is_empty()
@@ -360,7 +360,7 @@ fn has_work(oid: u32) -> bool {
 const TABLE: &str = "end the maintenance of table";
 
 /// `of` is an index, or a table that could not be looked at or tidied up.
-fn warn(what: &str, of: u32, failed: &Failed) {
+fn warn(what: &str, of: Oid, failed: &Failed) {
     let name = xact::with_snapshot(|| catalog::name_of(of));
     xact::next();
     let name = name.unwrap_or_else(|| format!("with OID {of}"));
@@ -371,7 +371,7 @@ fn warn(what: &str, of: u32, failed: &Failed) {
 }
 
 /// After the moves that were known, the table's indexes are as small as new ones.
-fn forget(oid: u32, moved: u64, moved_others: u64) {
+fn forget(oid: Oid, moved: u64, moved_others: u64) {
     let Some(table) = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive) else { return };
     let Some(toast) = table.toast_oid() else { return };
     let toast = Toast::open_oid(toast, LockMode::RowExclusive);

@@ -5,7 +5,7 @@
 
 use crate::directory::{allocation, clean, cleaned, forward, Directory};
 use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{guc, xact, LockMode, OpenRel, Rel, Snap};
+use crate::pg::{guc, xact, LockMode, Oid, OpenRel, Rel, Snap};
 use firn_format::Location;
 
 /// Pages below which a file is not worth the work.
@@ -40,7 +40,7 @@ pub fn tidy_or_leave(table: Rel, leave: bool) -> bool {
 
 /// Tidy up what VACUUM has left, in transactions of their own: called in one in which nothing is going on, and leaves one.
 /// Returns the TOAST relation when that was something. Nothing is done while somebody else vacuums or moves.
-pub fn tidy_what_was_left(oid: u32) -> Option<u32> {
+pub fn tidy_what_was_left(oid: Oid) -> Option<Oid> {
     let done = xact::with_snapshot(|| {
         on_what_is_left(oid, |table, left| {
             tidy(table);
@@ -63,12 +63,12 @@ pub fn tidy_what_was_left(oid: u32) -> Option<u32> {
 }
 
 /// VACUUM has left the table for a transaction of its own.
-pub fn is_left(oid: u32) -> bool {
+pub fn is_left(oid: Oid) -> bool {
     on_what_is_left(oid, |_, _| Some(())).is_some()
 }
 
 /// Do something to a table that VACUUM has left, told what has been, while nobody else vacuums or moves.
-fn on_what_is_left<T>(oid: u32, body: impl FnOnce(Rel, u8) -> Option<T>) -> Option<T> {
+fn on_what_is_left<T>(oid: Oid, body: impl FnOnce(Rel, u8) -> Option<T>) -> Option<T> {
     let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
     if opened.rel().is_of_other_session() {
         return None;
@@ -87,7 +87,7 @@ fn noted(directory: &Directory) -> Option<u8> {
 
 /// Move directory rows to the front of a file that is mostly unused, in this transaction; returns the TOAST relation
 /// when VACUUM can shrink it then. Nothing is done while somebody else vacuums or moves.
-pub fn shrink(oid: u32) -> Option<u32> {
+pub fn shrink(oid: Oid) -> Option<Oid> {
     let opened = OpenRel::try_open(oid, LockMode::ShareUpdateExclusive)?;
     // VACUUM has passed over it, and its file may be gone, when that session ended with the server.
     if opened.rel().is_of_other_session() {

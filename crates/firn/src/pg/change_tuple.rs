@@ -3,7 +3,7 @@
 use super::change_log::MOST_BYTES;
 use super::datum::Row;
 use super::tuple_size::INLINE;
-use super::{compat, memory, Rel, TupleSlot};
+use super::{compat, memory, Oid, Rel, TupleSlot};
 use pgrx::{pg_sys, varlena};
 
 /// A tuple, as it is in memory, without the part of its header that is of no concern.
@@ -251,7 +251,7 @@ pub(super) fn old_version(table: Rel, row: Row<'_>, columns: Option<&[i16]>) -> 
 pub(super) struct Out<F> {
     pub table: Rel,
     /// The TOAST relation that pointers name.
-    pub toast: u32,
+    pub toast: Oid,
     pub log: F,
 }
 
@@ -302,7 +302,7 @@ impl<F: FnMut(Chunk<'_>)> Out<F> {
                 super::xact::check_for_interrupts();
             }
             // varattrib_1b_e, and a varatt_external.
-            let words = [plain + 4, stored | method << 30, number, self.toast];
+            let words = [plain + 4, stored | method << 30, number, self.toast.to_u32()];
             let pointer = pg_sys::palloc(POINTER).cast::<u8>();
             pointer.write(1);
             pointer.add(1).write(VARTAG_ONDISK);

@@ -3,7 +3,7 @@
 //! and where the index is none of B-trees, whether the values are really in conflict. Of a row that another session has only collected for a stripe
 //! all are NULL.
 
-use super::{lock, memory, of_nulls, LockMode, OpenRel, Rel};
+use super::{lock, memory, of_nulls, LockMode, Oid, OpenRel, Rel};
 use pgrx::pg_sys;
 
 impl Rel {
@@ -14,7 +14,7 @@ impl Rel {
         if self.is_temporary() || lock::lets_nobody_write(self) {
             return false;
         }
-        let needs = |oid: &u32| {
+        let needs = |oid: &Oid| {
             let index = OpenRel::any_kind(*oid, LockMode::AccessShare);
             // SAFETY: an open index, of whose expressions the relcache gives a copy.
             unsafe {

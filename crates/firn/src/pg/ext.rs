@@ -3,7 +3,7 @@
 
 #![allow(non_snake_case)]
 
-use super::compat;
+use super::{compat, Oid};
 use pgrx::pg_sys;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -52,7 +52,7 @@ postgres_functions! {
         freeze_xid: pg_sys::TransactionId,
         cutoff_multi: pg_sys::MultiXactId,
     ) -> *mut core::ffi::c_void;
-    fn NewRelationCreateToastTable(table: pg_sys::Oid, options: pg_sys::Datum);
+    fn NewRelationCreateToastTable(table: Oid, options: pg_sys::Datum);
     fn end_heap_rewrite(state: *mut core::ffi::c_void);
     fn rewrite_heap_dead_tuple(
         state: *mut core::ffi::c_void,
@@ -79,12 +79,12 @@ postgres_functions! {
         type_len: core::ffi::c_int,
     ) -> bool;
     fn find_inheritance_children(
-        parent: pg_sys::Oid,
+        parent: Oid,
         lock: pg_sys::LOCKMODE,
     ) -> *mut pg_sys::List;
     fn pgstat_get_entry_ref_locked(
         kind: compat::StatisticsKind,
-        database: pg_sys::Oid,
+        database: Oid,
         object: compat::StatisticsObject,
         nowait: bool,
     ) -> *mut PgStatEntryRef;
@@ -93,7 +93,7 @@ postgres_functions! {
         relation: *mut pg_sys::RangeVar,
         index: pg_sys::Relation,
         columns: *const pg_sys::AttrMap,
-        constraint: *mut pg_sys::Oid,
+        constraint: *mut Oid,
     ) -> *mut pg_sys::IndexStmt;
     fn toast_compress_datum(value: pg_sys::Datum, method: core::ffi::c_char) -> pg_sys::Datum;
     fn heap_toast_delete(
@@ -102,13 +102,13 @@ postgres_functions! {
         is_speculative: bool,
     );
     fn find_all_inheritors(
-        parent: pg_sys::Oid,
+        parent: Oid,
         lock: pg_sys::LOCKMODE,
         numparents: *mut *mut pg_sys::List,
     ) -> *mut pg_sys::List;
 
     // pgrx has these, each with a guard's frame of its own ([`behind_guard`]); each look-up of a row calls them.
-    fn table_open(relation: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> pg_sys::Relation;
+    fn table_open(relation: Oid, lock: pg_sys::LOCKMODE) -> pg_sys::Relation;
     fn relation_close(relation: pg_sys::Relation, lock: pg_sys::LOCKMODE);
     fn heap_fetch(
         relation: pg_sys::Relation,

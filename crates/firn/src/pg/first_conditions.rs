@@ -10,6 +10,7 @@ use super::memory::within;
 use super::nodes::{columns_of, list_items};
 use super::slot::Slot;
 use super::wanted::Needed;
+use super::Oid;
 use pgrx::pg_sys;
 use std::cell::Cell;
 
@@ -186,9 +187,6 @@ unsafe extern "C-unwind" fn below_may_show(
 }
 
 /// The function does not come with PostgreSQL.
-unsafe extern "C-unwind" fn is_foreign(
-    function: pg_sys::Oid,
-    _context: *mut core::ffi::c_void,
-) -> bool {
+unsafe extern "C-unwind" fn is_foreign(function: Oid, _context: *mut core::ffi::c_void) -> bool {
     function.to_u32() >= pg_sys::FirstNormalObjectId
 }

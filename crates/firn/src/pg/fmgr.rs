@@ -1,6 +1,6 @@
 //! Arguments and results of SQL-callable functions.
 
-use super::{compat, error, Kind};
+use super::{compat, error, Kind, Oid};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -15,7 +15,7 @@ pub enum Out {
     Bool(bool),
     Int4(i32),
     Int8(i64),
-    Oid(u32),
+    Oid(Oid),
     Text(String),
     Bytes(Vec<u8>),
     /// Microseconds since 1970.
@@ -24,7 +24,7 @@ pub enum Out {
 
 impl Out {
     /// A column of this type can have the value.
-    fn is_of(&self, column: pg_sys::Oid) -> bool {
+    fn is_of(&self, column: Oid) -> bool {
         match self {
             Out::Null => true,
             Out::Void => false,
@@ -91,7 +91,7 @@ pub(crate) unsafe fn datum(out: &Out) -> (pg_sys::Datum, bool) {
             Out::Bool(v) => pg_sys::Datum::from(*v),
             Out::Int4(v) => pg_sys::Datum::from(*v),
             Out::Int8(v) => pg_sys::Datum::from(*v),
-            Out::Oid(v) => pg_sys::Datum::from(pg_sys::Oid::from(*v)),
+            Out::Oid(v) => pg_sys::Datum::from(*v),
             Out::Text(v) => varlena(v.as_bytes()),
             Out::Bytes(v) => varlena(v),
             Out::Time(v) => pg_sys::Datum::from(v - super::datum::EPOCH_MICROS),
@@ -121,8 +121,8 @@ impl Args {
             (!arg.isnull).then_some(arg.value)
         }
     }
-    pub fn oid(self, n: usize) -> Option<u32> {
-        self.raw(n).map(|d| d.value() as u32)
+    pub fn oid(self, n: usize) -> Option<Oid> {
+        self.raw(n).map(|d| Oid::from(d.value() as u32))
     }
     pub fn int4(self, n: usize) -> Option<i32> {
         self.raw(n).map(|d| d.value() as i32)

@@ -1,13 +1,13 @@
 //! Building and validating indexes: what heapam does for heap, redone on `heap_getnextslot`, which
 //! does not insist on heap's access method.
 
-use super::compat;
 use super::datum::Row;
 use super::parallel::Shared;
 use super::slot::Slot;
 use super::snapshot::{Registered, Snap};
 use super::toast::{raw_tid, tid_of, Address};
 use super::Rel;
+use super::{compat, Oid};
 use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -36,7 +36,7 @@ impl Rel {
 }
 
 /// Indexes of this access method know ranges of blocks, not rows: BRIN's, and those of one that somebody has made of BRIN's handler.
-pub(crate) fn is_of_ranges(method: pg_sys::Oid) -> bool {
+pub(crate) fn is_of_ranges(method: Oid) -> bool {
     if method == pg_sys::BRIN_AM_OID || method.to_u32() < pg_sys::FirstNormalObjectId {
         return method == pg_sys::BRIN_AM_OID;
     }
@@ -570,7 +570,7 @@ pub fn index_kind(index: Rel) -> IndexKind {
     // SAFETY: an open index.
     unsafe {
         IndexKind {
-            is_btree: index.access_method() == u32::from(pg_sys::BTREE_AM_OID),
+            is_btree: index.access_method() == pg_sys::BTREE_AM_OID,
             is_valid: (*(*index.raw()).rd_index).indisvalid,
             is_partial: index.has_predicate(),
         }

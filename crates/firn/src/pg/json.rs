@@ -3,7 +3,7 @@
 
 use super::datum::{with_varlena, Datum};
 use super::jsonb::{form_fields, form_jsonb, Fields};
-use super::{error, memory, Kind};
+use super::{error, memory, Kind, Oid};
 use pgrx::pg_sys;
 
 /// Levels of arrays and objects in each other up to which a value is kept as text. PostgreSQL's parser calls itself for each
@@ -36,7 +36,7 @@ pub(super) unsafe fn with_text(value: Datum<'_>, f: impl FnOnce(&[u8])) -> bool 
             return false;
         }
         let text = pg_sys::OidOutputFunctionCall(
-            pg_sys::Oid::from(pg_sys::F_JSONB_OUT),
+            Oid::from(pg_sys::F_JSONB_OUT),
             pg_sys::Datum::from(plain),
         );
         let text = std::ffi::CStr::from_ptr(text).to_bytes();
@@ -112,7 +112,7 @@ fn jsonb_from_text(text: &[u8]) -> Vec<u8> {
     // SAFETY: jsonb_in returns a palloc'ed varlena with a 4-byte header.
     memory::scratch(|| unsafe {
         let datum = pg_sys::OidInputFunctionCall(
-            pg_sys::Oid::from(pg_sys::F_JSONB_IN),
+            Oid::from(pg_sys::F_JSONB_IN),
             c_text.as_ptr() as *mut _,
             pg_sys::InvalidOid,
             -1,

@@ -14,11 +14,11 @@ fn look(lock: LockMode) -> Option<Result<OpenRel, &'static str>> {
     // SAFETY: plain look-ups that may miss.
     let oid = unsafe {
         match pg_sys::get_namespace_oid(c"firn".as_ptr(), true) {
-            pg_sys::InvalidOid => 0,
-            schema => pg_sys::get_relname_relid(c"stores".as_ptr(), schema).to_u32(),
+            none @ pg_sys::InvalidOid => none,
+            schema => pg_sys::get_relname_relid(c"stores".as_ptr(), schema),
         }
     };
-    if catalog::access_method_of(oid) != Some(pg_sys::HEAP_TABLE_AM_OID.to_u32()) {
+    if catalog::access_method_of(oid) != Some(pg_sys::HEAP_TABLE_AM_OID) {
         return Some(Err("There is no such table"));
     }
     let table = OpenRel::if_there(oid, lock)?;

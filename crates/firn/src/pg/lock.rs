@@ -4,7 +4,7 @@
 use super::compat;
 use super::toast::raw_tid;
 use super::xact::Sub;
-use super::{attempt, guc, toast_indexes, xact, Rel};
+use super::{attempt, guc, toast_indexes, xact, Oid, Rel};
 use firn_directory::Xid;
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -58,11 +58,11 @@ pub fn wait_for(xid: Xid, table: Rel, tid: Tid, wait: bool) -> bool {
 }
 
 /// Lock a relation to the end of the transaction, waiting for so long at most. False when that was not long enough.
-pub fn relation_within(oid: u32, mode: i32, wait: Duration) -> bool {
+pub fn relation_within(oid: Oid, mode: i32, wait: Duration) -> bool {
     let taken = attempt::subtransaction(|| {
         guc::with_lock_timeout(wait, || {
             // SAFETY: plain call; raises when it takes longer.
-            unsafe { pg_sys::LockRelationOid(oid.into(), mode) }
+            unsafe { pg_sys::LockRelationOid(oid, mode) }
             // The time may be over just as the lock is granted. Then the timeout is still to be raised, and is no error of what
             // is done under the lock.
             xact::check_for_interrupts();
@@ -100,13 +100,13 @@ impl Drop for AllocationLock {
 #[derive(Default)]
 struct Ready {
     within: (u32, Sub),
-    tables: HashSet<u32>,
+    tables: HashSet<Oid>,
 }
 
 thread_local! {
     static READY: RefCell<Ready> = RefCell::default();
     /// The one that was asked for last.
-    static LAST: Cell<(u32, (u32, Sub))> = const { Cell::new((0, (0, Sub::NONE))) };
+    static LAST: Cell<(Oid, (u32, Sub))> = const { Cell::new((Oid::INVALID, (0, Sub::NONE))) };
 }
 
 /// PostgreSQL looks at the row of an equal key while it has a page of the index in its hands: interrupts wait then, and no
@@ -125,7 +125,7 @@ pub(crate) unsafe fn before_indexes(rel: pg_sys::Relation) {
         }
         let sub = Sub(super::ext::direct::GetCurrentSubTransactionId());
         let within = (super::ext::local_transaction(), sub);
-        let asked = ((*rel).rd_id.to_u32(), within);
+        let asked = ((*rel).rd_id, within);
         if LAST.get() != asked {
             super::ext::callback(|| {
                 let is_new = READY.with_borrow_mut(|ready| {
@@ -156,12 +156,12 @@ pub(super) fn may_write(table: Rel) -> bool {
 }
 
 /// This transaction has locked a relation of this database in just this mode. (PostgreSQL's own function for it is of some minor versions only.)
-pub fn holds(oid: u32, mode: i32) -> bool {
+pub fn holds(oid: Oid, mode: i32) -> bool {
     // SAFETY: set when the session began; looks into the session's own table of locks.
     unsafe {
         let tag = pg_sys::LOCKTAG {
             locktag_field1: pg_sys::MyDatabaseId.to_u32(),
-            locktag_field2: oid,
+            locktag_field2: oid.to_u32(),
             locktag_field3: 0,
             locktag_field4: 0,
             locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
@@ -223,7 +223,7 @@ pub fn predicate_lock_table(table: Rel, snap: super::Snap) {
 
 /// Whether another transaction holds a lock on the table that conflicts with `mode`, at this moment.
 pub fn is_held_by_others(table: Rel, mode: super::LockMode) -> bool {
-    let oid = pg_sys::Oid::from(table.oid());
+    let oid = table.oid();
     // SAFETY: the lock is given back at once; one that this transaction has already is counted.
     unsafe {
         if !pg_sys::ConditionalLockRelationOid(oid, mode as i32) {

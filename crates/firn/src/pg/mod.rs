@@ -73,6 +73,8 @@ pub mod xact;
 pub use attempt::attempt;
 pub use change_log::{ChangeLog, OldRow};
 pub use fate::Fate;
+/// The id of an object: a type of its own, so that none is taken for a number of a block or of a transaction.
+pub use pgrx::pg_sys::Oid;
 pub use progress::{Count, Phase, Progress};
 pub use rel::{IndexKind, LockMode, OpenRel, Rel};
 pub use report::{error, Kind};

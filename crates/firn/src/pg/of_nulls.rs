@@ -1,7 +1,7 @@
 //! What the executor does when it computes an index's expression of a row whose columns are all NULL (execExprInterp.c): which functions
 //! it calls. Strict ones are not called for NULLs, and most kinds of nodes call nothing at all.
 
-use super::{attempt, Rel};
+use super::{attempt, Oid, Rel};
 use pgrx::pg_sys;
 
 /// What an expression comes to.
@@ -81,8 +81,8 @@ unsafe fn worst(list: *mut pg_sys::List, case: Comes) -> Comes {
     unsafe { worst_of(&each(list, case)) }
 }
 
-fn is_own(oid: pg_sys::Oid) -> bool {
-    oid != pg_sys::InvalidOid && u32::from(oid) < pg_sys::FirstNormalObjectId
+fn is_own(oid: Oid) -> bool {
+    oid != pg_sys::InvalidOid && oid.to_u32() < pg_sys::FirstNormalObjectId
 }
 
 /// As a value, NULL or not: the node itself calls nothing, and gives one of its arguments, or makes something of them.
@@ -98,7 +98,7 @@ fn worse(a: Comes, b: Comes) -> Comes {
 }
 
 /// `function` is called with these arguments, unless it is strict and one is NULL.
-unsafe fn call(function: pg_sys::Oid, args: *mut pg_sys::List, case: Comes) -> Comes {
+unsafe fn call(function: Oid, args: *mut pg_sys::List, case: Comes) -> Comes {
     // SAFETY: the OID of a function that an index calls, and its arguments.
     unsafe {
         let each = each(args, case);
@@ -115,7 +115,7 @@ unsafe fn call(function: pg_sys::Oid, args: *mut pg_sys::List, case: Comes) -> C
 }
 
 /// `function` is called with these arguments, which come to `of`.
-unsafe fn called(function: pg_sys::Oid, args: *mut pg_sys::List, of: Comes) -> Comes {
+unsafe fn called(function: Oid, args: *mut pg_sys::List, of: Comes) -> Comes {
     // SAFETY: the OID of a function that an index calls, and its arguments.
     unsafe {
         let types_are_own = nodes(args).into_iter().all(|node| is_own(pg_sys::exprType(node)));

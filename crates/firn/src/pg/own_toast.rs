@@ -1,7 +1,7 @@
 //! The TOAST relation that every firn table has: whether one lacks it, making it, and keeping its indexes to what they know.
 
 use super::rel::index_oids;
-use super::{ext, Rel};
+use super::{ext, Oid, Rel};
 use pgrx::pg_sys;
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ pub(crate) fn is_creating_toast() -> bool {
 }
 
 /// Give a firn table a TOAST relation. Its ACCESS EXCLUSIVE lock is held.
-pub fn create_toast(table: u32) {
+pub fn create_toast(table: Oid) {
     struct Creating;
     impl Drop for Creating {
         fn drop(&mut self) {
@@ -31,26 +31,26 @@ pub fn create_toast(table: u32) {
     CREATING.set(true);
     let _creating = Creating;
     // SAFETY: plain call; no options.
-    unsafe { ext::NewRelationCreateToastTable(table.into(), pg_sys::Datum::from(0usize)) }
+    unsafe { ext::NewRelationCreateToastTable(table, pg_sys::Datum::from(0usize)) }
 }
 
 /// The TOAST relation is about to get new contents. What a REINDEX CONCURRENTLY that failed has left there are
 /// indexes that are not valid and take entries all the same; PostgreSQL builds only the valid one anew. They
 /// would lead to rows that are no more, and find new rows to be duplicates of those.
-pub(crate) fn drop_left_over_indexes(toast: u32) {
+pub(crate) fn drop_left_over_indexes(toast: Oid) {
     // SAFETY: plain calls; the lock is the one that the caller holds or PostgreSQL takes next, and keeps out
     // a REINDEX that is still running.
     unsafe {
-        let rel = pg_sys::table_open(toast.into(), pg_sys::AccessExclusiveLock as i32);
+        let rel = pg_sys::table_open(toast, pg_sys::AccessExclusiveLock as i32);
         let indexes = index_oids(Rel::of(rel));
         pg_sys::relation_close(rel, pg_sys::NoLock as i32);
         for oid in indexes {
-            if pg_sys::get_index_isvalid(oid.into()) {
+            if pg_sys::get_index_isvalid(oid) {
                 continue;
             }
             let index = pg_sys::ObjectAddress {
                 classId: pg_sys::RelationRelationId,
-                objectId: oid.into(),
+                objectId: oid,
                 objectSubId: 0,
             };
             let internal = pg_sys::PERFORM_DELETION_INTERNAL as i32;

@@ -6,6 +6,7 @@
 //! PostgreSQL empties the slot when a (sub)transaction is rolled back; after a subtransaction of firn's own what was reported before is taken up again.
 
 use super::memory::resources_are_released;
+use super::Oid;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::fmt;
@@ -108,7 +109,7 @@ pub struct Progress {
 
 impl Progress {
     /// Begin to report on the table `table`, the one after the first `done` of `total`.
-    pub fn begin(command: Command, table: u32, done: usize, total: usize) -> Progress {
+    pub fn begin(command: Command, table: Oid, done: usize, total: usize) -> Progress {
         // SAFETY: our own entry of the status array; null in a process without one.
         let ours = unsafe {
             !pg_sys::MyBEEntry.is_null()
@@ -118,9 +119,7 @@ impl Progress {
         let progress = Progress { counts: Default::default(), ours };
         if ours {
             // SAFETY: plain call; the command is stored and compared, nothing else.
-            unsafe {
-                pg_sys::pgstat_progress_start_command(command.number(), pg_sys::Oid::from(table))
-            }
+            unsafe { pg_sys::pgstat_progress_start_command(command.number(), table) }
             progress.set(Count::TablesDone, done as u64);
             progress.set(Count::TablesTotal, total as u64);
         }
@@ -168,7 +167,7 @@ impl Drop for Progress {
 /// slot, though the command that reports (COPY, say) goes on after it.
 pub(super) struct Report {
     command: pg_sys::ProgressCommandType::Type,
-    table: pg_sys::Oid,
+    table: Oid,
     values: [i64; pg_sys::PGSTAT_NUM_PROGRESS_PARAM as usize],
 }
 
@@ -206,7 +205,7 @@ impl Report {
 /// A session at work.
 pub struct Activity {
     pub pid: i32,
-    pub database: u32,
+    pub database: Oid,
     /// None when the current role may not know.
     pub work: Option<Work>,
 }
@@ -214,7 +213,7 @@ pub struct Activity {
 /// What a session is at.
 pub struct Work {
     pub command: Command,
-    pub table: u32,
+    pub table: Oid,
     pub phase: &'static str,
     pub counts: [i64; COUNTS],
 }
@@ -226,7 +225,7 @@ pub fn activities() -> Vec<Activity> {
     // SAFETY: the status functions make copies of all entries, which live to the end of the transaction.
     unsafe {
         let me = pg_sys::GetUserId();
-        let all = pg_sys::has_privs_of_role(me, pg_sys::Oid::from(pg_sys::ROLE_PG_READ_ALL_STATS));
+        let all = pg_sys::has_privs_of_role(me, Oid::from(pg_sys::ROLE_PG_READ_ALL_STATS));
         for number in 1..=pg_sys::pgstat_fetch_stat_numbackends() {
             let Some(entry) = super::ext::local_status(number).as_ref() else { continue };
             let Some(command) = Command::of(entry.st_progress_command) else { continue };
@@ -235,15 +234,11 @@ pub fn activities() -> Vec<Activity> {
             let phase = PHASES.iter().find(|(p, _)| *p as i64 == integers[PHASE as usize]);
             let work = may_know.then(|| Work {
                 command,
-                table: entry.st_progress_command_target.to_u32(),
+                table: entry.st_progress_command_target,
                 phase: phase.map_or("unknown", |(_, name)| *name),
                 counts: std::array::from_fn(|i| integers[i + 1]),
             });
-            list.push(Activity {
-                pid: entry.st_procpid,
-                database: entry.st_databaseid.to_u32(),
-                work,
-            });
+            list.push(Activity { pid: entry.st_procpid, database: entry.st_databaseid, work });
         }
     }
     list

@@ -1,7 +1,7 @@
 //! Relations: handles to open ones, and opening them by OID.
 
-use super::compat;
 use super::xact::Sub;
+use super::{compat, Oid};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -15,8 +15,8 @@ pub const BLOCK_BYTES: u64 = pg_sys::BLCKSZ as u64;
 /// Identity of a relation's storage: it changes when the relation is rewritten or truncated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StorageId {
-    pub tablespace: u32,
-    pub database: u32,
+    pub tablespace: Oid,
+    pub database: Oid,
     pub file: u32,
 }
 
@@ -45,7 +45,7 @@ pub enum LockMode {
 pub struct Attribute {
     pub number: i16,
     pub name: String,
-    pub type_oid: u32,
+    pub type_oid: Oid,
     pub typmod: i32,
     /// Rows have no value of it: it is dropped, or generated whenever it is read. (PostgreSQL changes the type of such a column without looking at rows.)
     pub absent: bool,
@@ -68,26 +68,26 @@ impl Rel {
         // SAFETY: rd_rel is valid while the relation is open.
         unsafe { &*self.data().rd_rel }
     }
-    pub fn oid(self) -> u32 {
-        self.data().rd_id.to_u32()
+    pub fn oid(self) -> Oid {
+        self.data().rd_id
     }
     pub fn name(self) -> String {
         // SAFETY: relname is NUL-terminated.
         unsafe { CStr::from_ptr(self.form().relname.data.as_ptr()) }.to_string_lossy().into_owned()
     }
     /// OID of its TOAST relation, None when it has none.
-    pub fn toast_oid(self) -> Option<u32> {
+    pub fn toast_oid(self) -> Option<Oid> {
         let oid = self.form().reltoastrelid;
-        (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+        (oid != pg_sys::InvalidOid).then_some(oid)
     }
     pub fn kind(self) -> u8 {
         self.form().relkind as u8
     }
-    pub fn owner(self) -> u32 {
-        self.form().relowner.to_u32()
+    pub fn owner(self) -> Oid {
+        self.form().relowner
     }
-    pub fn access_method(self) -> u32 {
-        self.form().relam.to_u32()
+    pub fn access_method(self) -> Oid {
+        self.form().relam
     }
     pub fn is_temporary(self) -> bool {
         self.form().relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP
@@ -310,37 +310,36 @@ impl OpenRel {
         OpenRel { rel: Rel(raw), release }
     }
     /// Open and lock.
-    pub fn open(oid: u32, lock: LockMode) -> OpenRel {
+    pub fn open(oid: Oid, lock: LockMode) -> OpenRel {
         // SAFETY: table_open checks the OID and raises when it is gone.
-        let raw = unsafe { super::ext::table_open(pg_sys::Oid::from(oid), lock as i32) };
+        let raw = unsafe { super::ext::table_open(oid, lock as i32) };
         OpenRel::of(raw, lock)
     }
     /// Open and lock; None when the table is gone or somebody else holds a conflicting lock.
-    pub fn try_open(oid: u32, lock: LockMode) -> Option<OpenRel> {
+    pub fn try_open(oid: Oid, lock: LockMode) -> Option<OpenRel> {
         // SAFETY: the lock is taken before the relation is looked up.
         unsafe {
-            let id = pg_sys::Oid::from(oid);
-            if !pg_sys::ConditionalLockRelationOid(id, lock as i32) {
+            if !pg_sys::ConditionalLockRelationOid(oid, lock as i32) {
                 return None;
             }
-            let raw = pg_sys::try_relation_open(id, pg_sys::NoLock as i32);
+            let raw = pg_sys::try_relation_open(oid, pg_sys::NoLock as i32);
             if raw.is_null() {
-                pg_sys::UnlockRelationOid(id, lock as i32);
+                pg_sys::UnlockRelationOid(oid, lock as i32);
                 return None;
             }
             Some(OpenRel::of(raw, lock))
         }
     }
     /// Open any kind of relation (an index, a partitioned table).
-    pub fn any_kind(oid: u32, lock: LockMode) -> OpenRel {
+    pub fn any_kind(oid: Oid, lock: LockMode) -> OpenRel {
         // SAFETY: as above.
-        let raw = unsafe { pg_sys::relation_open(pg_sys::Oid::from(oid), lock as i32) };
+        let raw = unsafe { pg_sys::relation_open(oid, lock as i32) };
         OpenRel::of(raw, lock)
     }
     /// Open any kind of relation, waiting for the lock; None when it is gone.
-    pub fn if_there(oid: u32, lock: LockMode) -> Option<OpenRel> {
+    pub fn if_there(oid: Oid, lock: LockMode) -> Option<OpenRel> {
         // SAFETY: the relation is looked up once it is locked.
-        let raw = unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock as i32) };
+        let raw = unsafe { pg_sys::try_relation_open(oid, lock as i32) };
         (!raw.is_null()).then(|| OpenRel::of(raw, lock))
     }
     /// Close it and keep its lock to the end of the transaction.
@@ -370,15 +369,14 @@ impl Drop for OpenRel {
 }
 
 /// OIDs of the table's indexes.
-pub fn index_oids(table: Rel) -> Vec<u32> {
+pub fn index_oids(table: Rel) -> Vec<Oid> {
     // SAFETY: the list is a copy in the current context.
     unsafe {
         let list = pg_sys::RelationGetIndexList(table.raw());
         if list.is_null() {
             return Vec::new();
         }
-        let all =
-            (0..(*list).length as usize).map(|i| (*(*list).elements.add(i)).oid_value.to_u32());
+        let all = (0..(*list).length as usize).map(|i| (*(*list).elements.add(i)).oid_value);
         let all = all.collect();
         pg_sys::list_free(list);
         all

@@ -6,7 +6,7 @@ use super::rel::Attribute;
 use super::toast::{raw_tid, tid_of};
 use super::toast_scan::clear;
 use super::xact::{raw_xid, xid_of};
-use super::{error, Kind, Rel};
+use super::{error, Kind, Oid, Rel};
 use firn_directory::{Cid, Xid};
 use firn_format::Tid;
 use pgrx::pg_sys;
@@ -170,17 +170,17 @@ impl Slot {
         }
     }
 
-    pub fn set_tid(self, table: u32, tid: Tid) {
+    pub fn set_tid(self, table: Oid, tid: Tid) {
         // SAFETY: live slot.
         unsafe {
             (*self.0).tts_tid = raw_tid(tid);
-            (*self.0).tts_tableOid = pg_sys::Oid::from(table);
+            (*self.0).tts_tableOid = table;
         }
     }
 
     /// The slot's row is now at `tid` of a table, inserted by this command. The slot's own copy of it says so, too, as
     /// after an insertion by heapam: RETURNING shows its system columns.
-    pub fn set_inserted(self, table: u32, tid: Tid, xid: Xid, cid: Cid) {
+    pub fn set_inserted(self, table: Oid, tid: Tid, xid: Xid, cid: Cid) {
         self.set_tid(table, tid);
         // SAFETY: live slot. A tuple that is not the slot's own may be on a page.
         unsafe {
@@ -278,7 +278,7 @@ impl Slot {
             std::ptr::copy_nonoverlapping(nulls.as_ptr(), (*self.0).tts_isnull, columns);
             (*self.0).tts_flags &= !(pg_sys::TTS_FLAG_EMPTY as u16);
             (*self.0).tts_nvalid = columns as i16;
-            self.set_tid((*table.raw()).rd_id.to_u32(), tid);
+            self.set_tid((*table.raw()).rd_id, tid);
             true
         }
     }
@@ -364,7 +364,7 @@ pub(super) fn attributes_of(desc: pg_sys::TupleDesc) -> Vec<Attribute> {
             .map(|a| Attribute {
                 number: a.attnum,
                 name: CStr::from_ptr(a.attname.data.as_ptr()).to_string_lossy().into_owned(),
-                type_oid: a.atttypid.to_u32(),
+                type_oid: a.atttypid,
                 typmod: a.atttypmod,
                 // (Before PostgreSQL 18 none is virtual.)
                 absent: a.attisdropped || a.attgenerated as u8 == b'v',

@@ -1,15 +1,15 @@
 //! Sorting what memory may not hold: PostgreSQL's sort, which goes on in temporary files when it has used
 //! up what it was given.
 
-use super::compat;
 use super::ext;
+use super::{compat, Oid};
 use pgrx::pg_sys;
 
 /// What is sorted, by its bytes.
 pub type Item = [u8; 16];
 
 /// uuid's "less than": the order of sixteen bytes.
-const UUID_LESS: u32 = 2974;
+const UUID_LESS: Oid = Oid::from_u32(2974);
 
 /// A sort: put everything in, [`Sorter::sort`], take everything out.
 pub struct Sorter(*mut pg_sys::Tuplesortstate);
@@ -21,7 +21,7 @@ impl Sorter {
         Sorter(unsafe {
             pg_sys::tuplesort_begin_datum(
                 pg_sys::UUIDOID,
-                pg_sys::Oid::from(UUID_LESS),
+                UUID_LESS,
                 pg_sys::InvalidOid,
                 false,
                 (pg_sys::maintenance_work_mem / share).max(64),

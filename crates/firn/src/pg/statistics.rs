@@ -1,7 +1,7 @@
 //! What ANALYZE is about to do, as far as it can be known from inside a table access method, and the
 //! random numbers that PostgreSQL's own sampling uses.
 
-use super::{compat, ext, Rel};
+use super::{compat, ext, Oid, Rel};
 use pgrx::pg_sys;
 
 /// Why a table's size is being asked for.
@@ -27,7 +27,7 @@ pub fn size_asked(table: Rel) -> SizeAsked {
     }
     // All children are asked for their sizes before the first is sampled.
     let child = progress(pg_sys::PROGRESS_ANALYZE_CURRENT_CHILD_TABLE_RELID);
-    if for_parent() && child != Some(i64::from(table.oid())) {
+    if for_parent() && child != Some(i64::from(table.oid().to_u32())) {
         return SizeAsked::ToShare;
     }
     SizeAsked::ToSample
@@ -179,12 +179,12 @@ pub fn set_row_count(table: Rel, rows: f64) {
 }
 
 /// pg_class.reltuples of a relation as the catalog has it now.
-pub fn row_count(oid: u32) -> f64 {
+pub fn row_count(oid: Oid) -> f64 {
     // SAFETY: syscache look-up, released.
     unsafe {
         let tuple = pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::RELOID as i32,
-            pg_sys::Datum::from(pg_sys::Oid::from(oid)),
+            pg_sys::Datum::from(oid),
         );
         if tuple.is_null() {
             return -1.0;

@@ -3,7 +3,7 @@
 
 use super::compat;
 use super::toast::{place_of, raw_place, RowView};
-use super::{ChunkKey, Rel, Snap};
+use super::{ChunkKey, Oid, Rel, Snap};
 use firn_directory::{Place, Xid};
 use pgrx::pg_sys;
 
@@ -167,15 +167,15 @@ impl Rows<'_> {
                 &mut keys[0],
                 1,
                 first as u16,
-                pg_sys::Oid::from(how),
-                pg_sys::Datum::from(pg_sys::Oid::from(id)),
+                Oid::from(how),
+                pg_sys::Datum::from(id),
             );
             if let Some(after) = after {
                 pg_sys::ScanKeyInit(
                     &mut keys[1],
                     2,
                     pg_sys::BTGreaterEqualStrategyNumber as u16,
-                    pg_sys::Oid::from(pg_sys::F_INT4GE),
+                    Oid::from(pg_sys::F_INT4GE),
                     pg_sys::Datum::from(after.key.seq),
                 );
             }
@@ -289,7 +289,7 @@ unsafe fn sees(snap: Snap, tuple: pg_sys::HeapTuple, buffer: pg_sys::Buffer) -> 
 /// An index of a TOAST relation.
 #[derive(Clone, Debug)]
 pub struct ToastIndex {
-    pub oid: u32,
+    pub oid: Oid,
     pub name: String,
     pub valid: bool,
     pub ready: bool,

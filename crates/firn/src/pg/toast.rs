@@ -9,7 +9,7 @@ use super::rel::{OpenRel, StorageId};
 use super::snapshot::Snap;
 use super::toast_indexes::Indexes;
 pub use super::toast_row::RowView;
-use super::{LockMode, Rel};
+use super::{LockMode, Oid, Rel};
 pub use firn_directory::{seq_of, unsigned_of, ChunkKey, ChunkRow, CHUNK_BYTES};
 use firn_directory::{Cid, Place};
 use firn_format::Tid;
@@ -113,7 +113,7 @@ impl Toast {
     }
 
     /// Open a TOAST relation by its own OID.
-    pub fn open_oid(oid: u32, lock: LockMode) -> Toast {
+    pub fn open_oid(oid: Oid, lock: LockMode) -> Toast {
         let rel = OpenRel::open(oid, lock);
         let indexes = Indexes::open(rel.rel(), lock);
         let release = match lock {
@@ -177,7 +177,7 @@ impl Toast {
         // SAFETY: values match the TOAST descriptor (oid, int4, bytea with a 4-byte header).
         unsafe {
             let mut values = [
-                pg_sys::Datum::from(pg_sys::Oid::from(key.id)),
+                pg_sys::Datum::from(key.id),
                 pg_sys::Datum::from(key.seq),
                 pg_sys::Datum::from(bytes.as_mut_ptr()),
             ];
@@ -193,8 +193,7 @@ impl Toast {
     pub(crate) fn index(&self, key: ChunkKey, place: &mut pg_sys::ItemPointerData) {
         // SAFETY: indexes are open; values match their columns.
         unsafe {
-            let mut values =
-                [pg_sys::Datum::from(pg_sys::Oid::from(key.id)), pg_sys::Datum::from(key.seq)];
+            let mut values = [pg_sys::Datum::from(key.id), pg_sys::Datum::from(key.seq)];
             let mut nulls = [false; 2];
             for index in self.indexes.ready() {
                 pg_sys::index_insert(

@@ -16,13 +16,13 @@
 //! **Rejected:** to throw away what is known whenever they are closed (of those that are open elsewhere, in a cursor, PostgreSQL keeps it; and a copy
 //! that an interrupted REINDEX has left would cost each statement two entries of the cache).
 
-use super::{catalog, ext, lock, xact, LockMode, Rel};
+use super::{catalog, ext, lock, xact, LockMode, Oid, Rel};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
     /// Those that errors have closed.
-    static LEFT: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    static LEFT: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
     static ARE_LEFT: Cell<bool> = const { Cell::new(false) };
     /// How many relations are open whose indexes are several.
     static OPEN: Cell<u32> = const { Cell::new(0) };
@@ -36,7 +36,7 @@ pub(super) struct Indexes {
     /// The one that look-ups use.
     valid: usize,
     /// If there are several.
-    oids: Vec<u32>,
+    oids: Vec<Oid>,
     /// What is known of them is as the catalog has it, and they are closed.
     is_done: Cell<bool>,
 }
@@ -145,7 +145,7 @@ fn forget() {
     while let Some(oid) = LEFT.with_borrow(|left| left.last().copied()) {
         // SAFETY: an entry that nobody uses is removed. Of one that is in use the row in pg_class is read again, which may raise: then it is still
         // in the list. Who has it in use asks the catalog when he closes it.
-        unsafe { pg_sys::RelationCacheInvalidateEntry(oid.into()) }
+        unsafe { pg_sys::RelationCacheInvalidateEntry(oid) }
         LEFT.with_borrow_mut(|left| left.retain(|other| *other != oid));
     }
     ARE_LEFT.set(false);

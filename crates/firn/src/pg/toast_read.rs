@@ -25,7 +25,7 @@ impl Toast {
             if large && !self.rel().is_temporary() && self.ring.get().is_null() {
                 self.ring.set(super::compat::ring_of_buffers());
             }
-            let tablespace = pg_sys::Oid::from(self.storage().tablespace);
+            let tablespace = self.storage().tablespace;
             self.ahead.set(pg_sys::get_tablespace_io_concurrency(tablespace).max(0) as u32);
         }
     }

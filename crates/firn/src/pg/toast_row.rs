@@ -1,7 +1,7 @@
 //! A row of a TOAST relation while its page is pinned.
 
 use super::toast::{place_of, ChunkKey, ChunkRow};
-use super::xact;
+use super::{xact, Oid};
 use firn_directory::{Cid, Place, Xid};
 use pgrx::pg_sys;
 
@@ -68,9 +68,9 @@ impl RowView {
         unsafe { place_of(&(*self.tuple).t_self) }
     }
     /// Of which relation it is.
-    pub fn relation(&self) -> u32 {
+    pub fn relation(&self) -> Oid {
         // SAFETY: as user_data.
-        unsafe { (*self.tuple).t_tableOid.into() }
+        unsafe { (*self.tuple).t_tableOid }
     }
     /// Inserting transaction; [`Xid::FROZEN`] when frozen.
     pub fn xmin(&self) -> Xid {

@@ -6,7 +6,7 @@ use super::report::Report;
 use super::snapshot::Snap;
 use super::survey::key_of_entry;
 use super::toast::{place_of, raw_place, ChunkKey, ChunkRow, RowView, Toast};
-use super::{error, ext, Kind, Rel};
+use super::{error, ext, Kind, Oid, Rel};
 use firn_directory::{Met, Place};
 use firn_format::keys::{is_overwritten, CHUNKS, LAST, TOMBSTONES};
 use pgrx::pg_sys;
@@ -353,18 +353,11 @@ pub(crate) unsafe fn fill_keys(
 ) -> i32 {
     // SAFETY: three keys of a TOAST relation's index: an OID and a number, by functions of these types.
     unsafe {
-        let mut add =
-            |n: usize, column: i16, strategy: u32, function: u32, value: pg_sys::Datum| {
-                pg_sys::ScanKeyInit(
-                    &mut keys[n],
-                    column,
-                    strategy as u16,
-                    pg_sys::Oid::from(function),
-                    value,
-                );
-            };
+        let mut add = |n: usize, column, strategy: u32, function: u32, value| {
+            pg_sys::ScanKeyInit(&mut keys[n], column, strategy as u16, Oid::from(function), value);
+        };
         let equal = pg_sys::BTEqualStrategyNumber;
-        add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(pg_sys::Oid::from(id)));
+        add(0, 1, equal, pg_sys::F_OIDEQ, pg_sys::Datum::from(id));
         if low == high {
             add(1, 2, equal, pg_sys::F_INT4EQ, pg_sys::Datum::from(low));
             return 2;
@@ -385,8 +378,8 @@ unsafe fn id_keys(low: u32, high: u32) -> [pg_sys::ScanKeyData; 2] {
             (pg_sys::BTLessEqualStrategyNumber, pg_sys::F_OIDLE, high),
         ];
         for (key, (strategy, function, id)) in keys.iter_mut().zip(bounds) {
-            let value = pg_sys::Datum::from(pg_sys::Oid::from(id));
-            pg_sys::ScanKeyInit(key, 1, strategy as u16, pg_sys::Oid::from(function), value);
+            let value = pg_sys::Datum::from(id);
+            pg_sys::ScanKeyInit(key, 1, strategy as u16, Oid::from(function), value);
         }
         keys
     }

@@ -10,7 +10,9 @@ use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::progress::{activities, Command, COUNTS};
 use crate::pg::rel::BLOCK_BYTES;
-use crate::pg::{catalog, error, snapshot, xact, Kind, LockMode, OpenRel, Progress, Rel, Snap};
+use crate::pg::{
+    catalog, error, snapshot, xact, Kind, LockMode, Oid, OpenRel, Progress, Rel, Snap,
+};
 use firn_format::Location;
 
 /// Whose call it has to be.
@@ -29,7 +31,7 @@ struct Doing {
 }
 
 impl Doing {
-    fn is_allowed(self, oid: u32) -> bool {
+    fn is_allowed(self, oid: Oid) -> bool {
         match self.by {
             By::Owner => catalog::is_owner(oid),
             By::Maintainer => catalog::may_maintain(oid),
@@ -40,7 +42,7 @@ impl Doing {
 /// A table that a call is about.
 #[derive(Clone, Copy)]
 struct Target {
-    oid: u32,
+    oid: Oid,
     /// The caller has named it; else it is a partition of what was named.
     named: bool,
 }
@@ -48,7 +50,7 @@ struct Target {
 /// The tables that a call on `oid` means: the table, or all partitions of a parent. These are locked one by one; for
 /// those who keep their locks the parent's is kept, too, so that whoever drops it waits there, and not with half of the
 /// partitions in his hands.
-fn targets(oid: u32, doing: Doing, locks_stay: bool) -> Vec<Target> {
+fn targets(oid: Oid, doing: Doing, locks_stay: bool) -> Vec<Target> {
     let named = Target { oid, named: true };
     let opened = existing(oid, LockMode::AccessShare);
     if opened.rel().kind() != b'p' {
@@ -67,7 +69,7 @@ fn targets(oid: u32, doing: Doing, locks_stay: bool) -> Vec<Target> {
 }
 
 /// The relation; an error when it has been dropped since its name was looked up.
-fn existing(oid: u32, lock: LockMode) -> OpenRel {
+fn existing(oid: Oid, lock: LockMode) -> OpenRel {
     OpenRel::if_there(oid, lock).unwrap_or_else(|| {
         error(Kind::UndefinedTable, format!("relation with OID {oid} does not exist")).raise()
     })
@@ -128,7 +130,7 @@ fn look_at(target: Target, lock: LockMode, doing: Doing) -> Option<OpenRel> {
     Some(seen)
 }
 
-fn relation(args: Args) -> u32 {
+fn relation(args: Args) -> Oid {
     args.oid(0).unwrap_or_else(|| error(Kind::Invalid, "relation must not be null").raise())
 }
 
@@ -137,7 +139,7 @@ fn relation(args: Args) -> u32 {
 /// left.
 fn each(
     command: Command,
-    oid: u32,
+    oid: Oid,
     doing: Doing,
     mut work: impl FnMut(OpenRel, &Progress) -> i64,
 ) -> Out {
@@ -190,7 +192,7 @@ pub fn offload(args: Args) -> Out {
 
 /// Raise unless the server is there and the current role may use it.
 fn usable_server(server: &str) {
-    match catalog::server(server, 0) {
+    match catalog::server(server, Oid::INVALID) {
         None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
         Some(s) if !catalog::may_use_server(s.oid) => {
             error(Kind::Denied, format!("permission denied for foreign server {server}")).raise()
@@ -228,7 +230,7 @@ pub fn unneeded(args: Args, sink: &mut dyn FnMut(&[Out])) {
 pub fn accept_store(args: Args) -> Out {
     let Some(server) = args.name(0) else { return Out::Null };
     xact::prevent_if_read_only(c"firn.accept_store()");
-    match catalog::server(&server, 0) {
+    match catalog::server(&server, Oid::INVALID) {
         None => error(Kind::Undefined, format!("server \"{server}\" does not exist")).raise(),
         Some(s) if !catalog::owns_server(s.oid) => {
             error(Kind::Denied, format!("must be owner of foreign server {server}")).raise()
@@ -240,12 +242,12 @@ pub fn accept_store(args: Args) -> Out {
 
 /// The foreign data wrapper's option validator.
 pub fn validate_options(args: Args) -> Out {
-    let catalog_of = args.oid(1).unwrap_or(0);
-    crate::stores::validate(&args.options(0), catalog_of == catalog::USER_MAPPINGS);
+    let catalog_of = args.oid(1);
+    crate::stores::validate(&args.options(0), catalog_of == Some(catalog::USER_MAPPINGS));
     Out::Void
 }
 
-fn readable(oid: u32) -> OpenRel {
+fn readable(oid: Oid) -> OpenRel {
     let opened = existing(oid, LockMode::AccessShare);
     if !catalog::may_select(oid) {
         error(Kind::Denied, format!("permission denied for table {}", opened.rel().name())).raise()

@@ -9,7 +9,7 @@ use crate::mover::Part;
 use crate::pg::fmgr::{Args, Out};
 use crate::pg::procedure::Procedure;
 use crate::pg::progress::Command;
-use crate::pg::{catalog, error, guc, xact, Kind, LockMode, OpenRel, Progress, Rel};
+use crate::pg::{catalog, error, guc, xact, Kind, LockMode, Oid, OpenRel, Progress, Rel};
 use std::ffi::CStr;
 
 /// A procedure.
@@ -23,7 +23,7 @@ struct Call {
 
 /// The table that a call has named, as it was when the call began.
 struct Named {
-    oid: u32,
+    oid: Oid,
     name: String,
     is_temporary: bool,
 }

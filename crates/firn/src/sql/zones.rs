@@ -1,7 +1,7 @@
 //! Zone maps as people read them: JSON with the bounds in the column's own terms.
 
 use crate::pg::datum::{text_of_word, EPOCH_DAYS, EPOCH_MICROS};
-use crate::pg::Rel;
+use crate::pg::{Oid, Rel};
 use crate::plan::kinds::zone_of;
 use crate::stripe::layout;
 use firn_format::{Bound, ColumnKind, ZoneMap};
@@ -47,7 +47,7 @@ enum Shown {
     Text(String),
 }
 
-fn text(bound: &Bound, kind: ColumnKind, type_oid: u32) -> Option<Shown> {
+fn text(bound: &Bound, kind: ColumnKind, type_oid: Oid) -> Option<Shown> {
     use ColumnKind as K;
     Some(match (kind, bound) {
         (K::Bool, Bound::I64(v)) => Shown::Number((*v != 0).to_string()),

@@ -1,7 +1,7 @@
 //! Stores and cache of this session.
 
 use crate::pg::progress::waiting;
-use crate::pg::{catalog, error, guc, known_stores, thread, xact, Kind};
+use crate::pg::{catalog, error, guc, known_stores, thread, xact, Kind, Oid};
 use bytes::Bytes;
 use firn_lake::{Cache, ErrorKind, Store, StoreOptions, MARKER, PUBLIC_OPTIONS, SECRET_OPTIONS};
 use std::cell::RefCell;
@@ -12,14 +12,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 type Options = Vec<(String, String)>;
-type ServerAndRole = (String, u32);
+type ServerAndRole = (String, Oid);
 
 /// An open store and the name its objects have in the cache.
 pub struct Open {
     pub store: Store,
     pub id: String,
     /// The foreign server and its name.
-    pub server: u32,
+    pub server: Oid,
     pub name: String,
 }
 
@@ -178,7 +178,7 @@ pub fn confirm_to_write(open: &Open) {
 }
 
 /// Take the store that is behind the server now for the right one. Returns its id.
-pub fn accept(server: &str, role: u32) -> String {
+pub fn accept(server: &str, role: Oid) -> String {
     let open = open(server, role);
     let id = call(|| open.store.mark(&cancelled));
     known_stores::remember(&open.name, &id);
@@ -186,7 +186,7 @@ pub fn accept(server: &str, role: u32) -> String {
 }
 
 /// The store behind a foreign server, with the credentials of `role`.
-pub fn open(server: &str, role: u32) -> Rc<Open> {
+pub fn open(server: &str, role: Oid) -> Rc<Open> {
     let Some(found) = catalog::server(server, role) else {
         error(Kind::Undefined, format!("server \"{server}\" does not exist"))
             .hint("Cold stripes name their server; create it again under this name.")
@@ -267,7 +267,7 @@ fn cache() -> Rc<Cache> {
 
 /// Read bytes of a cold stripe through the local cache.
 pub fn read_object(
-    (server, role): (&str, u32),
+    (server, role): (&str, Oid),
     key: &str,
     object_len: u64,
     offset: u64,
@@ -286,7 +286,7 @@ pub fn read_object(
 
 /// Read several ranges of a cold stripe's bytes through the local cache, in their order: what it lacks is asked for at the same time.
 pub fn read_object_at_once(
-    (server, role): (&str, u32),
+    (server, role): (&str, Oid),
     key: &str,
     object_len: u64,
     ranges: &[Range<u64>],
@@ -301,7 +301,7 @@ pub fn read_object_at_once(
 
 /// An object's bytes were found damaged although the cache has them as they came: it forgets them, as the object may be put back. Nothing is
 /// looked up: an error is on its way.
-pub fn forget_object((server, role): (&str, u32), key: &str, len: u64) {
+pub fn forget_object((server, role): (&str, Oid), key: &str, len: u64) {
     let id = STORES.with_borrow(|(map, _)| {
         map.get(&(server.to_owned(), role)).map(|kept| kept.open.id.clone())
     });
@@ -312,7 +312,7 @@ pub fn forget_object((server, role): (&str, u32), key: &str, len: u64) {
 }
 
 /// Read a whole object past the cache.
-pub fn read_whole((server, role): (&str, u32), key: &str, len: u64) -> Vec<u8> {
+pub fn read_whole((server, role): (&str, Oid), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);
     call_to_read(&open, || open.store.get_range(key, 0..len, &cancelled)).to_vec()
 }

@@ -6,7 +6,7 @@ use super::pages;
 use crate::directory::chunks;
 use crate::pg::datum::{dictionary_datums, Conversion, Datums};
 use crate::pg::report::raise_format;
-use crate::pg::{error, guc, shared, Kind, Rel, Toast};
+use crate::pg::{error, guc, shared, Kind, Oid, Rel, Toast};
 use bytes::Bytes;
 use firn_format::hash::MixMap;
 use firn_format::{
@@ -28,7 +28,7 @@ struct Key {
     generation: u32,
     cold: bool,
     /// Whose credentials open the store.
-    owner: u32,
+    owner: Oid,
 }
 
 /// A dictionary's values as datums, and the conversion that made them.
@@ -42,7 +42,7 @@ pub struct StripeHandle {
     pub entry: Rc<DirectoryEntry>,
     table: String,
     /// Owner of the table, whose credentials open the store.
-    owner: u32,
+    owner: Oid,
     outline: OnceCell<Outline>,
     meta: OnceCell<Arc<StripeMeta>>,
     dictionaries: RefCell<Vec<Option<Arc<Dictionary>>>>,

@@ -4,7 +4,7 @@ use crate::directory::keys;
 use crate::pg::datum::{ColumnType, Missing};
 use crate::pg::rel::Attribute;
 use crate::pg::slot::remembered_default;
-use crate::pg::{error, ChunkKey, Kind, LockMode, Rel, Snap, Toast, TupleSlot};
+use crate::pg::{error, ChunkKey, Kind, LockMode, Oid, Rel, Snap, Toast, TupleSlot};
 use firn_format::hash::MixMap;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ fn missing_of(table: Rel, attribute: &Attribute, remembered: Option<Vec<u8>>) ->
 }
 
 thread_local! {
-    static LAYOUTS: RefCell<MixMap<u32, (u64, Rc<Layout>)>> = RefCell::default();
+    static LAYOUTS: RefCell<MixMap<Oid, (u64, Rc<Layout>)>> = RefCell::default();
 }
 
 /// The layout of `table` as it is defined now.

@@ -16,7 +16,7 @@
 use crate::directory::Directory;
 use crate::pg::attempt::attempt;
 use crate::pg::snapshot::Registered;
-use crate::pg::{catalog, error, xact, Kind, LockMode, OpenRel};
+use crate::pg::{catalog, error, xact, Kind, LockMode, Oid, OpenRel};
 use firn_format::Location;
 use std::collections::BTreeSet;
 
@@ -59,7 +59,7 @@ pub fn restore_methods() {
 }
 
 /// Those of a table. Whether all could be noted.
-fn restore_of(oid: u32, wait: bool) -> bool {
+fn restore_of(oid: Oid, wait: bool) -> bool {
     let lock = LockMode::AccessShare;
     let table = match wait {
         true => OpenRel::if_there(oid, lock),

@@ -21,7 +21,8 @@ fn open_directory(table: Rel, lock: LockMode) -> Option<Directory> {
 
 fn identity(table: Rel) -> Table {
     let (system_identifier, timeline, database) = catalog::cluster_identity();
-    Table { system_identifier, timeline, database, relation: table.oid() }
+    let (database, relation) = (database.to_u32(), table.oid().to_u32());
+    Table { system_identifier, timeline, database, relation }
 }
 
 fn describe(found: &Found) -> Stripe {

@@ -3,7 +3,7 @@
 use super::pending::{self, Owner, Pending};
 use crate::directory::{allocation, chunks, Directory};
 use crate::pg::toast::CHUNK_BYTES;
-use crate::pg::{error, guc, lock, xact, Kind, LockMode, OpenRel, Rel};
+use crate::pg::{error, guc, lock, xact, Kind, LockMode, Oid, OpenRel, Rel};
 use firn_directory::Cid;
 use firn_format::{blocks_for, DirectoryEntry, EntryState, Location, Stripe};
 
@@ -29,7 +29,7 @@ pub fn end_command(cid: Cid) {
 }
 
 /// Write the current subtransaction's stripes for which `which` holds, of the table and the inserter.
-pub(super) fn flush_where(which: impl Fn(u32, Owner) -> bool) {
+pub(super) fn flush_where(which: impl Fn(Oid, Owner) -> bool) {
     for p in pending::take_own(which) {
         let table = OpenRel::open(p.table, LockMode::RowExclusive);
         write(table.rel(), p);

@@ -7,7 +7,7 @@ use crate::directory::{allocation, Directory};
 use crate::pg::slot::Slot as TupleSlot;
 use crate::pg::tuple_size::TupleSize;
 use crate::pg::xact::Sub;
-use crate::pg::{guc, lock, xact, ChangeLog, LockMode, Rel};
+use crate::pg::{guc, lock, xact, ChangeLog, LockMode, Oid, Rel};
 use firn_directory::{Cid, Place, Xid};
 use firn_format::{Slot, StripeWriter, Tid};
 use std::cell::RefCell;
@@ -29,7 +29,7 @@ pub(super) struct Owner {
 
 /// A stripe being collected or encoded.
 pub(super) struct Pending {
-    pub table: u32,
+    pub table: Oid,
     pub owner: Owner,
     /// The subtransaction's id, which its rows get.
     pub xid: Xid,
@@ -77,7 +77,7 @@ impl Command {
 #[derive(Default)]
 struct State {
     /// By table: the commands that insert into it, a few at most, the one at work last.
-    tables: HashMap<u32, Vec<Command>>,
+    tables: HashMap<Oid, Vec<Command>>,
     /// Raw bytes of the pending stripes of each subtransaction that has some.
     bytes: Vec<(Sub, usize)>,
 }
@@ -87,7 +87,7 @@ thread_local! {
 }
 
 impl State {
-    fn command(&mut self, table: u32, owner: Owner) -> &mut Command {
+    fn command(&mut self, table: Oid, owner: Owner) -> &mut Command {
         let list = self.tables.entry(table).or_default();
         let at = list.iter().rposition(|c| c.owner == owner).unwrap_or_else(|| {
             // Those of commands that have ended without our being told.
@@ -312,7 +312,7 @@ pub fn any_pending() -> bool {
 
 /// Take out the pending stripes of the running subtransaction for which `which` holds, to write them. No
 /// others can be taken: a row gets the id of the subtransaction that writes it, and dies with that.
-pub(super) fn take_own(which: impl Fn(u32, Owner) -> bool) -> Vec<Pending> {
+pub(super) fn take_own(which: impl Fn(Oid, Owner) -> bool) -> Vec<Pending> {
     let mut taken = Vec::new();
     // Most statements have inserted nothing.
     if STATE.with_borrow(|state| state.tables.is_empty()) {
@@ -334,7 +334,7 @@ pub(super) fn take_own(which: impl Fn(u32, Owner) -> bool) -> Vec<Pending> {
 }
 
 /// Forget the commands for which `which` holds, and what they have collected.
-fn discard(which: impl Fn(u32, Owner) -> bool) {
+fn discard(which: impl Fn(Oid, Owner) -> bool) {
     STATE.with_borrow_mut(|state| {
         state.tables.retain(|table, list| {
             list.retain(|c| !which(*table, c.owner));

@@ -2,8 +2,8 @@
 //! known when the scan starts, joined by AND, OR and NOT.
 
 use super::{list_items, path};
-use crate::pg::compat;
 use crate::pg::datum::Operand;
+use crate::pg::{compat, Oid};
 use crate::plan::{Condition, Formula, Test};
 use firn_format::CompareOp;
 use pgrx::pg_sys;
@@ -220,8 +220,8 @@ unsafe fn compared(
     test: i32,
     comparison: i32,
     value: *mut pg_sys::Node,
-    kind: pg_sys::Oid,
-    collation: pg_sys::Oid,
+    kind: Oid,
+    collation: Oid,
 ) -> Option<Known> {
     // SAFETY: a column of the table and an expression of the planner's.
     unsafe {
@@ -231,7 +231,7 @@ unsafe fn compared(
     }
 }
 
-fn like(opno: pg_sys::Oid) -> Option<i32> {
+fn like(opno: Oid) -> Option<i32> {
     match opno.to_u32() {
         pg_sys::OID_TEXT_LIKE_OP => Some(TEST_LIKE),
         NOT_LIKE_OP => Some(TEST_NOT_LIKE),
@@ -245,7 +245,7 @@ fn like(opno: pg_sys::Oid) -> Option<i32> {
 unsafe fn text_condition(
     left: *mut pg_sys::Node,
     value: *mut pg_sys::Node,
-    collation: pg_sys::Oid,
+    collation: Oid,
     test: i32,
     within: Within,
 ) -> Option<Known> {
@@ -315,7 +315,7 @@ pub(super) unsafe fn is_parameter(value: *mut pg_sys::Node) -> bool {
 /// How a column is compared with a value that can be known at the start of the scan.
 unsafe fn comparison(
     var: *mut pg_sys::Var,
-    opno: pg_sys::Oid,
+    opno: Oid,
     value: *mut pg_sys::Node,
     within: Within,
 ) -> Option<i32> {
@@ -326,9 +326,9 @@ unsafe fn comparison(
 /// A column is compared by this operator, for equality, with a value of type `kind`: how stripes know that.
 pub(super) unsafe fn equality(
     var: *mut pg_sys::Var,
-    opno: pg_sys::Oid,
-    kind: pg_sys::Oid,
-    collation: pg_sys::Oid,
+    opno: Oid,
+    kind: Oid,
+    collation: Oid,
 ) -> Option<Operand> {
     // SAFETY: a column of the table; the look-ups are in the catalogs.
     unsafe {
@@ -340,7 +340,7 @@ pub(super) unsafe fn equality(
 }
 
 /// The B-tree strategy of `column opno value`, or that it is "unequal".
-unsafe fn strategy(var: *mut pg_sys::Var, opno: pg_sys::Oid) -> Option<i32> {
+unsafe fn strategy(var: *mut pg_sys::Var, opno: Oid) -> Option<i32> {
     // SAFETY: look-ups in the catalogs, whose lists are PostgreSQL's own.
     unsafe {
         if opno == pg_sys::InvalidOid {
@@ -348,7 +348,7 @@ unsafe fn strategy(var: *mut pg_sys::Var, opno: pg_sys::Oid) -> Option<i32> {
         }
         let class = pg_sys::GetDefaultOpClass((*var).vartype, pg_sys::BTREE_AM_OID);
         // Stripes compare as PostgreSQL's own operators do: somebody else's class, or operator in a class, may mean something else.
-        let is_own = |oid: pg_sys::Oid| oid.to_u32() < pg_sys::FirstNormalObjectId;
+        let is_own = |oid: Oid| oid.to_u32() < pg_sys::FirstNormalObjectId;
         if class == pg_sys::InvalidOid || !is_own(class) || !is_own(opno) {
             return None;
         }
@@ -366,7 +366,7 @@ unsafe fn strategy(var: *mut pg_sys::Var, opno: pg_sys::Oid) -> Option<i32> {
 
 /// Text is compared by its bytes: right for every comparison in collation C, for equality in every
 /// deterministic one.
-unsafe fn collation_allows(collation: pg_sys::Oid, test: i32) -> bool {
+unsafe fn collation_allows(collation: Oid, test: i32) -> bool {
     // SAFETY: the OID of a collation that the query compares by.
     unsafe {
         let bytewise = collation == pg_sys::C_COLLATION_OID
@@ -411,7 +411,7 @@ const OPERANDS: [Operand; 14] = [
     Operand::Uuid,
 ];
 
-fn operand_code(oid: pg_sys::Oid) -> Option<i32> {
+fn operand_code(oid: Oid) -> Option<i32> {
     let operand = match oid {
         pg_sys::BOOLOID => Operand::Bool,
         pg_sys::INT2OID => Operand::Int2,

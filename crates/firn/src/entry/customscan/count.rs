@@ -8,7 +8,7 @@ use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::memory::{alloc, slot_for_state};
 use crate::pg::snapshot::Snap;
-use crate::pg::{error, guc, Kind, LockMode, OpenRel, Rel};
+use crate::pg::{error, guc, Kind, LockMode, Oid, OpenRel, Rel};
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::create_upper_paths_hook_type = None;
@@ -104,7 +104,7 @@ unsafe fn counts_whole_relation(
         !used.is_empty()
             && used.into_iter().all(|agg| {
                 (*agg).xpr.type_ == pg_sys::NodeTag::T_Aggref
-                    && (*agg).aggfnoid == pg_sys::Oid::from(pg_sys::F_COUNT_)
+                    && (*agg).aggfnoid == Oid::from(pg_sys::F_COUNT_)
                     && (*agg).aggfilter.is_null()
                     && (*agg).agglevelsup == 0
             })
@@ -163,7 +163,7 @@ unsafe fn offer(
         for rel in tables {
             let rte = *(*root).simple_rte_array.add((*rel).relid as usize);
             // The planner holds a lock on every relation it plans for.
-            let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
+            let table = OpenRel::open((*rte).relid, LockMode::None);
             let blocks = f64::from(table.heap_blocks());
             let (mut rows, mut steps) = ((*rel).tuples, 0.0);
             if table.is_firn() {
@@ -285,16 +285,16 @@ unsafe extern "C-unwind" fn begin(
 }
 
 /// The tables that the node counts.
-unsafe fn oids(node: *mut pg_sys::CustomScanState) -> impl Iterator<Item = u32> {
+unsafe fn oids(node: *mut pg_sys::CustomScanState) -> impl Iterator<Item = Oid> {
     // SAFETY: the plan of such a node has a list of OIDs, and outlives it.
     unsafe {
         let list = (*((*node).ss.ps.plan as *mut pg_sys::CustomScan)).custom_private;
-        (0..(*list).length as usize).map(move |i| (*(*list).elements.add(i)).oid_value.to_u32())
+        (0..(*list).length as usize).map(move |i| (*(*list).elements.add(i)).oid_value)
     }
 }
 
 /// What the executor asks of each relation that is scanned by its plan, which this one's are not.
-fn expect_populated(oid: u32) {
+fn expect_populated(oid: Oid) {
     let table = OpenRel::open(oid, LockMode::AccessShare);
     if !table.is_populated() {
         let name = table.name();
@@ -329,7 +329,7 @@ unsafe extern "C-unwind" fn exec(
 }
 
 /// Count the rows of a table that the snapshot sees.
-unsafe fn count(oid: u32, snapshot: pg_sys::Snapshot, counted: &mut Counted) {
+unsafe fn count(oid: Oid, snapshot: pg_sys::Snapshot, counted: &mut Counted) {
     // SAFETY: the snapshot is the query's, which is registered.
     unsafe {
         let table = OpenRel::open(oid, LockMode::AccessShare);

@@ -419,7 +419,7 @@ unsafe fn next_of_batch(
         if run.needs_tid {
             if let Some(ready) = run.stripes.as_ref().and_then(|s| s.ready()) {
                 let number = ready.rows.get(row).copied().unwrap_or(0);
-                let table = (*(*node).ss.ss_currentRelation).rd_id.to_u32();
+                let table = (*(*node).ss.ss_currentRelation).rd_id;
                 let scan_slot = (*node).ss.ss_ScanTupleSlot;
                 Slot::of(scan_slot).set_tid(table, firn_format::Tid::of(ready.slot, number));
                 full(scan_slot);

@@ -7,7 +7,7 @@ use super::list_items;
 use crate::pg::datum::{each_element, with_varlena, Datum};
 use crate::pg::ext::callback;
 use crate::pg::jsonb::Fields;
-use crate::pg::{memory, xact};
+use crate::pg::{memory, xact, Oid};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -292,7 +292,7 @@ unsafe fn look_at(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
 }
 
 /// The call takes a document, and constants that name fields of it: they are noted.
-unsafe fn names(search: &mut Search, function: pg_sys::Oid, args: *mut pg_sys::List) -> bool {
+unsafe fn names(search: &mut Search, function: Oid, args: *mut pg_sys::List) -> bool {
     // SAFETY: a function's arguments are of the types that it takes.
     unsafe {
         let args = list_items::<pg_sys::Node>(args);
@@ -317,7 +317,7 @@ unsafe fn names(search: &mut Search, function: pg_sys::Oid, args: *mut pg_sys::L
 }
 
 /// The value of a constant of this type that is not NULL.
-unsafe fn constant<'a>(node: *mut pg_sys::Node, kind: pg_sys::Oid) -> Option<Datum<'a>> {
+unsafe fn constant<'a>(node: *mut pg_sys::Node, kind: Oid) -> Option<Datum<'a>> {
     // SAFETY: an expression of a query: its tag says of which type it is; a constant lives as long as the query.
     unsafe {
         let value = node as *mut pg_sys::Const;

@@ -9,8 +9,8 @@
 use super::price::Prices;
 use super::{columns_of, conditions, list_items, path, table_columns};
 use crate::directory::counts::StripeTotals;
-use crate::pg::compat;
 use crate::pg::memory::alloc;
+use crate::pg::{compat, Oid};
 use pgrx::pg_sys;
 
 /// How well rows must follow the order of a column.
@@ -24,7 +24,7 @@ const BATCH: f64 = 2_048.0;
 pub(super) unsafe fn offer(
     root: *mut pg_sys::PlannerInfo,
     rel: *mut pg_sys::RelOptInfo,
-    relation: pg_sys::Oid,
+    relation: Oid,
     totals: &StripeTotals,
     prices: &Prices,
 ) {
@@ -57,7 +57,7 @@ pub(super) unsafe fn offer(
 /// How well the rows follow the order of that column among those compared with the outer row which they follow best.
 unsafe fn order(
     rel: *mut pg_sys::RelOptInfo,
-    relation: pg_sys::Oid,
+    relation: Oid,
     parameters: *mut pg_sys::ParamPathInfo,
 ) -> f64 {
     // SAFETY: clauses of the planner's; the look-ups are in the catalogs.
@@ -75,7 +75,7 @@ unsafe fn order(
 }
 
 /// The correlation between the values of a column and the rows' places, as ANALYZE has found it, without its sign; 0 where it is not known.
-unsafe fn correlation(relation: pg_sys::Oid, number: i32) -> f64 {
+unsafe fn correlation(relation: Oid, number: i32) -> f64 {
     // SAFETY: a look-up in the catalogs; the row is given back when its numbers have been copied.
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::STATRELATTINH as i32;

@@ -12,10 +12,10 @@
 //! part of the other side. Nobody changes the table from then on.
 
 use super::{conditions, exec, list_items, path};
-use crate::pg::compat;
 use crate::pg::datum::{Datum, Operand, Value};
 use crate::pg::ext::callback;
 use crate::pg::slot::Slot;
+use crate::pg::{compat, Oid};
 use crate::plan::{Bound, FirnScan};
 use pgrx::pg_sys;
 
@@ -131,7 +131,7 @@ unsafe fn tell_scans(join: *mut pg_sys::HashJoinState) {
     }
 }
 
-unsafe fn is_leakproof(operator: pg_sys::Oid) -> bool {
+unsafe fn is_leakproof(operator: Oid) -> bool {
     // SAFETY: look-ups in the catalogs.
     unsafe { pg_sys::get_func_leakproof(pg_sys::get_opcode(operator)) }
 }

@@ -47,7 +47,7 @@ unsafe extern "C-unwind" fn pathlist(
                 return;
             }
             // The planner holds a lock on every relation it plans for.
-            let table = OpenRel::open((*rte).relid.to_u32(), LockMode::None);
+            let table = OpenRel::open((*rte).relid, LockMode::None);
             if !table.is_firn() || (*rte).inh || !(*rte).tablesample.is_null() || is_of_cursor(rel)
             {
                 return;
@@ -310,12 +310,10 @@ unsafe fn fields_of(
         let exprs = (*(*rel).reltarget).exprs;
         let numbers = columns_of(&[exprs.cast()], (*rel).baserestrictinfo, (*rel).relid);
         let entry = *(*root).simple_rte_array.add((*rel).relid as usize);
-        let table = OpenRel::open((*entry).relid.to_u32(), LockMode::None);
+        let table = OpenRel::open((*entry).relid, LockMode::None);
         let attributes = table.rel().attributes();
         let mut documents = table_columns(&numbers, attributes.len());
-        documents.retain(|i| {
-            attributes.get(*i).is_some_and(|a| a.type_oid == pg_sys::JSONBOID.to_u32())
-        });
+        documents.retain(|i| attributes.get(*i).is_some_and(|a| a.type_oid == pg_sys::JSONBOID));
         fields::fields_of(root, rel, &documents)
     }
 }

@@ -108,7 +108,7 @@ impl Prices {
                     (true, length) => (f64::from(length.max(4)), false),
                     (_, length) if length > 0 => (f64::from(length), false),
                     // Numerics are kept as integers where they are short.
-                    _ if attribute.type_oid == pg_sys::NUMERICOID.to_u32() => (8.0, false),
+                    _ if attribute.type_oid == pg_sys::NUMERICOID => (8.0, false),
                     _ => (4.0 + if noted > 0 { f64::from(noted) } else { 32.0 }, true),
                 };
                 let distinct = distinct_values(table, attribute.number);
@@ -123,8 +123,7 @@ impl Prices {
                     };
                 }
                 // Wide values have pages of fewer rows.
-                let is_json = [pg_sys::JSONOID.to_u32(), pg_sys::JSONBOID.to_u32()]
-                    .contains(&attribute.type_oid);
+                let is_json = [pg_sys::JSONOID, pg_sys::JSONBOID].contains(&attribute.type_oid);
                 let page = if is_json { JSON_PAGE } else { TEXT_PAGE };
                 let page_rows =
                     if wide > 64.0 { (page / wide).clamp(1.0, PAGE_ROWS) } else { PAGE_ROWS };

@@ -9,7 +9,7 @@
 
 use crate::pg::ext::callback;
 use crate::pg::own_toast::{create_toast, lacks_toast};
-use crate::pg::{catalog, rebuild, LockMode, Rel};
+use crate::pg::{catalog, rebuild, LockMode, Oid, Rel};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ static mut PREVIOUS: pg_sys::object_access_hook_type = None;
 
 thread_local! {
     /// Relations that statements have changed, until one of them is over.
-    static CHANGED: RefCell<Vec<u32>> = RefCell::default();
+    static CHANGED: RefCell<Vec<Oid>> = RefCell::default();
 }
 
 /// Install the hook. Called once at library load.
@@ -31,8 +31,8 @@ pub fn install() {
 
 unsafe extern "C-unwind" fn object_access(
     access: pg_sys::ObjectAccessType::Type,
-    class: pg_sys::Oid,
-    object: pg_sys::Oid,
+    class: Oid,
+    object: Oid,
     sub: core::ffi::c_int,
     arg: *mut core::ffi::c_void,
 ) {
@@ -49,13 +49,13 @@ unsafe extern "C-unwind" fn object_access(
             _ => false,
         };
         if changes && class == pg_sys::RelationRelationId {
-            callback(|| note(object.to_u32()))
+            callback(|| note(object))
         }
     }
 }
 
 /// A relation is being changed. No look at the catalogs here, which are being changed, too.
-fn note(oid: u32) {
+fn note(oid: Oid) {
     CHANGED.with_borrow_mut(|changed| {
         if changed.last() != Some(&oid) {
             changed.push(oid)
@@ -125,7 +125,7 @@ unsafe fn before_alter(statement: *mut pg_sys::AlterTableStmt) {
 /// How ALTER TABLE locks the children of a table, when it may build or look through their indexes. All else leaves these as
 /// they are, and most leave the children unlocked: whoever is at work on one of them is not waited for.
 unsafe fn lock_of_children(
-    table: u32,
+    table: Oid,
     commands: &[*mut pg_sys::AlterTableCmd],
 ) -> Option<LockMode> {
     // SAFETY: commands of an ALTER TABLE, each with the definition that its kind has.
@@ -182,25 +182,25 @@ unsafe fn before_create_index(statement: *mut pg_sys::IndexStmt) {
 
 const STRONGEST: i32 = pg_sys::AccessExclusiveLock as i32;
 
-fn is_partitioned(table: u32) -> bool {
+fn is_partitioned(table: Oid) -> bool {
     // SAFETY: plain look-up.
-    unsafe { pg_sys::get_rel_relkind(table.into()) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE }
+    unsafe { pg_sys::get_rel_relkind(table) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE }
 }
 
 /// There is a column of this name already.
-unsafe fn has_column_of(table: u32, column: *mut pg_sys::ColumnDef) -> bool {
+unsafe fn has_column_of(table: Oid, column: *mut pg_sys::ColumnDef) -> bool {
     // SAFETY: the definition of a column, which has a name.
-    unsafe { pg_sys::get_attnum(table.into(), (*column).colname) != 0 }
+    unsafe { pg_sys::get_attnum(table, (*column).colname) != 0 }
 }
 
 /// The columns of these names are NOT NULL.
-unsafe fn has_no_nulls(table: u32, columns: *mut pg_sys::List) -> bool {
+unsafe fn has_no_nulls(table: Oid, columns: *mut pg_sys::List) -> bool {
     // SAFETY: a list of names; a row of the catalog is looked at before it is released.
     unsafe {
         let count = if columns.is_null() { 0 } else { (*columns).length as usize };
         (0..count).all(|i| {
             let name = (*(*columns).elements.add(i)).ptr_value as *mut pg_sys::String;
-            let tuple = pg_sys::SearchSysCacheAttName(table.into(), (*name).sval);
+            let tuple = pg_sys::SearchSysCacheAttName(table, (*name).sval);
             if tuple.is_null() {
                 return false;
             }
@@ -213,44 +213,44 @@ unsafe fn has_no_nulls(table: u32, columns: *mut pg_sys::List) -> bool {
 }
 
 /// The relation of that name, if it is there and the current role's.
-unsafe fn owned(name: *mut pg_sys::RangeVar) -> Option<u32> {
+unsafe fn owned(name: *mut pg_sys::RangeVar) -> Option<Oid> {
     // SAFETY: a name of the parser's.
     unsafe {
         let none = std::ptr::null_mut();
         let missing_ok = pg_sys::RVROption::RVR_MISSING_OK;
-        let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none).to_u32();
-        (oid != 0 && catalog::is_owner(oid)).then_some(oid)
+        let oid = pg_sys::RangeVarGetRelidExtended(name, 0, missing_ok, None, none);
+        (oid != pg_sys::InvalidOid && catalog::is_owner(oid)).then_some(oid)
     }
 }
 
-fn tree(root: u32) -> Vec<u32> {
+fn tree(root: Oid) -> Vec<Oid> {
     catalog::inheritance_tree(root, LockMode::None)
 }
 
 /// Drop what is left of `tables`, for a statement that locks `first` by `level`, then these by `lock`. That is done here, as
 /// a rebuild might begin, and leave something, before the statement does it. A stronger lock is taken where something is left only.
-unsafe fn drop_of(first: u32, level: i32, tables: impl Fn() -> Vec<u32>, lock: LockMode) {
+unsafe fn drop_of(first: Oid, level: i32, tables: impl Fn() -> Vec<Oid>, lock: LockMode) {
     // SAFETY: plain locks on relations by their OIDs, which may be gone.
     unsafe {
         let Some(ours) = catalog::access_method() else { return };
-        let is_ours = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
+        let is_ours = |oid: &Oid| catalog::access_method_of(*oid) == Some(ours);
         if !tables().iter().any(is_ours) {
             return;
         }
-        pg_sys::LockRelationOid(first.into(), level);
+        pg_sys::LockRelationOid(first, level);
         // Who looks for indexes only, under SHARE, passes over those that are out of use.
-        let matters = |index: &u32| lock != LockMode::Share || catalog::is_live_index(*index);
-        let is_left = |oid: u32| is_ours(&oid) && rebuild::left_overs(oid).iter().any(matters);
+        let matters = |index: &Oid| lock != LockMode::Share || catalog::is_live_index(*index);
+        let is_left = |oid: Oid| is_ours(&oid) && rebuild::left_overs(oid).iter().any(matters);
         for oid in tables() {
-            pg_sys::LockRelationOid(oid.into(), lock as i32);
+            pg_sys::LockRelationOid(oid, lock as i32);
             // Asked under the lock only: what is there before may be what a rebuild is at work on, which gives way to us.
             if !is_left(oid) {
                 continue;
             }
             if lock as i32 != STRONGEST {
                 // Not on top of the weaker one: two who hold that would wait for each other.
-                pg_sys::UnlockRelationOid(oid.into(), lock as i32);
-                pg_sys::LockRelationOid(oid.into(), STRONGEST);
+                pg_sys::UnlockRelationOid(oid, lock as i32);
+                pg_sys::LockRelationOid(oid, STRONGEST);
             }
             rebuild::left_overs(oid).into_iter().for_each(catalog::drop_index);
             crate::pg::xact::next_command();
@@ -266,14 +266,14 @@ pub(super) fn statement_is_over() {
     if changed.is_empty() || unsafe { !pg_sys::IsTransactionState() || pg_sys::IsBinaryUpgrade } {
         return;
     }
-    changed.sort_unstable();
+    changed.sort_unstable_by_key(|oid| oid.to_u32());
     changed.dedup();
     for oid in changed {
         // SAFETY: plain calls. A lock that is held to the end of the transaction keeps the table there.
         let table = unsafe {
             let exclusive = pg_sys::AccessExclusiveLock as i32;
             let locked = crate::pg::lock::holds(oid, exclusive);
-            let table = locked.then(|| pg_sys::try_relation_open(oid.into(), exclusive));
+            let table = locked.then(|| pg_sys::try_relation_open(oid, exclusive));
             table.filter(|t| !t.is_null())
         };
         let Some(table) = table else { continue };

@@ -7,14 +7,14 @@
 use crate::pg::compat;
 use crate::pg::ext::generateClonedIndexStmt;
 use crate::pg::xact::Sub;
-use crate::pg::{catalog, rebuild, xact, LockMode, OpenRel};
+use crate::pg::{catalog, rebuild, xact, LockMode, Oid, OpenRel};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 
 /// A table whose indexes are cloned.
 #[derive(Clone, Copy)]
 struct Source {
-    table: u32,
+    table: Oid,
     /// So are the comments on them.
     comments: bool,
 }
@@ -25,7 +25,7 @@ struct Creation {
     sub: Sub,
     sources: Vec<Source>,
     /// The left-over of each statement that said what one would.
-    seen: Vec<u32>,
+    seen: Vec<Oid>,
 }
 
 thread_local! {
@@ -83,7 +83,7 @@ pub(super) fn end(around: usize) {
 }
 
 /// The relation of that name. Whether one may know of it, and what is said of names that are wrong, is PostgreSQL's to say.
-unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
+unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<Oid> {
     // SAFETY: a name of the parser's, whose relation part is never missing.
     unsafe {
         // A temporary table has got no schema with its name, wherever the path has that.
@@ -99,7 +99,7 @@ unsafe fn named(name: *mut pg_sys::RangeVar) -> Option<u32> {
                 pg_sys::get_relname_relid((*name).relname, schema)
             }
         };
-        (oid != pg_sys::InvalidOid).then_some(oid.to_u32())
+        (oid != pg_sys::InvalidOid).then_some(oid)
     }
 }
 
@@ -144,9 +144,9 @@ pub(super) unsafe fn is_of_left_over(statement: *mut pg_sys::IndexStmt) -> bool 
 /// say the same but for that, each has its own.
 unsafe fn clones(
     statement: *mut pg_sys::IndexStmt,
-    table: u32,
+    table: Oid,
     source: Source,
-    index: u32,
+    index: Oid,
 ) -> bool {
     // SAFETY: the three are open; the statement that is made lives in the current memory.
     unsafe {
@@ -157,7 +157,7 @@ unsafe fn clones(
         let none = std::ptr::null_mut();
         let clone = generateClonedIndexStmt((*statement).relation, opened.raw(), columns, none);
         if source.comments {
-            (*clone).idxcomment = pg_sys::GetComment(index.into(), pg_sys::RelationRelationId, 0);
+            (*clone).idxcomment = pg_sys::GetComment(index, pg_sys::RelationRelationId, 0);
         }
         pg_sys::equal(statement.cast(), clone.cast())
     }

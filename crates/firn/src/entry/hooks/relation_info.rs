@@ -3,7 +3,7 @@
 use super::swapped;
 use crate::pg::ext::callback;
 use crate::pg::index::is_of_ranges;
-use crate::pg::{compat, Rel};
+use crate::pg::{compat, Oid, Rel};
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::get_relation_info_hook_type = None;
@@ -20,7 +20,7 @@ pub fn install() {
 
 unsafe extern "C-unwind" fn relation_info(
     root: *mut pg_sys::PlannerInfo,
-    oid: pg_sys::Oid,
+    oid: Oid,
     is_parent: bool,
     info: *mut pg_sys::RelOptInfo,
 ) {
@@ -45,11 +45,11 @@ unsafe extern "C-unwind" fn relation_info(
 }
 
 /// The planner does not look at a table that rows are only inserted into.
-unsafe extern "C-unwind" fn look_at_insert(oid: pg_sys::Oid) {
+unsafe extern "C-unwind" fn look_at_insert(oid: Oid) {
     // SAFETY: called by the hook, while permissions are checked.
     unsafe {
         if oid.to_u32() >= pg_sys::FirstNormalObjectId {
-            callback(|| swapped::refuse_oid(oid.to_u32()));
+            callback(|| swapped::refuse_oid(oid));
         }
     }
 }

@@ -13,7 +13,7 @@
 //! docs/decisions/0005 has the reasons and the limits.
 
 use crate::pg::ext::{self, callback, direct};
-use crate::pg::{guc, LockMode, OpenRel};
+use crate::pg::{guc, LockMode, Oid, OpenRel};
 use pgrx::pg_sys;
 
 static mut PREVIOUS: pg_sys::planner_hook_type = None;
@@ -129,13 +129,13 @@ unsafe fn reads_firn(query: *mut pg_sys::Query, depth: u32) -> bool {
 /// Partitions looked at before a partitioned table is taken for one without firn tables.
 const PARTITIONS_LOOKED_AT: usize = 16;
 
-unsafe fn is_firn(oid: pg_sys::Oid, kind: u8) -> bool {
+unsafe fn is_firn(oid: Oid, kind: u8) -> bool {
     // SAFETY: the OID is that of a relation in a query; a list of partitions is one of OIDs.
     unsafe {
         match kind {
             b'r' | b'm' => {
                 // The parser holds a lock on it, or it is a partition: then look at it under one.
-                OpenRel::open(oid.to_u32(), LockMode::AccessShare).is_firn()
+                OpenRel::open(oid, LockMode::AccessShare).is_firn()
             }
             b'p' => {
                 let children = ext::find_inheritance_children(oid, 0);
@@ -157,7 +157,7 @@ unsafe fn is_firn(oid: pg_sys::Oid, kind: u8) -> bool {
 struct Key {
     node: *mut pg_sys::Node,
     /// The operator by which rows are put into one partition.
-    equality: pg_sys::Oid,
+    equality: Oid,
     /// Values that it takes for equal are the same.
     is_identity: bool,
 }
@@ -181,7 +181,7 @@ const EQUAL_IMAGE: i16 = 4;
 /// Values that the equality of this order takes for equal have the same bytes: as nbtree asks before
 /// it stores equal values once. Not believed of char(n), whose values without a length differ in
 /// blanks, and interval, of which older catalogs say so wrongly.
-unsafe fn means_identity(order: pg_sys::Oid, collation: pg_sys::Oid) -> bool {
+unsafe fn means_identity(order: Oid, collation: Oid) -> bool {
     // SAFETY: the operator is one of the query's; a support function of this number takes the OID of a type.
     unsafe {
         let (mut family, mut kind, mut strategy) = (pg_sys::InvalidOid, pg_sys::InvalidOid, 0);
@@ -301,7 +301,7 @@ const FIRST_OF_USERS: u32 = 16_384;
 /// A function that may give different results for values of the same bytes: it looks at how they are
 /// stored, or is somebody's that promises nothing.
 unsafe extern "C-unwind" fn tells_copies_apart(
-    function: pg_sys::Oid,
+    function: Oid,
     _context: *mut core::ffi::c_void,
 ) -> bool {
     // SAFETY: PostgreSQL's walk hands in the OID of a function.
@@ -319,7 +319,7 @@ unsafe extern "C-unwind" fn tells_copies_apart(
 /// The result of an aggregate is the same in whatever order it is given its rows, but for rounding and
 /// for which of equal values it shows, which its author states by letting it be computed in parts. Of
 /// PostgreSQL's own only; some of later versions that make lists say so, too.
-unsafe fn is_orderless(aggregate: pg_sys::Oid) -> bool {
+unsafe fn is_orderless(aggregate: Oid) -> bool {
     // SAFETY: the OID of an aggregate, looked up only.
     unsafe {
         let makes_list = matches!(
@@ -336,7 +336,7 @@ unsafe fn is_orderless(aggregate: pg_sys::Oid) -> bool {
 /// The column of pg_aggregate that says how results of parts are put together.
 const COMBINE_FUNCTION: i16 = 6;
 
-unsafe fn is_combinable(aggregate: pg_sys::Oid) -> bool {
+unsafe fn is_combinable(aggregate: Oid) -> bool {
     // SAFETY: a row of the catalog is looked at before it is released.
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::AGGFNOID as i32;

@@ -5,13 +5,13 @@
 //!
 //! Such a table must not be read, as rows would be missing, nor rewritten, as they would be lost.
 
-use crate::pg::{catalog, error, Kind, LockMode, Rel};
+use crate::pg::{catalog, error, Kind, LockMode, Oid, Rel};
 use pgrx::pg_sys;
 
 /// Raise an error if the rows of `table` (of another access method) are firn's.
 pub(super) fn refuse(table: Rel) {
     let Some(toast) = table.toast_oid() else { return };
-    if table.is_firn() || table.oid() < pg_sys::FirstNormalObjectId {
+    if table.is_firn() || table.oid().to_u32() < pg_sys::FirstNormalObjectId {
         return;
     }
     let Some(ours) = catalog::toast_access_method() else { return };
@@ -77,7 +77,7 @@ pub(super) unsafe fn refuse_statement(node: *mut pg_sys::Node) {
                 std::ptr::null_mut(),
             );
             if oid != pg_sys::InvalidOid {
-                for oid in catalog::inheritance_tree(oid.to_u32(), LockMode::None) {
+                for oid in catalog::inheritance_tree(oid, LockMode::None) {
                     refuse_oid(oid);
                 }
             }
@@ -86,9 +86,9 @@ pub(super) unsafe fn refuse_statement(node: *mut pg_sys::Node) {
 }
 
 /// As [`refuse`].
-pub(super) fn refuse_oid(oid: u32) {
+pub(super) fn refuse_oid(oid: Oid) {
     // SAFETY: a relation that is gone by now is passed over.
-    let rel = unsafe { pg_sys::try_relation_open(oid.into(), pg_sys::AccessShareLock as i32) };
+    let rel = unsafe { pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as i32) };
     if rel.is_null() {
         return;
     }

@@ -5,7 +5,7 @@
 use crate::pg::attempt::transactions;
 use crate::pg::ext::{beside_workers, callback, direct};
 use crate::pg::memory::alloc;
-use crate::pg::{catalog, error, guc, memory, xact, Kind, LockMode};
+use crate::pg::{catalog, error, guc, memory, xact, Kind, LockMode, Oid};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -94,7 +94,7 @@ unsafe extern "C-unwind" fn process_utility(
 
 /// A VACUUM of these relations that removes even a few dead rows from indexes: else their pages could
 /// not be given back.
-unsafe fn vacuum_of(relations: &[u32]) -> *mut pg_sys::VacuumStmt {
+unsafe fn vacuum_of(relations: &[Oid]) -> *mut pg_sys::VacuumStmt {
     // SAFETY: a statement is built of zeroed nodes in the current memory, as the parser builds it.
     unsafe {
         let statement = alloc::<pg_sys::VacuumStmt>();
@@ -105,9 +105,8 @@ unsafe fn vacuum_of(relations: &[u32]) -> *mut pg_sys::VacuumStmt {
         let option = pg_sys::makeDefElem(name, on.cast(), -1);
         (*statement).options = pg_sys::lappend(std::ptr::null_mut(), option.cast());
         for oid in relations {
-            let oid = pg_sys::Oid::from(*oid);
             let none = std::ptr::null_mut();
-            let target = pg_sys::makeVacuumRelation(none, oid, std::ptr::null_mut());
+            let target = pg_sys::makeVacuumRelation(none, *oid, std::ptr::null_mut());
             (*statement).rels = pg_sys::lappend((*statement).rels, target.cast());
         }
         statement
@@ -157,7 +156,7 @@ unsafe fn rebuild_indexes(statement: *mut pg_sys::VacuumStmt) {
         let tables = vacuumed(statement, ours).into_iter().filter_map(|oid| {
             let toast = catalog::access_method_of(oid) == catalog::toast_access_method();
             let table = if toast { catalog::owner_of_toast(oid) } else { Some(oid) };
-            let is_firn = |oid: &u32| catalog::access_method_of(*oid) == Some(ours);
+            let is_firn = |oid: &Oid| catalog::access_method_of(*oid) == Some(ours);
             table.filter(|oid| is_firn(oid) && catalog::may_maintain(*oid))
         });
         crate::mover::rebuild_after_command(tables);
@@ -165,10 +164,10 @@ unsafe fn rebuild_indexes(statement: *mut pg_sys::VacuumStmt) {
 }
 
 /// The tables of our access method, and other relations, that a VACUUM (not FULL, nor a mere ANALYZE) has vacuumed.
-unsafe fn vacuumed(statement: *mut pg_sys::VacuumStmt, ours: u32) -> Vec<u32> {
+unsafe fn vacuumed(statement: *mut pg_sys::VacuumStmt, ours: Oid) -> Vec<Oid> {
     // SAFETY: the list of a VACUUM is of VacuumRelation; the snapshot is popped where it was pushed.
     unsafe {
-        let mut tables: Vec<u32> = Vec::new();
+        let mut tables: Vec<Oid> = Vec::new();
         if !(*statement).is_vacuumcmd || has_option(statement, c"full") {
             return tables;
         }
@@ -187,7 +186,7 @@ unsafe fn vacuumed(statement: *mut pg_sys::VacuumStmt, ours: u32) -> Vec<u32> {
                     std::ptr::null_mut(),
                 );
                 if oid != pg_sys::InvalidOid {
-                    tables.extend(catalog::inheritance_tree(oid.to_u32(), LockMode::None));
+                    tables.extend(catalog::inheritance_tree(oid, LockMode::None));
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::pg::rel::index_oids;
 use crate::pg::snapshot::Snap;
 use crate::pg::toast::{RowView, CHUNK_BYTES};
 use crate::pg::xact::xid_of;
-use crate::pg::{ChunkKey, Kind, LockMode, Rel, Toast};
+use crate::pg::{ChunkKey, Kind, LockMode, Oid, Rel, Toast};
 use pgrx::pg_sys;
 
 /// Copy a table: rows of the row store, then all that is ours.
@@ -52,15 +52,15 @@ pub(super) unsafe fn copy_table(request: &Request) -> Found {
 
 /// Copy all rows of ours from the old TOAST relation to the new one, their transaction ids kept, so
 /// that older snapshots go on seeing what they saw. A row at a time.
-unsafe fn carry_rows(request: &Request, from: u32, to: u32, mut places: NewPlaces) {
+unsafe fn carry_rows(request: &Request, from: Oid, to: Oid, mut places: NewPlaces) {
     // SAFETY: nobody else reads or writes the two TOAST relations; a tuple is looked at while its page is pinned, and changed in a copy of our own.
     unsafe {
         // The new index will go by the rows' keys, so this is the last moment to see that one is damaged.
         let source = Toast::open_oid(from, LockMode::AccessShare);
         let misplaced = source.misplaced();
         let exclusive = pg_sys::AccessExclusiveLock as i32;
-        let from = pg_sys::table_open(pg_sys::Oid::from(from), exclusive);
-        let to = pg_sys::table_open(pg_sys::Oid::from(to), exclusive);
+        let from = pg_sys::table_open(from, exclusive);
+        let to = pg_sys::table_open(to, exclusive);
         let oldest = request.oldest;
         let rewrite = ext::begin_heap_rewrite(from, to, oldest, request.freeze, request.multi);
         let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN | pg_sys::ScanOptions::SO_ALLOW_STRAT;
@@ -112,7 +112,7 @@ unsafe fn carry_rows(request: &Request, from: u32, to: u32, mut places: NewPlace
         pg_sys::CommandCounterIncrement();
         let persistence = (*(*to).rd_rel).relpersistence;
         for oid in index_oids(Rel::of(to)) {
-            compat::reindex_index(oid.into(), persistence);
+            compat::reindex_index(oid, persistence);
         }
         pg_sys::relation_close(from, pg_sys::NoLock as i32);
         pg_sys::relation_close(to, pg_sys::NoLock as i32);
@@ -127,7 +127,7 @@ fn stripe_rows(table: Rel) -> (u64, u64) {
 
 /// PostgreSQL forgets the defaults of added columns after a rewrite, as heap rows have them written
 /// out then. Stripes were carried as they are and still need them.
-fn keep_defaults(old: Rel, new_toast: u32) {
+fn keep_defaults(old: Rel, new_toast: Oid) {
     let toast = Toast::open_oid(new_toast, LockMode::RowExclusive);
     for attribute in old.attributes().iter().filter(|a| !a.absent) {
         let Some(bytes) = crate::pg::slot::remembered_default(old, attribute) else { continue };

@@ -9,7 +9,7 @@ use crate::pg::ext::{callback, guarded};
 use crate::pg::index::{Build, Builder};
 use crate::pg::rel::BLOCK_BYTES;
 use crate::pg::statistics::{size_asked, SizeAsked};
-use crate::pg::{own_toast, Rel};
+use crate::pg::{own_toast, Oid, Rel};
 use pgrx::pg_sys;
 
 use crate::pg::heap::am as heapam;
@@ -149,7 +149,6 @@ pub(super) unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Re
             let table = Rel::of(rel);
             crate::write::discard_table(table);
             let Some(oid) = table.toast_oid() else { return };
-            let oid = pg_sys::Oid::from(oid);
             let toast = pg_sys::table_open(oid, pg_sys::AccessExclusiveLock as i32);
             pg_sys::heap_truncate_one_rel(toast);
             crate::am::forget(Rel::of(toast).storage());
@@ -159,7 +158,7 @@ pub(super) unsafe extern "C-unwind" fn nontransactional_truncate(rel: pg_sys::Re
 }
 
 /// The TOAST relation of a firn table is a heap that knows of rows that are not MVCC.
-pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> pg_sys::Oid {
+pub(super) unsafe extern "C-unwind" fn toast_am(_rel: pg_sys::Relation) -> Oid {
     // SAFETY: a look-up of a name, in a transaction.
     unsafe { callback(|| pg_sys::get_table_am_oid(c"firn_toast".as_ptr(), false)) }
 }

@@ -7,7 +7,7 @@ use crate::pg::compat;
 use crate::pg::ext::callback;
 use crate::pg::index::{Build, Builder};
 use crate::pg::toast::RowView;
-use crate::pg::{error, heap::am as heapam, toast_indexes, Kind, Rel};
+use crate::pg::{error, heap::am as heapam, toast_indexes, Kind, Oid, Rel};
 use firn_directory::Place;
 use pgrx::pg_sys;
 
@@ -126,7 +126,7 @@ unsafe extern "C-unwind" fn vacuum(
 
 unsafe extern "C-unwind" fn fetch_slice(
     toast: pg_sys::Relation,
-    value: pg_sys::Oid,
+    value: Oid,
     size: i32,
     offset: i32,
     length: i32,

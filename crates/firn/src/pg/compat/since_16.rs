@@ -1,6 +1,7 @@
 //! As it is from PostgreSQL 16 on.
 
 use super::super::ext::postgres_functions;
+use super::super::Oid;
 use pgrx::pg_sys;
 
 /// Where a relation's file is.
@@ -11,8 +12,8 @@ pub(crate) fn file_of(relation: &pg_sys::RelationData) -> FileName {
 }
 
 /// Tablespace, database and number of a file.
-pub(crate) fn parts_of(file: FileName) -> (u32, u32, u32) {
-    (file.spcOid.to_u32(), file.dbOid.to_u32(), file.relNumber.to_u32())
+pub(crate) fn parts_of(file: FileName) -> (Oid, Oid, u32) {
+    (file.spcOid, file.dbOid, file.relNumber.to_u32())
 }
 
 /// File and block of the page that a buffer has.
@@ -97,7 +98,7 @@ pub(crate) unsafe fn sorted_datum(
     unsafe { pg_sys::tuplesort_getdatum(sort, true, true, value, null, std::ptr::null_mut()) }
 }
 
-pub(crate) fn owns_relation(oid: pg_sys::Oid) -> bool {
+pub(crate) fn owns_relation(oid: Oid) -> bool {
     // SAFETY: plain look-up.
     unsafe { pg_sys::object_ownercheck(pg_sys::RelationRelationId, oid, pg_sys::GetUserId()) }
 }
@@ -113,12 +114,12 @@ pub(crate) fn owns_database() -> bool {
     }
 }
 
-pub(crate) fn owns_server(oid: pg_sys::Oid) -> bool {
+pub(crate) fn owns_server(oid: Oid) -> bool {
     // SAFETY: plain look-up.
     unsafe { pg_sys::object_ownercheck(pg_sys::ForeignServerRelationId, oid, pg_sys::GetUserId()) }
 }
 
-pub(crate) fn may_use_server(oid: pg_sys::Oid) -> bool {
+pub(crate) fn may_use_server(oid: Oid) -> bool {
     // SAFETY: plain look-up.
     unsafe {
         let usage = pg_sys::ACL_USAGE as u64 as _;
@@ -219,7 +220,7 @@ impl BtreeReusePage {
 }
 
 /// A function to be told of the tables that a statement may insert into.
-pub(crate) type Look = unsafe extern "C-unwind" fn(pg_sys::Oid);
+pub(crate) type Look = unsafe extern "C-unwind" fn(Oid);
 
 static mut LOOK: Option<Look> = None;
 static mut PREVIOUS: pg_sys::ExecutorCheckPerms_hook_type = None;

@@ -1,13 +1,13 @@
 //! As it is from PostgreSQL 17 on.
 
-use super::super::wal;
+use super::super::{wal, Oid};
 use pgrx::pg_sys;
 
 /// Build an index anew, as REINDEX INDEX does it.
 ///
 /// # Safety
 /// As for PostgreSQL's function of this name.
-pub(crate) unsafe fn reindex_index(oid: pg_sys::Oid, persistence: core::ffi::c_char) {
+pub(crate) unsafe fn reindex_index(oid: Oid, persistence: core::ffi::c_char) {
     // SAFETY: as the caller promises; the options are plain values.
     unsafe {
         let options: pg_sys::ReindexParams = std::mem::zeroed();
@@ -31,7 +31,7 @@ pub(crate) unsafe fn prefetch(relation: pg_sys::Relation, first: pg_sys::BlockNu
 }
 
 /// The current role may maintain the relation: who has the privilege, as its owner has, and the database's owner.
-pub(crate) fn may_maintain(oid: pg_sys::Oid) -> bool {
+pub(crate) fn may_maintain(oid: Oid) -> bool {
     // SAFETY: plain look-up.
     let granted = unsafe {
         let maintain = pg_sys::ACL_MAINTAIN as u64 as _;

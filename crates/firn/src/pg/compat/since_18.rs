@@ -2,6 +2,7 @@
 
 use super::super::errors::beside_workers;
 use super::super::ext::postgres_functions;
+use super::super::Oid;
 use pgrx::pg_sys;
 
 /// All attributes of a descriptor.
@@ -61,8 +62,8 @@ pub(crate) type StatisticsKind = u32;
 pub(crate) type StatisticsObject = u64;
 pub(crate) const STATISTICS_OF_RELATION: StatisticsKind = pg_sys::PGSTAT_KIND_RELATION;
 
-pub(crate) fn statistics_object(oid: u32) -> StatisticsObject {
-    oid.into()
+pub(crate) fn statistics_object(oid: Oid) -> StatisticsObject {
+    oid.to_u32().into()
 }
 
 /// Set what a signal does.
@@ -88,14 +89,14 @@ pub(crate) struct Locale {
 }
 
 postgres_functions! {
-    fn pg_newlocale_from_collation(collation: pg_sys::Oid) -> *const Locale;
+    fn pg_newlocale_from_collation(collation: Oid) -> *const Locale;
 }
 
 /// Text of this collation is compared by its bytes.
 ///
 /// # Safety
 /// The OID of a collation.
-pub(crate) unsafe fn is_bytewise(collation: pg_sys::Oid) -> bool {
+pub(crate) unsafe fn is_bytewise(collation: Oid) -> bool {
     // SAFETY: as the caller promises.
     unsafe { (*pg_newlocale_from_collation(collation)).collate_is_c }
 }
@@ -138,8 +139,8 @@ pub(crate) unsafe fn delay_vacuum() {
 #[repr(C)]
 pub(crate) struct HeapInplace {
     offset: u16,
-    database: pg_sys::Oid,
-    tablespace: pg_sys::Oid,
+    database: Oid,
+    tablespace: Oid,
     drops_cache_file: bool,
     invalidations: i32,
 }

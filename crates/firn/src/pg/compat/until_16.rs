@@ -1,5 +1,6 @@
 //! As it was up to PostgreSQL 16.
 
+use super::super::Oid;
 use super::Handed;
 use pgrx::pg_sys;
 
@@ -7,7 +8,7 @@ use pgrx::pg_sys;
 ///
 /// # Safety
 /// As for PostgreSQL's function of this name.
-pub(crate) unsafe fn reindex_index(oid: pg_sys::Oid, persistence: core::ffi::c_char) {
+pub(crate) unsafe fn reindex_index(oid: Oid, persistence: core::ffi::c_char) {
     // SAFETY: as the caller promises; the options are plain values.
     unsafe {
         let mut options: pg_sys::ReindexParams = std::mem::zeroed();
@@ -16,7 +17,7 @@ pub(crate) unsafe fn reindex_index(oid: pg_sys::Oid, persistence: core::ffi::c_c
 }
 
 /// The current role may maintain the relation: its owner and, as for VACUUM, the database's.
-pub(crate) fn may_maintain(oid: pg_sys::Oid) -> bool {
+pub(crate) fn may_maintain(oid: Oid) -> bool {
     super::owns_relation(oid) || super::owns_database()
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::errors::beside_workers;
 use super::super::ext::postgres_functions;
-use super::super::heap;
+use super::super::{heap, Oid};
 use super::Handed;
 use firn_format::VIRTUAL_BASE;
 use pgrx::pg_sys;
@@ -60,11 +60,11 @@ pub(crate) unsafe fn try_wait_for(xid: pg_sys::TransactionId) -> bool {
 
 /// How the cumulative statistics name a kind of object, and an object.
 pub(crate) type StatisticsKind = pg_sys::PgStat_Kind::Type;
-pub(crate) type StatisticsObject = pg_sys::Oid;
+pub(crate) type StatisticsObject = Oid;
 pub(crate) const STATISTICS_OF_RELATION: StatisticsKind = pg_sys::PgStat_Kind::PGSTAT_KIND_RELATION;
 
-pub(crate) fn statistics_object(oid: u32) -> StatisticsObject {
-    oid.into()
+pub(crate) fn statistics_object(oid: Oid) -> StatisticsObject {
+    oid
 }
 
 /// Set what a signal does.
@@ -82,14 +82,14 @@ pub(crate) unsafe fn handle_signal(
 }
 
 postgres_functions! {
-    fn lc_collate_is_c(collation: pg_sys::Oid) -> bool;
+    fn lc_collate_is_c(collation: Oid) -> bool;
 }
 
 /// Text of this collation is compared by its bytes.
 ///
 /// # Safety
 /// The OID of a collation.
-pub(crate) unsafe fn is_bytewise(collation: pg_sys::Oid) -> bool {
+pub(crate) unsafe fn is_bytewise(collation: Oid) -> bool {
     // SAFETY: as the caller promises.
     unsafe { lc_collate_is_c(collation) }
 }

@@ -2,7 +2,7 @@
 
 use super::{fixed_bytes, parse_numeric, with_varlena, Datum, Row};
 use crate::pg::rel::Attribute;
-use crate::pg::{error, json, Kind};
+use crate::pg::{error, json, Kind, Oid};
 use firn_format::{ColumnBuilder, ColumnKind, ColumnSpec};
 use pgrx::pg_sys;
 
@@ -55,10 +55,9 @@ impl ColumnType {
         let mut typmod = attribute.typmod;
         // SAFETY: plain catalog look-ups.
         let (base, type_name, utf8) = unsafe {
-            let base =
-                pg_sys::getBaseTypeAndTypmod(pg_sys::Oid::from(attribute.type_oid), &mut typmod);
+            let base = pg_sys::getBaseTypeAndTypmod(attribute.type_oid, &mut typmod);
             let name = pg_sys::format_type_extended(
-                pg_sys::Oid::from(attribute.type_oid),
+                attribute.type_oid,
                 attribute.typmod,
                 pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN as u16 | pg_sys::FORMAT_TYPE_ALLOW_INVALID as u16,
             );
@@ -142,7 +141,7 @@ impl ColumnType {
 }
 
 fn storage_of(
-    base: pg_sys::Oid,
+    base: Oid,
     typmod: i32,
     attribute: &Attribute,
     utf8: bool,
@@ -229,7 +228,7 @@ impl<'a> TypedRow<'a> {
         match push_word(builder, conversion, value.word()) {
             Some(has_place) => has_place,
             None => {
-                let own = self.attributes.get(column).map(|a| a.atttypid.to_u32());
+                let own = self.attributes.get(column).map(|a| a.atttypid);
                 if own != Some(to.attribute.type_oid) {
                     no_such_column();
                 }

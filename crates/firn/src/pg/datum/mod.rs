@@ -9,7 +9,7 @@
 //! `column` says how a type is stored, and is the way in (values into a stripe's columns); `arena` is the way out, without
 //! PostgreSQL's memory.
 
-use super::memory;
+use super::{memory, Oid};
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 
@@ -107,9 +107,8 @@ pub(crate) unsafe fn with_varlena<T>(value: Datum<'_>, f: impl FnOnce(&[u8]) -> 
 }
 
 /// The text of a value that its word is: as the output function of its type writes it, and as a number if it is none of a type by value.
-pub fn text_of_word(type_oid: u32, word: i64) -> String {
+pub fn text_of_word(type_oid: Oid, word: i64) -> String {
     let (mut function, mut varlena) = (pg_sys::InvalidOid, false);
-    let type_oid = pg_sys::Oid::from(type_oid);
     // SAFETY: a word is a value of such a type, whatever it is; the text is palloc'ed and copied.
     unsafe {
         if !pg_sys::get_typbyval(type_oid) {

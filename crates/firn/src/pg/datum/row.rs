@@ -269,7 +269,8 @@ mod tests {
 
     fn attribute(length: i16) -> Attribute {
         let (name, dropped, by_value) = (String::from("c"), false, length > 0);
-        Attribute { number: 1, name, type_oid: 25, typmod: -1, absent: dropped, length, by_value }
+        let type_oid = pgrx::pg_sys::TEXTOID;
+        Attribute { number: 1, name, type_oid, typmod: -1, absent: dropped, length, by_value }
     }
 
     #[test]

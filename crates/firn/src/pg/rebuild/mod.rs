@@ -9,7 +9,7 @@
 mod wait;
 
 use super::rel::index_oids;
-use super::{catalog, guc, lock, wal, xact, LockMode, OpenRel, Snap};
+use super::{catalog, guc, lock, wal, xact, LockMode, Oid, OpenRel, Snap};
 use firn_directory::Xid;
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use wait::{Held, ANYBODY, WRITERS};
 /// An index and where it belongs.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    pub index: u32,
-    pub table: u32,
+    pub index: Oid,
+    pub table: Oid,
     /// The table's TOAST relation, which a build reads.
-    pub toast: u32,
+    pub toast: Oid,
 }
 
 /// How long others are waited for.
@@ -84,11 +84,11 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         return give_up(held);
     }
     let started = Instant::now();
-    let relation = pg_sys::Oid::from(place.table);
+    let relation = place.table;
     progress(place, new);
     xact::next();
     // SAFETY: as REINDEX CONCURRENTLY calls it: a snapshot is active, the relation is locked.
-    with_snapshot(|_| unsafe { pg_sys::index_concurrently_build(relation, new.into()) });
+    with_snapshot(|_| unsafe { pg_sys::index_concurrently_build(relation, new) });
     xact::next();
     guc::crash_point("rebuild-built");
     let patient = || Instant::now() + patience.after.max(started.elapsed());
@@ -99,7 +99,7 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
     xact::next();
     let (xmin, xmax) = with_snapshot(|snapshot| unsafe {
         // SAFETY: as above.
-        pg_sys::validate_index(relation, new.into(), snapshot.0);
+        pg_sys::validate_index(relation, new, snapshot.0);
         (xact::xid_of((*snapshot.0).xmin), xact::xid_of((*snapshot.0).xmax))
     });
     // It lacks entries of rows that older snapshots see.
@@ -111,7 +111,8 @@ fn build_and_swap(place: Place, held: &mut Held, patience: &Patience) -> bool {
         return give_up(held);
     }
     // In the order in which everybody locks a table's indexes.
-    let both = [place.index.min(new), place.index.max(new)];
+    let mut both = [place.index, new];
+    both.sort_unstable_by_key(|oid| oid.to_u32());
     if !held.keep_others_out(&both, Instant::now() + patience.swap) {
         return give_up(held);
     }
@@ -153,7 +154,7 @@ fn with_snapshot<T: Copy>(body: impl FnOnce(Snap) -> T) -> T {
 
 /// Make an index of the same definition, which nobody uses yet, and mark it as ours; None when there is no index to
 /// rebuild any more.
-fn copy_definition(place: Place) -> Option<u32> {
+fn copy_definition(place: Place) -> Option<Oid> {
     let relation = OpenRel::if_there(place.table, LockMode::ShareUpdateExclusive)?;
     let old = OpenRel::if_there(place.index, LockMode::ShareUpdateExclusive)?;
     let method = catalog::access_method()?;
@@ -171,18 +172,18 @@ fn copy_definition(place: Place) -> Option<u32> {
         let tablespace = (*(*old.raw()).rd_rel).reltablespace;
         let name = (*(*old.raw()).rd_rel).relname.data.as_ptr();
         let name = free_name(name, c"ccnew", namespace);
-        pg_sys::index_concurrently_create_copy(relation.raw(), place.index.into(), tablespace, name)
+        pg_sys::index_concurrently_create_copy(relation.raw(), place.index, tablespace, name)
     });
-    catalog::depend_on_access_method(new.to_u32(), method);
+    catalog::depend_on_access_method(new, method);
     // It refuses no row: who is refused by one that is no arbiter of his INSERT ... ON CONFLICT gets an error.
-    catalog::make_not_unique(new.to_u32());
-    Some(new.to_u32())
+    catalog::make_not_unique(new);
+    Some(new)
 }
 
 unsafe fn free_name(
     name: *const core::ffi::c_char,
     label: &std::ffi::CStr,
-    namespace: pg_sys::Oid,
+    namespace: Oid,
 ) -> *mut core::ffi::c_char {
     // SAFETY: C strings, of which PostgreSQL makes another in the current memory.
     unsafe { pg_sys::ChooseRelationName(name, std::ptr::null(), label.as_ptr(), namespace, false) }
@@ -194,9 +195,7 @@ fn discard(place: Place, held: &Held, until: Instant) -> bool {
     xact::next();
     if catalog::is_live_index(place.index) {
         // SAFETY: nobody reads it; both are locked.
-        with_snapshot(|_| unsafe {
-            pg_sys::index_concurrently_set_dead(place.table.into(), place.index.into())
-        });
+        with_snapshot(|_| unsafe { pg_sys::index_concurrently_set_dead(place.table, place.index) });
     }
     xact::next();
     guc::crash_point("rebuild-dead");
@@ -205,7 +204,7 @@ fn discard(place: Place, held: &Held, until: Instant) -> bool {
         return false;
     }
     xact::next();
-    let oid = pg_sys::Oid::from(place.index);
+    let oid = place.index;
     // SAFETY: nobody uses it. Its lock is not waited for.
     unsafe {
         if !pg_sys::ConditionalLockRelationOid(oid, pg_sys::AccessExclusiveLock as i32) {
@@ -253,7 +252,7 @@ fn drop_alone(place: Place) -> bool {
     }
     guc::commit_without_standbys();
     // SAFETY: plain call.
-    let alone = unsafe { pg_sys::ConditionalLockRelationOid(place.table.into(), ANYBODY) };
+    let alone = unsafe { pg_sys::ConditionalLockRelationOid(place.table, ANYBODY) };
     if alone {
         with_snapshot(|_| catalog::drop_index(place.index));
     }
@@ -263,23 +262,23 @@ fn drop_alone(place: Place) -> bool {
 
 /// What rebuilds that failed or died have left of a table. Such an index is invalid, unless a REINDEX of the table,
 /// or what rewrote it, has made it valid since: PostgreSQL then builds all indexes that there are.
-pub fn left_overs(table: u32) -> Vec<u32> {
+pub fn left_overs(table: Oid) -> Vec<Oid> {
     let Some(ours) = catalog::access_method() else { return Vec::new() };
     let all = catalog::indexes_of(table).into_iter().map(|index| index.oid);
     all.filter(|index| catalog::depends_on_access_method(*index, ours)).collect()
 }
 
 /// For pg_stat_progress_create_index.
-fn progress(place: Place, new: u32) {
+fn progress(place: Place, new: Oid) {
     let values = [
         (
             pg_sys::PROGRESS_CREATEIDX_COMMAND,
             pg_sys::PROGRESS_CREATEIDX_COMMAND_REINDEX_CONCURRENTLY,
         ),
-        (pg_sys::PROGRESS_CREATEIDX_INDEX_OID.to_u32(), new),
+        (pg_sys::PROGRESS_CREATEIDX_INDEX_OID.to_u32(), new.to_u32()),
         (
             pg_sys::PROGRESS_CREATEIDX_ACCESS_METHOD_OID.to_u32(),
-            catalog::access_method_of(new).unwrap_or(0),
+            catalog::access_method_of(new).map_or(0, Oid::to_u32),
         ),
         (pg_sys::PROGRESS_CREATEIDX_PHASE, pg_sys::PROGRESS_CREATEIDX_PHASE_BUILD),
     ];
@@ -287,7 +286,7 @@ fn progress(place: Place, new: u32) {
     unsafe {
         pg_sys::pgstat_progress_start_command(
             pg_sys::ProgressCommandType::PROGRESS_COMMAND_CREATE_INDEX,
-            place.table.into(),
+            place.table,
         );
         for (at, value) in values {
             pg_sys::pgstat_progress_update_param(at as i32, i64::from(value));

@@ -3,7 +3,7 @@
 
 use super::super::compat;
 use super::Place;
-use crate::pg::{guc, lock, xact};
+use crate::pg::{guc, lock, xact, Oid};
 use firn_directory::Xid;
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl Held {
         Some(held)
     }
 
-    pub fn add(&mut self, oid: u32) -> bool {
+    pub fn add(&mut self, oid: Oid) -> bool {
         let tag = tag(oid);
         // SAFETY: plain call.
         let got = unsafe { pg_sys::LockAcquire(&tag, SHARE_UPDATE_EXCLUSIVE, true, true) };
@@ -72,7 +72,7 @@ impl Held {
     /// Lock indexes so that nobody uses them, to the end of this transaction. One does not get that beside sessions that
     /// use them all the time without standing in the queue. So does this, now and then and less and less often, and so
     /// briefly that nobody who begins to wait meanwhile looks for a deadlock before it is over.
-    pub fn keep_others_out(&self, indexes: &[u32], until: Instant) -> bool {
+    pub fn keep_others_out(&self, indexes: &[Oid], until: Instant) -> bool {
         let (mut in_queue, mut between) = (Instant::now(), BETWEEN_QUEUES);
         // Standbys keep the lock to the end of the transaction that has asked for it. It waits for none of them.
         let again = || {
@@ -85,7 +85,7 @@ impl Held {
             || self.are_wanted(),
             || {
                 // Asked first, as asking for this lock takes an id, with which nobody is to be kept waiting.
-                let is_free = |index: &u32| lockers(&tag(*index), ANYBODY).is_empty();
+                let is_free = |index: &Oid| lockers(&tag(*index), ANYBODY).is_empty();
                 if indexes.iter().all(is_free) {
                     guc::commit_without_standbys();
                     return take_all(indexes, try_lock) || again();
@@ -116,18 +116,18 @@ fn in_queue_for() -> Duration {
     IN_QUEUE.min(Duration::from_millis(deadlock.max(2) as u64 / 2))
 }
 
-fn try_lock(index: u32) -> bool {
+fn try_lock(index: Oid) -> bool {
     // SAFETY: plain call.
-    unsafe { pg_sys::ConditionalLockRelationOid(index.into(), ANYBODY) }
+    unsafe { pg_sys::ConditionalLockRelationOid(index, ANYBODY) }
 }
 
 /// All locks or none.
-fn take_all(indexes: &[u32], take: impl Fn(u32) -> bool) -> bool {
+fn take_all(indexes: &[Oid], take: impl Fn(Oid) -> bool) -> bool {
     for (i, index) in indexes.iter().enumerate() {
         if !take(*index) {
             for taken in &indexes[..i] {
                 // SAFETY: taken before.
-                unsafe { pg_sys::UnlockRelationOid((*taken).into(), ANYBODY) };
+                unsafe { pg_sys::UnlockRelationOid(*taken, ANYBODY) };
             }
             return false;
         }
@@ -137,7 +137,7 @@ fn take_all(indexes: &[u32], take: impl Fn(u32) -> bool) -> bool {
 
 /// Somebody who uses one of the indexes waits for a lock himself, or is a prepared transaction. He may have waited for nearly
 /// as long as it takes until he looks for a deadlock, and we are not to be a part of it.
-fn users_wait(indexes: &[u32]) -> bool {
+fn users_wait(indexes: &[Oid]) -> bool {
     let users: Vec<Transaction> =
         indexes.iter().flat_map(|index| lockers(&tag(*index), ANYBODY)).collect();
     let is_user = |process: &pg_sys::PGPROC| {
@@ -154,11 +154,11 @@ fn users_wait(indexes: &[u32]) -> bool {
     users.iter().any(|t| compat::transaction_of(t).0 == compat::NO_SESSION) || (0..count).any(waits)
 }
 
-pub fn tag(oid: u32) -> pg_sys::LOCKTAG {
+pub fn tag(oid: Oid) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
         // SAFETY: set when the session began.
         locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
-        locktag_field2: oid,
+        locktag_field2: oid.to_u32(),
         locktag_field3: 0,
         locktag_field4: 0,
         locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,

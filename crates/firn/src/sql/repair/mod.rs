@@ -5,7 +5,7 @@ mod plan;
 use crate::pg::rebuild;
 use crate::pg::snapshot::Registered;
 use crate::pg::survey::delete_row;
-use crate::pg::{catalog, lock, own_toast, xact, LockMode, OpenRel, Progress, Rel};
+use crate::pg::{catalog, lock, own_toast, xact, LockMode, Oid, OpenRel, Progress, Rel};
 use crate::sql::verify::{self, survey};
 use plan::{Facts, Step, Wasted};
 
@@ -41,7 +41,7 @@ impl Plan {
 }
 
 /// Repair a table, which nobody else uses.
-pub fn repair(oid: u32, progress: &Progress, report: Report<'_>) {
+pub fn repair(oid: Oid, progress: &Progress, report: Report<'_>) {
     for round in 1.. {
         let opened = OpenRel::open(oid, LockMode::AccessExclusive);
         // REINDEX of the TOAST relation needs no lock on the table: its new index must not be taken for a left-over
@@ -88,7 +88,7 @@ fn facts(table: Rel, progress: &Progress) -> Facts {
     facts
 }
 
-fn carry_out(oid: u32, step: &Step) {
+fn carry_out(oid: Oid, step: &Step) {
     match step {
         Step::CreateToast => own_toast::create_toast(oid),
         Step::DropIndex { oid, .. } | Step::DropLeftOver { oid, .. } => catalog::drop_index(*oid),

@@ -1,13 +1,14 @@
 //! What a repair does, decided without doing it: the plan is a value, which a dry run prints and the executor
 //! carries out.
 
+use crate::pg::Oid;
 use crate::sql::verify::survey::{Class, Survey, Tally, Waste, CLASSES};
 use std::fmt;
 
 /// An index of the TOAST relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    pub oid: u32,
+    pub oid: Oid,
     pub name: String,
     pub usable: bool,
 }
@@ -27,7 +28,7 @@ pub struct Facts {
     pub has_toast: bool,
     pub indexes: Vec<Index>,
     /// Indexes of the table that rebuilds have left: OID, name.
-    pub left_over: Vec<(u32, String)>,
+    pub left_over: Vec<(Oid, String)>,
     /// The index lacks entries, or has wrong ones, or cannot be read.
     pub index_is_damaged: bool,
     /// Either entries of the index are damaged or the keys of rows: an index that is built anew would take the rows' word.
@@ -46,15 +47,15 @@ pub struct Facts {
 pub enum Step {
     CreateToast,
     DropIndex {
-        oid: u32,
+        oid: Oid,
         name: String,
     },
     DropLeftOver {
-        oid: u32,
+        oid: Oid,
         name: String,
     },
     RebuildIndex {
-        oid: u32,
+        oid: Oid,
         name: String,
     },
     Remove(Wasted),
@@ -204,12 +205,16 @@ impl Facts {
 mod tests {
     use super::*;
 
-    fn index(oid: u32, usable: bool) -> Index {
+    const ONE: Oid = Oid::from_u32(1);
+    const TWO: Oid = Oid::from_u32(2);
+    const SEVEN: Oid = Oid::from_u32(7);
+
+    fn index(oid: Oid, usable: bool) -> Index {
         Index { oid, name: format!("i{oid}"), usable }
     }
 
     fn whole() -> Facts {
-        let indexes = vec![index(1, true)];
+        let indexes = vec![index(ONE, true)];
         Facts { has_toast: true, directory_is_whole: true, indexes, ..Facts::default() }
     }
 
@@ -229,18 +234,18 @@ mod tests {
 
     #[test]
     fn left_overs_go() {
-        let facts = Facts { left_over: vec![(7, "i7".into())], ..whole() };
-        assert_eq!(plan(&facts), vec![Step::DropLeftOver { oid: 7, name: "i7".into() }]);
+        let facts = Facts { left_over: vec![(SEVEN, "i7".into())], ..whole() };
+        assert_eq!(plan(&facts), vec![Step::DropLeftOver { oid: SEVEN, name: "i7".into() }]);
     }
 
     #[test]
     fn one_index_stays() {
-        let mut facts = Facts { indexes: vec![index(1, false), index(2, true)], ..whole() };
-        assert_eq!(plan(&facts), vec![Step::DropIndex { oid: 1, name: "i1".into() }]);
-        facts.indexes = vec![index(1, false), index(2, false)];
+        let mut facts = Facts { indexes: vec![index(ONE, false), index(TWO, true)], ..whole() };
+        assert_eq!(plan(&facts), vec![Step::DropIndex { oid: ONE, name: "i1".into() }]);
+        facts.indexes = vec![index(ONE, false), index(TWO, false)];
         let expected = vec![
-            Step::DropIndex { oid: 2, name: "i2".into() },
-            Step::RebuildIndex { oid: 1, name: "i1".into() },
+            Step::DropIndex { oid: TWO, name: "i2".into() },
+            Step::RebuildIndex { oid: ONE, name: "i1".into() },
         ];
         assert_eq!(plan(&facts), expected);
         facts.indexes.clear();
@@ -267,7 +272,7 @@ mod tests {
     #[test]
     fn an_index_that_may_be_right_is_not_built_anew() {
         let mut facts = Facts { index_is_damaged: true, ..whole() };
-        assert_eq!(plan(&facts), vec![Step::RebuildIndex { oid: 1, name: "i1".into() }]);
+        assert_eq!(plan(&facts), vec![Step::RebuildIndex { oid: ONE, name: "i1".into() }]);
         facts.keys_are_doubtful = true;
         let steps = plan(&facts);
         assert!(steps.len() == 1 && !steps[0].can_be_done(), "{steps:?}");
@@ -277,7 +282,8 @@ mod tests {
     fn doubled_keys_go_before_the_unique_index_is_built() {
         let twice = wasted(Class::Intent, Waste::Double);
         let facts = Facts { wasted: vec![twice], index_is_damaged: true, ..whole() };
-        let expected = vec![Step::Remove(twice), Step::RebuildIndex { oid: 1, name: "i1".into() }];
+        let expected =
+            vec![Step::Remove(twice), Step::RebuildIndex { oid: ONE, name: "i1".into() }];
         assert_eq!(plan(&facts), expected);
     }
 }

@@ -10,7 +10,7 @@ pub mod survey;
 use crate::directory::{Directory, Found};
 use crate::pg::own_toast::lacks_toast;
 use crate::pg::snapshot::Registered;
-use crate::pg::{attempt, lock, xact, Count, LockMode, OpenRel, Phase, Progress, Rel};
+use crate::pg::{attempt, lock, xact, Count, LockMode, Oid, OpenRel, Phase, Progress, Rel};
 use firn_format::Location;
 use std::collections::BTreeMap;
 use survey::{Class, Survey, CLASSES};
@@ -78,7 +78,7 @@ pub fn check_contents(table: Rel, survey: &Survey, progress: &Progress, report: 
 }
 
 /// Rows and indexes of the TOAST relation as such.
-fn report_structure(survey: &Survey, toast: u32, name: &str, report: Report<'_>) {
+fn report_structure(survey: &Survey, toast: Oid, name: &str, report: Report<'_>) {
     let rows_of = format!("TOAST relation of {name}");
     report_toast_indexes(survey, toast, &rows_of, report);
     if survey.strangers > 0 {
@@ -114,7 +114,7 @@ fn report_structure(survey: &Survey, toast: u32, name: &str, report: Report<'_>)
     }
 }
 
-fn report_toast_indexes(survey: &Survey, toast: u32, rows_of: &str, report: Report<'_>) {
+fn report_toast_indexes(survey: &Survey, toast: Oid, rows_of: &str, report: Report<'_>) {
     let valid = survey.indexes.iter().filter(|i| i.valid).count();
     if valid != 1 {
         report("error", rows_of, &format!("it has {valid} valid indexes instead of one"));

@@ -4,7 +4,7 @@
 use crate::directory::{chunks, decode_row, directory_row_of, is_misplaced, keys, Found};
 use crate::pg::survey::{indexes_of, Entry, Led, Ring, Rows, ToastIndex};
 use crate::pg::toast::{unsigned_of, CHUNK_BYTES};
-use crate::pg::{attempt, xact, ChunkKey, LockMode, OpenRel, Snap};
+use crate::pg::{attempt, xact, ChunkKey, LockMode, Oid, OpenRel, Snap};
 use firn_directory::{allocation, Place};
 use firn_format::{EntryState, Location, Slot, ROWS_PER_BLOCK};
 use std::collections::HashMap;
@@ -147,7 +147,7 @@ const PAGES_AT_ONCE: u32 = 64;
 const ENTRIES_AT_ONCE: usize = 1_024;
 
 /// Take the survey of the TOAST relation `toast`.
-pub fn take(toast: u32, snap: Snap, sink: Sink<'_>) -> Survey {
+pub fn take(toast: Oid, snap: Snap, sink: Sink<'_>) -> Survey {
     let mut survey = Survey::default();
     pages(toast, snap, &mut survey);
     survey.stripes.sort_by_key(|f| f.slot.0);
@@ -178,7 +178,7 @@ fn key_says(key: ChunkKey) -> String {
     format!("is damaged: its key says ({}, {})", key.id, key.seq)
 }
 
-fn pages(toast: u32, snap: Snap, survey: &mut Survey) {
+fn pages(toast: Oid, snap: Snap, survey: &mut Survey) {
     let blocks = OpenRel::open(toast, LockMode::AccessShare).rel().heap_blocks();
     let ring = Ring::new();
     let look = |range: Range<u32>| {
@@ -318,7 +318,7 @@ fn runs(stripes: &[Found]) -> Vec<(u64, u64, usize)> {
 }
 
 /// Go through the rows by key. False when the index could not be read to its end.
-fn by_key(toast: u32, index: u32, snap: Snap, survey: &mut Survey, sink: Sink<'_>) -> bool {
+fn by_key(toast: Oid, index: Oid, snap: Snap, survey: &mut Survey, sink: Sink<'_>) -> bool {
     let runs = runs(&survey.stripes);
     let by_address = survey.candidates_by_address();
     let ring = Ring::new();
@@ -408,7 +408,7 @@ fn address_of(key: ChunkKey) -> u64 {
 }
 
 /// Whether the index has this entry, still. It is there itself: the caller has the TOAST relation open.
-fn is_there(toast: u32, index: u32, entry: Entry, ring: &Ring) -> bool {
+fn is_there(toast: Oid, index: Oid, entry: Entry, ring: &Ring) -> bool {
     let place = Place { offset: entry.place.offset - 1, ..entry.place };
     let found = attempt(|| {
         let opened = OpenRel::open(toast, LockMode::AccessShare);
