@@ -34,16 +34,21 @@ def in_turns(cluster, kinds, clients, seconds):
             # (Each ends when so much time has passed, its turn or not; nobody's begins before all are there.)
             runs[kind] = pgbench(cluster, ["-c", str(clients), "-j", "1" if clients <= 2 else "2", *args], seconds * len(kinds))
             turn(kind, 1 + clients / 200)
+        order = list(runs)
         while all(run.poll() is None for run in runs.values()):
-            for kind, run in runs.items():
-                if run.poll() is None:
+            for kind in order:
+                if runs[kind].poll() is None:
                     turn(kind, TURN)
+            # None is always behind the same other one.
+            order.append(order.pop(0))
         found = {}
         for kind, run in runs.items():
             start = time.monotonic()
             run.send_signal(signal.SIGCONT)
             out = run.communicate()[0]
             spent[kind] += time.monotonic() - start
+            if run.returncode:
+                raise RuntimeError(f"pgbench of {kind} failed: {out}")
             found[kind] = int(re.search(r"actually processed: (\d+)", out).group(1)) / spent[kind]
         return found
     finally:
