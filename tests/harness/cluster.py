@@ -221,9 +221,20 @@ class Cluster:
         """Run a case of a suite that shares the cluster: what it leaves in the schema public is dropped, so that names of the next are free, whatever became of it."""
         try:
             case(self)
-        finally:
-            with self.connect() as c:
-                c.execute("SET client_min_messages = warning; SET lock_timeout = '60s'; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        except BaseException:
+            # Its own error is what is told. Sessions may have stayed in their transactions.
+            try:
+                self.empty("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+            except psycopg.Error as e:
+                print(f"     what the case left could not be dropped: {e}", flush=True)
+            raise
+        self.empty("")
+
+    def empty(self, first):
+        """Drop what is in the schema public, after a statement."""
+        with self.connect() as c:
+            c.execute(f"SET client_min_messages = warning; SET lock_timeout = '20s'; {first}")
+            c.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC")
 
     def alarms(self, expected=None):
         """Lines of the server's log that must not be there: alarms, and warnings but those that `expected` (a regular expression) matches."""

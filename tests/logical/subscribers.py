@@ -30,6 +30,7 @@ def change(pair, driver, table, steps):
             if table in ("t_rows", "t_both"):
                 # (What is emptied there would be emptied here, too: rows that the filter leaves out are not told apart.)
                 statements = [s for s in statements if "TRUNCATE" not in s]
+            if table == "t_rows":
                 # A row that a new key brings through the filter is inserted by the subscriber, and a wide value of it that has stayed is not in the WAL of
                 # a row store, be it a heap's: the subscriber has NULL then, on any PostgreSQL up to 18. So here it does not stay.
                 statements = [re.sub(r"SET id = (\d+)", r"SET id = \1, v = v || ''", s) for s in statements]
@@ -156,6 +157,8 @@ def wide_values(conf):
         with pair.source() as c:
             c.execute("CREATE PUBLICATION pw FOR TABLE w WHERE (id % 3 <> 1)")
             pair.subscribe("sw", "pw")
+            # (Else the initial copy might have what follows.)
+            pair.catch_up()
             c.execute("INSERT INTO w SELECT i, (SELECT string_agg(md5((i * k)::text), '') FROM generate_series(1, 3000) k) FROM generate_series(1, 30) i")
             assert c.execute("SELECT ctid >= '(2147483648,0)' FROM w WHERE id = 28").fetchall() == [(True,)]
             c.execute("UPDATE w SET id = 300 WHERE id = 28")
@@ -163,6 +166,7 @@ def wide_values(conf):
         with pair.target() as c:
             found = c.execute("SELECT id, length(v) FROM w WHERE id >= 29 ORDER BY id").fetchall()
             assert found == [(29, 96_000), (30, 96_000), (300, 96_000)], found
+            assert c.execute("SELECT count(*) FROM w WHERE id % 3 = 1").fetchall() == [(0,)]
         assert pair.same("w", where="id % 3 <> 1") == 21
         pair.unsubscribe("sw")
         pair.quiet()
