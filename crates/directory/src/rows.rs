@@ -219,8 +219,8 @@ pub fn find<S: ChunkStore>(store: &S, tid: Tid, snap: S::Snap) -> Result<Option<
             (Print::of(row.data()) == seen.print).then(|| row.xmin())
         });
         if let Some((Some(xmin), witness)) = hit {
-            // (Who looks by another kind of snapshot gets none, and the one before may still be right.)
-            if witness.is_some() {
+            // (Who looks by another kind of snapshot gets none, and the one before may still be right. Else that one is outdated.)
+            if store.gives_witnesses(snap) {
                 seen.witness.set(witness);
             }
             return Ok(Some(Found { xmin, ..f.clone() }));

@@ -1,5 +1,4 @@
-//! Directory rows seen before, per session. What is remembered is checked against the row itself at
-//! each use; the gain is not to search the index and not to decode.
+//! Directory rows seen before, per session. What is remembered is checked at each use, against its page's LSN or the row itself; the gain is not to search the index and not to decode.
 
 use crate::{Found, Witness};
 use firn_format::hash::MixMap;

@@ -146,6 +146,8 @@ pub trait ChunkStore {
         snap: Self::Snap,
         visit: impl FnOnce(&Self::Row) -> T,
     ) -> Option<T>;
+    /// Whether witnesses are given under such a snapshot at all.
+    fn gives_witnesses(&self, snap: Self::Snap) -> bool;
     /// As [`ChunkStore::at`], and a witness of the row as it was before it was visited, where one can be had.
     fn at_witnessed<T>(
         &self,

@@ -108,6 +108,10 @@ impl ChunkStore for Toast {
         Toast::at(self, place, key, snap, visit)
     }
     #[inline]
+    fn gives_witnesses(&self, snap: Snap) -> bool {
+        Toast::gives_witnesses(self, snap)
+    }
+
     fn at_witnessed<T>(
         &self,
         place: Place,

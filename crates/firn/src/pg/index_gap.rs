@@ -142,7 +142,7 @@ fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
         },
     };
     match there {
-        Some(_) => compat::count_hit(index.data()),
+        Some(_) => index.count_hit(),
         None if !index.has_block(before.block) => return (before, Says::Unknown),
         None => {}
     }

@@ -11,7 +11,7 @@
 //! asked for in the ordinary way, which counts it: so a chunk that is asked for stays, and only the most used ones, of which PostgreSQL counts five uses, are told
 //! less well from those used often. That and whether it has the block is looked at before the buffer is locked for it, without a lock, as a hint. Those found are counted in the statistics as others are.
 //!
-//! **Not for** temporary tables (whose buffers are their session's), reading through a ring of buffers, and where VACUUM counts what it costs.
+//! **Not for** temporary tables (whose buffers are their session's) and reading through a ring of buffers; for chunks, where VACUUM counts what it costs, either.
 //!
 //! **Rejected:** *to remember it in the session* (78,000 chunks are 300 kB for each, as cold as PostgreSQL's table, and each session has to find all of them first); *to
 //! count one look of so many*: a chunk asked for three times between two sweeps was counted as used with one of six, and went like one that nobody asks for.
@@ -39,10 +39,14 @@ impl Recent {
         let none = relation.is_temporary() || unsafe { pg_sys::VacuumCostActive };
         let file = compat::parts_of(compat::file_of(relation.data())).2;
         let place = if none { None } else { shared::recent(file, block) };
-        // (What nobody has counted of this relation yet PostgreSQL is to begin with.)
-        let place = place.filter(|_| compat::are_counted(relation.data()));
         let known = place.map_or(0, |place| place.load(Ordering::Relaxed));
-        let may = is_used(known, relation, block);
+        // (Who has the header locked just now would have one more behind him that takes the lock; the ordinary way only waits for it. Not measured.)
+        let may = header_of(known, relation, block)
+            .is_some_and(|state| is_often_used(state) && state & pg_sys::BM_LOCKED == 0);
+        if may {
+            // Before the page is locked, as that may need memory.
+            relation.counters();
+        }
         Recent { place, buffer: if may { known } else { 0 } }
     }
 
@@ -50,7 +54,7 @@ impl Recent {
     #[inline]
     pub(super) fn is_in(self, buffer: pg_sys::Buffer, was_remembered: bool, relation: Rel) {
         if was_remembered {
-            compat::count_hit(relation.data());
+            relation.count_hit();
         } else if let Some(place) = self.place {
             // Written only if it is another: others read the same line of memory.
             if place.load(Ordering::Relaxed) != buffer {
@@ -63,8 +67,17 @@ impl Recent {
 /// The shared buffer, of a number that PostgreSQL has given out or 0, has that block of the relation's main fork, and was used often, as it seems: another
 /// session may be about to change that. So it may be taken without PostgreSQL's counting that (`ReadRecentBuffer`).
 pub(super) fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
+    header_of(buffer, relation, block).is_some_and(is_often_used)
+}
+
+fn is_often_used(state: u32) -> bool {
+    (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT >= USED
+}
+
+/// What the header of the buffer says of its state, if the buffer has that block.
+fn header_of(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> Option<u32> {
     if buffer <= 0 {
-        return false;
+        return None;
     }
     // SAFETY: a buffer's number that PostgreSQL has given out. What is read may be written at the same time, and is believed by nobody.
     let (tag, state) = unsafe {
@@ -73,12 +86,8 @@ pub(super) fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool
         (tag, std::ptr::read_volatile(&raw const (*known).bufferdesc.state.value))
     };
     let (file, fork, number) = compat::page_of(&tag);
-    let uses = (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT;
-    // (Who has the header locked just now would have one more behind him that takes the lock; the ordinary way only waits for it. Not measured.)
-    let is_locked = state & pg_sys::BM_LOCKED != 0;
-    uses >= USED
-        && !is_locked
-        && number == block
+    let has = number == block
         && fork == pg_sys::ForkNumber::MAIN_FORKNUM
-        && compat::parts_of(file) == compat::parts_of(compat::file_of(relation.data()))
+        && compat::parts_of(file) == compat::parts_of(compat::file_of(relation.data()));
+    has.then_some(state)
 }

@@ -229,16 +229,28 @@ impl Rel {
     /// Count rows that a scan has read from stripes.
     #[inline]
     pub fn count_reads(self, n: u64) {
-        // SAFETY: what PostgreSQL's macro for its own scans does, for an open relation.
+        if let Some(counters) = self.counters() {
+            compat::count_read(counters, n as i64);
+        }
+    }
+    /// Count a block that was found in its buffer by a way that PostgreSQL does not count.
+    #[inline]
+    pub(super) fn count_hit(self) {
+        if let Some(counters) = self.counters() {
+            compat::count_hit(counters);
+        }
+        compat::count_io_hit();
+    }
+    /// The session's counters of this relation, if it is counted: those of before have been told when they are asked for the first time after that.
+    #[inline]
+    pub(super) fn counters<'a>(self) -> Option<&'a mut pg_sys::PgStat_TableStatus> {
+        // SAFETY: what PostgreSQL's macro for its own counting does, for an open relation; they are only used by this process, and not held on to.
         unsafe {
             let rel = self.0;
-            if (*rel).pgstat_info.is_null() {
-                if !(*rel).pgstat_enabled {
-                    return;
-                }
+            if (*rel).pgstat_info.is_null() && (*rel).pgstat_enabled {
                 pg_sys::pgstat_assoc_relation(rel);
             }
-            compat::count_read(&mut *(*rel).pgstat_info, n as i64);
+            (*rel).pgstat_info.as_mut()
         }
     }
     /// An update whose new version was counted as an insert by heapam.

@@ -138,15 +138,8 @@ pub fn add_live_rows(table: Rel, rows: u64) {
 /// `rows` rows of the row store were taken by a move, which is no change of the table: only their remains
 /// in the row store count.
 pub fn count_moved(table: Rel, rows: u64) {
-    // SAFETY: the counters belong to this process; set up as PostgreSQL's own counting does it.
-    unsafe {
-        let rel = table.raw();
-        if (*rel).pgstat_info.is_null() && (*rel).pgstat_enabled {
-            pg_sys::pgstat_assoc_relation(rel);
-        }
-        if let Some(counters) = (*rel).pgstat_info.as_mut() {
-            compat::count_dead(counters, rows as i64);
-        }
+    if let Some(counters) = table.counters() {
+        compat::count_dead(counters, rows as i64);
     }
 }
 

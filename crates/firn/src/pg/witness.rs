@@ -25,6 +25,11 @@ use firn_directory::{Place, Witness, Xid};
 use pgrx::pg_sys;
 
 impl Toast {
+    /// MVCC snapshots tell from a page's LSN, of a relation that is logged.
+    pub fn gives_witnesses(&self, snap: Snap) -> bool {
+        snap.id().is_some() && self.rel().needs_wal()
+    }
+
     /// As [`Toast::at`], and a witness of the row as it was before it was visited.
     pub fn at_witnessed<T>(
         &self,
@@ -33,7 +38,7 @@ impl Toast {
         snap: Snap,
         visit: impl FnOnce(&RowView) -> T,
     ) -> Option<(T, Option<Witness>)> {
-        let can = snap.id().is_some() && self.rel().needs_wal();
+        let can = self.gives_witnesses(snap);
         let mut witness = None;
         let found = self.at_pinned(place, key, snap, |row, pinned| {
             witness = can.then(|| witness_of(&pinned)).flatten();
@@ -44,7 +49,7 @@ impl Toast {
 
     /// The row at `place` is as this witness has it, and `snap` sees it. False says nothing.
     pub fn is_unchanged(&self, place: Place, snap: Snap, witness: &Witness) -> bool {
-        if snap.id().is_none() || !self.rel().needs_wal() {
+        if !self.gives_witnesses(snap) {
             return false;
         }
         let is_old = witness.xmin == Xid::FROZEN || xact::precedes(witness.xmin, snap.xmin());
@@ -65,7 +70,7 @@ impl Toast {
             })
         };
         if same.is_some() {
-            compat::count_hit(self.rel().data());
+            self.rel().count_hit();
         }
         same == Some(true)
     }

@@ -83,8 +83,3 @@ pub(crate) trait Handed {
     #[allow(dead_code)]
     const READ_AHEAD: unsafe extern "C-unwind" fn(pg_sys::TableScanDesc) -> *mut ReadAhead;
 }
-
-/// What is read of this relation is counted, or nothing of it is: it need not be found out first.
-pub(crate) fn are_counted(relation: &pg_sys::RelationData) -> bool {
-    !relation.pgstat_info.is_null() || !relation.pgstat_enabled
-}

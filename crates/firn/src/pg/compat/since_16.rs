@@ -294,13 +294,8 @@ pub(crate) mod direct {
 pub(crate) const RIGHT_ANTI: Option<pg_sys::JoinType::Type> =
     Some(pg_sys::JoinType::JOIN_RIGHT_ANTI);
 
-/// A block of this open relation was found in its buffer, by a way that PostgreSQL does not count.
-pub(crate) fn count_hit(relation: &pg_sys::RelationData) {
-    // SAFETY: the session's statistics of an open relation, or null.
-    let info = unsafe { relation.pgstat_info.as_mut() };
-    if let Some(counts) = info.map(|info| &mut info.counts) {
-        counts.blocks_fetched += 1;
-        counts.blocks_hit += 1;
-    }
-    super::version::count_io_hit();
+/// A block was found in its buffer.
+pub(crate) fn count_hit(status: &mut pg_sys::PgStat_TableStatus) {
+    status.counts.blocks_fetched += 1;
+    status.counts.blocks_hit += 1;
 }

@@ -279,7 +279,7 @@ mod unfailing {
 }
 
 /// A block of some relation was found in its buffer, for `pg_stat_io`.
-pub(super) fn count_io_hit() {
+pub(crate) fn count_io_hit() {
     use pg_sys::{IOContext, IOObject, IOOp};
     // SAFETY: a plain call, which adds to a number.
     unsafe {

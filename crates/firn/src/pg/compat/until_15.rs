@@ -273,12 +273,11 @@ pub(crate) mod direct {
 /// What PostgreSQL 16 brought: a join by hash that gives the rows of its hashed side that have no match.
 pub(crate) const RIGHT_ANTI: Option<pg_sys::JoinType::Type> = None;
 
-/// A block of this open relation was found in its buffer, by a way that PostgreSQL does not count.
-pub(crate) fn count_hit(relation: &pg_sys::RelationData) {
-    // SAFETY: the session's statistics of an open relation, or null.
-    let info = unsafe { relation.pgstat_info.as_mut() };
-    if let Some(counts) = info.map(|info| &mut info.t_counts) {
-        counts.t_blocks_fetched += 1;
-        counts.t_blocks_hit += 1;
-    }
+/// A block was found in its buffer.
+pub(crate) fn count_hit(status: &mut pg_sys::PgStat_TableStatus) {
+    status.t_counts.t_blocks_fetched += 1;
+    status.t_counts.t_blocks_hit += 1;
 }
+
+/// For `pg_stat_io`, which came with 16.
+pub(crate) fn count_io_hit() {}

@@ -1,6 +1,6 @@
 //! PostgreSQL 16.
 
-pub(super) use super::count_16::count_io_hit;
+pub(crate) use super::count_16::count_io_hit;
 pub(crate) use super::hash_table_16::HashTable;
 pub(crate) use super::since_16::*;
 pub(crate) use super::until_16::*;

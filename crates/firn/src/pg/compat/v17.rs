@@ -1,7 +1,7 @@
 //! PostgreSQL 17.
 
 pub(crate) use super::analyze_17::{begin_analyzed, set_analyze_callback, ReadAhead};
-pub(super) use super::count_16::count_io_hit;
+pub(crate) use super::count_16::count_io_hit;
 pub(crate) use super::hash_table_16::HashTable;
 pub(crate) use super::since_16::*;
 pub(crate) use super::since_17::*;
