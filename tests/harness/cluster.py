@@ -19,7 +19,7 @@ WARNING = re.compile(r"WARNING:  ")
 # What PostgreSQL warns of where a test means it: of transactions that are not there, of a crash (whose signal is an alarm), of replaying DROP DATABASE once more, of
 # the access method in a database that has no extension.
 USUAL = re.compile(r"there is no transaction in progress|there is already a transaction in progress|terminating connection because of crash of another server process"
-                   r"|some useless files may be left behind in old database directory|could not open directory \"base/"
+                   r"|is not a PostgreSQL (?:server|backend) process|some useless files may be left behind in old database directory|could not open directory \"base/"
                    r'|invalid value for parameter "default_table_access_method": "firn"')
 
 
@@ -224,16 +224,20 @@ class Cluster:
         except BaseException:
             # Its own error is what is told. Sessions may have stayed in their transactions.
             try:
-                self.empty("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+                with self.connect() as c:
+                    c.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+                    for [name] in c.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall():
+                        c.execute(f"ROLLBACK PREPARED '{name}'")
+                self.empty()
             except psycopg.Error as e:
                 print(f"     what the case left could not be dropped: {e}", flush=True)
             raise
-        self.empty("")
+        self.empty()
 
-    def empty(self, first):
-        """Drop what is in the schema public, after a statement."""
+    def empty(self):
+        """Drop what is in the schema public."""
         with self.connect() as c:
-            c.execute(f"SET client_min_messages = warning; SET lock_timeout = '20s'; {first}")
+            c.execute("SET client_min_messages = warning; SET lock_timeout = '20s'")
             c.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC")
 
     def alarms(self, expected=None):

@@ -220,6 +220,7 @@ pub fn find<S: ChunkStore>(store: &S, tid: Tid, snap: S::Snap) -> Result<Option<
         });
         if let Some((Some(xmin), witness)) = hit {
             // (Who looks by another kind of snapshot gets none, and the one before may still be right. Else that one is outdated.)
+            debug_assert!(witness.is_none() || store.gives_witnesses(snap));
             if store.gives_witnesses(snap) {
                 seen.witness.set(witness);
             }

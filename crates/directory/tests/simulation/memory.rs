@@ -214,8 +214,8 @@ impl<'a> ChunkStore for &'a Session {
         (tuple.payload.key == key).then(|| visit(&View { tuple, place }))
     }
 
-    fn gives_witnesses(&self, _snap: Snap) -> bool {
-        true
+    fn gives_witnesses(&self, snap: Snap) -> bool {
+        matches!(snap, Snap::Mvcc(_))
     }
 
     fn at_witnessed<T>(
@@ -232,8 +232,12 @@ impl<'a> ChunkStore for &'a Session {
         })?;
         let inserted = tuple.frozen || self.now(|world| world.is_committed(tuple.xmin));
         let xmin = if tuple.frozen { Xid::FROZEN } else { tuple.xmin };
-        let witness =
-            (inserted && tuple.xmax == Xid::NONE).then_some(Witness { hint: 0, version, xmin });
+        let is_settled = inserted && tuple.xmax == Xid::NONE;
+        let witness = (is_settled && self.gives_witnesses(snap)).then_some(Witness {
+            hint: 0,
+            version,
+            xmin,
+        });
         // The bytes are looked at later than the version.
         self.maybe_give_way(BETWEEN);
         let later = self.now(|world| world.ours.get(number).map(|now| now.payload.clone()));

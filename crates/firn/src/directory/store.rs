@@ -112,6 +112,7 @@ impl ChunkStore for Toast {
         Toast::gives_witnesses(self, snap)
     }
 
+    #[inline]
     fn at_witnessed<T>(
         &self,
         place: Place,

@@ -127,7 +127,11 @@ fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
     let (file, share) = (compat::file_of(index.data()), pg_sys::BUFFER_LOCK_SHARE as i32);
     // (The LSN by its function, as hints of others may give the page another one just now.)
     let buffer = before.buffer;
-    let there = match is_used(buffer, index, before.block) {
+    let may_be_there = is_used(buffer, index, before.block);
+    if may_be_there {
+        index.prepare_to_count();
+    }
+    let there = match may_be_there {
         false => None,
         // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned and locked then.
         true => unsafe {

@@ -11,7 +11,7 @@
 //! asked for in the ordinary way, which counts it: so a chunk that is asked for stays, and only the most used ones, of which PostgreSQL counts five uses, are told
 //! less well from those used often. That and whether it has the block is looked at before the buffer is locked for it, without a lock, as a hint. Those found are counted in the statistics as others are.
 //!
-//! **Not for** temporary tables (whose buffers are their session's) and reading through a ring of buffers; for chunks, where VACUUM counts what it costs, either.
+//! **Not for** temporary tables (whose buffers are their session's), reading through a ring of buffers; nor, for chunks, where VACUUM counts what it costs.
 //!
 //! **Rejected:** *to remember it in the session* (78,000 chunks are 300 kB for each, as cold as PostgreSQL's table, and each session has to find all of them first); *to
 //! count one look of so many*: a chunk asked for three times between two sweeps was counted as used with one of six, and went like one that nobody asks for.
@@ -44,8 +44,7 @@ impl Recent {
         let may = header_of(known, relation, block)
             .is_some_and(|state| is_often_used(state) && state & pg_sys::BM_LOCKED == 0);
         if may {
-            // Before the page is locked, as that may need memory.
-            relation.counters();
+            relation.prepare_to_count();
         }
         Recent { place, buffer: if may { known } else { 0 } }
     }

@@ -229,29 +229,32 @@ impl Rel {
     /// Count rows that a scan has read from stripes.
     #[inline]
     pub fn count_reads(self, n: u64) {
-        if let Some(counters) = self.counters() {
-            compat::count_read(counters, n as i64);
-        }
+        self.count(|counters| compat::count_read(counters, n as i64));
     }
     /// Count a block that was found in its buffer by a way that PostgreSQL does not count.
     #[inline]
     pub(super) fn count_hit(self) {
-        if let Some(counters) = self.counters() {
-            compat::count_hit(counters);
-        }
+        self.count(compat::count_hit);
         compat::count_io_hit();
     }
-    /// The session's counters of this relation, if it is counted: those of before have been told when they are asked for the first time after that.
+    /// Change the session's counters of this relation, if it is counted. PostgreSQL takes them away when it reports them, so they are asked for each time.
     #[inline]
-    pub(super) fn counters<'a>(self) -> Option<&'a mut pg_sys::PgStat_TableStatus> {
-        // SAFETY: what PostgreSQL's macro for its own counting does, for an open relation; they are only used by this process, and not held on to.
+    pub(super) fn count(self, change: impl FnOnce(&mut pg_sys::PgStat_TableStatus)) {
+        // SAFETY: what PostgreSQL's macro for its own counting does, for an open relation; the counters are only used by this process.
         unsafe {
             let rel = self.0;
             if (*rel).pgstat_info.is_null() && (*rel).pgstat_enabled {
                 pg_sys::pgstat_assoc_relation(rel);
             }
-            (*rel).pgstat_info.as_mut()
+            if let Some(counters) = (*rel).pgstat_info.as_mut() {
+                change(counters);
+            }
         }
+    }
+    /// Have counters at hand where they must not be made, which may need memory: while a page is locked.
+    #[inline]
+    pub(super) fn prepare_to_count(self) {
+        self.count(|_| ());
     }
     /// An update whose new version was counted as an insert by heapam.
     pub fn count_update_not_insert(self) {

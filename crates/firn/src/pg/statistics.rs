@@ -138,9 +138,7 @@ pub fn add_live_rows(table: Rel, rows: u64) {
 /// `rows` rows of the row store were taken by a move, which is no change of the table: only their remains
 /// in the row store count.
 pub fn count_moved(table: Rel, rows: u64) {
-    if let Some(counters) = table.counters() {
-        compat::count_dead(counters, rows as i64);
-    }
+    table.count(|counters| compat::count_dead(counters, rows as i64));
 }
 
 /// A source of random numbers.
