@@ -10,7 +10,7 @@ TURN = 0.5
 
 def pgbench(cluster, args, seconds):
     return subprocess.Popen([os.path.join(cluster.bin, "pgbench"), "-h", cluster.root, "-p", str(cluster.port), "-U", "postgres", "-n", "-M", "prepared", "-T", str(seconds),
-                             *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                             *args], stdout=subprocess.PIPE, text=True)
 
 
 def in_turns(cluster, kinds, clients, seconds):
