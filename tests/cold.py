@@ -407,6 +407,37 @@ def kept_snapshots(cluster):
                 c.execute("DROP TABLE k, kept")
 
 
+def rolled_back(cluster, store):
+    """A move that was rolled back is done again, and what it had written first has gone meanwhile: a session that read that finds the stripe where it is."""
+    read = "SELECT count(*), sum(length(v)) FROM r"
+    with cluster.connect() as c:
+        c.execute("SET firn.bulk_threshold = 0; SET firn.cache_directory = 'rolled_back'; SET firn.page_cache = 0")
+        for index in ("", ", PRIMARY KEY (id)"):
+            c.execute(f"DROP TABLE IF EXISTS r; CREATE TABLE r (id int, v text{index}) USING firn")
+            c.execute("INSERT INTO r SELECT i, (SELECT string_agg(md5(j::text), '') FROM generate_series(i * 90, i * 90 + 89) j) FROM generate_series(1, 3) i")
+            # An object, whose blocks the cache has as well.
+            c.execute("BEGIN; SELECT firn.offload('r', 'cold')")
+            assert c.execute(read).fetchone() == (3, 8640)
+            [[key]] = c.execute("SELECT object_key FROM firn.stripes('r')").fetchall()
+            c.execute("ROLLBACK")
+            os.remove(os.path.join(store, key))
+            c.execute(f"SET firn.cache_directory = 'rolled_back{len(index)}'; SELECT firn.offload('r', 'cold')")
+            assert c.execute(read).fetchone() == (3, 8640)
+            # Chunks, of a transaction and of a part of one. Those of before are pruned.
+            c.execute("BEGIN; SELECT firn.load('r')")
+            assert c.execute(read).fetchone() == (3, 8640)
+            c.execute("ROLLBACK")
+            c.execute("VACUUM r")
+            c.execute("BEGIN; SELECT firn.load('r')")
+            assert c.execute(read).fetchone() == (3, 8640)
+            c.execute("ROLLBACK; BEGIN; SAVEPOINT s; SELECT firn.load('r')")
+            assert c.execute(read).fetchone() == (3, 8640)
+            c.execute("SELECT firn.offload('r', 'cold'); ROLLBACK TO s; SELECT firn.load('r')")
+            assert c.execute(read).fetchone() == (3, 8640)
+            c.execute("COMMIT")
+            assert not c.execute("SELECT * FROM firn.check('r')").fetchall()
+
+
 def not_read(cluster, store):
     """With the store away: an equal key is told, and plans are made; neither looks at a value of a cold row."""
     with cluster.connect() as c:
@@ -613,6 +644,7 @@ def run(tally, _pattern):
         tally.case("cold cursors", lambda: cursors(cluster, store))
         tally.case("cold look-ups", lambda: looked_up(cluster, store))
         tally.case("cold stripes and kept snapshots", lambda: kept_snapshots(cluster))
+        tally.case("cold moves that were rolled back", lambda: rolled_back(cluster, store))
         tally.case("cold rows that nobody reads", lambda: not_read(cluster, store))
         tally.case("cold rows and BRIN", lambda: brin(cluster, store))
         tally.case("damaged chunk", lambda: damaged_chunk(cluster))

@@ -1,6 +1,7 @@
 //! A stripe that is being read: its directory entry, its decoded metadata and dictionaries. Handles
 //! are kept in a session-wide cache within `firn.metadata_cache`; a stripe never changes, so a handle
-//! is right as long as its key is. What scans that take turns need of it is not dropped ([`Held`]).
+//! is right as long as its key is, and its bytes are where the directory row says: a move that is rolled back, and done
+//! again, gives the same stripe of the same generation other chunks, or another object. What scans that take turns need of it is not dropped ([`Held`]).
 
 use super::pages;
 use crate::directory::chunks;
@@ -107,7 +108,10 @@ pub fn handle_for(
     };
     HANDLES.with_borrow_mut(|(map, clock)| {
         *clock += 1;
-        if let Some(handle) = map.get(&key) {
+        let is_there = |handle: &&Rc<StripeHandle>| {
+            Rc::ptr_eq(&handle.entry, entry) || handle.entry.location == entry.location
+        };
+        if let Some(handle) = map.get(&key).filter(is_there) {
             handle.used.set(*clock);
             let handle = handle.clone();
             // What was opened light and has grown since counts as well, while no new stripe comes.
