@@ -117,9 +117,12 @@ class Program:
                 f"WHERE c.oid = '{table}'::regclass); END $$")
 
     def cluster(self, table):
+        # Heap loses rows of the transaction of which it has rolled back updates that nobody has read since (18.6; rewrites "updates that were rolled back"): it reads them.
         return (f"DO $$ DECLARE i text := (SELECT relname FROM pg_index JOIN pg_class c ON c.oid = indexrelid "
                 f"WHERE indrelid = '{table}'::regclass AND relam = 403 AND indpred IS NULL ORDER BY indexrelid LIMIT 1); "
-                f"BEGIN IF i IS NOT NULL THEN EXECUTE 'CLUSTER {table} USING ' || quote_ident(i); END IF; END $$")
+                f"BEGIN IF i IS NOT NULL THEN "
+                f"IF EXISTS (SELECT FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE c.oid = '{table}'::regclass AND amname = 'heap') THEN PERFORM count(*) FROM {table}; END IF; "
+                f"EXECUTE 'CLUSTER {table} USING ' || quote_ident(i); END IF; END $$")
 
     def definition(self, table):
         """A statement that makes, builds, empties or changes."""

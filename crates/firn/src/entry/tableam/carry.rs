@@ -101,10 +101,15 @@ unsafe fn carry_rows(request: &Request, from: Oid, to: Oid, mut places: NewPlace
             if let Carried::With(data) = &carried {
                 RowView::of(copy).overwrite(data);
             }
+            let stays = rewrite_table::staying(tuple, state);
+            let tuple = if stays.is_null() { tuple } else { stays };
             guarded(|| {
                 direct::rewrite_heap_tuple(rewrite, tuple, copy);
                 direct::heap_freetuple(copy);
             });
+            if !stays.is_null() {
+                pg_sys::heap_freetuple(stays);
+            }
         }
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         pg_sys::heap_endscan(scan);

@@ -131,6 +131,8 @@ impl Copy<'_> {
                 }
                 found.rows += 1.0;
                 let rows = found.rows as i64;
+                let stays = staying(tuple, state);
+                let tuple = if stays.is_null() { tuple } else { stays };
                 match sort {
                     Some(sort) => {
                         pg_sys::tuplesort_putheaptuple(sort, tuple);
@@ -143,6 +145,9 @@ impl Copy<'_> {
                             (pg_sys::PROGRESS_CLUSTER_HEAP_TUPLES_WRITTEN, rows),
                         ]);
                     }
+                }
+                if !stays.is_null() {
+                    pg_sys::heap_freetuple(stays);
                 }
             }
             source.end();
@@ -282,6 +287,26 @@ impl Trace<'_> {
             }
             earlier
         }
+    }
+}
+
+/// A copy, to be freed, of a row that only seems to have been replaced, which says that it was not; null where nothing has to be said. Whoever
+/// tried has been rolled back, and of a row of this very transaction nobody may have noted that: `HeapTupleSatisfiesVacuum` does not. PostgreSQL's rewrite would have the row wait for
+/// the version that was to replace it, and drop it with that, which is dead. So heapam does on 18.6: CLUSTER in a transaction that has inserted rows, and rolled back updates of them, loses them.
+pub(super) unsafe fn staying(
+    tuple: pg_sys::HeapTuple,
+    state: pg_sys::HTSV_Result::Type,
+) -> pg_sys::HeapTuple {
+    use pg_sys::HTSV_Result as V;
+    // SAFETY: a tuple of the source's at hand, of a table that nobody else changes; the copy is ours.
+    unsafe {
+        let stays = matches!(state, V::HEAPTUPLE_LIVE | V::HEAPTUPLE_INSERT_IN_PROGRESS);
+        if !stays || !is_replaced((*tuple).t_data) {
+            return std::ptr::null_mut();
+        }
+        let copy = pg_sys::heap_copytuple(tuple);
+        (*(*copy).t_data).t_infomask |= pg_sys::HEAP_XMAX_INVALID as u16;
+        copy
     }
 }
 
