@@ -248,6 +248,21 @@ def faults(cluster, store):
                     assert rows, "damage not found by firn.check"
                 except psycopg.Error as e:
                     assert e.sqlstate == "XX001", (e.sqlstate, str(e))
+        # What read it whole finds it when it has been put back, though the cache has it damaged.
+        with open(path, "wb") as f:
+            f.write(damage)
+        for whole in ("SELECT length(firn.stripe_file('f', slot)) > 0 FROM firn.stripes('f')", "SELECT firn.load('f') > 0"):
+            with cluster.connect() as d:
+                d.execute(f"SET firn.cache_directory = 'cache_whole{len(whole)}'")
+                expect(d, whole, "XX001")
+            with open(path, "wb") as f:
+                f.write(original)
+            with cluster.connect() as d:
+                d.execute(f"SET firn.cache_directory = 'cache_whole{len(whole)}'; BEGIN")
+                assert set(d.execute(whole).fetchall()) == {(True,)}
+                d.execute("ROLLBACK")
+            with open(path, "wb") as f:
+                f.write(damage)
         os.rename(path, path + ".away")
         with cluster.connect() as d:
             d.execute("SET firn.cache_directory = 'cache_gone'")

@@ -98,6 +98,14 @@ def moved(cluster):
         assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (1,)
         c.execute("DROP TABLE f, h; DROP SERVER moving")
         assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (0,)
+        # One that goes with its owner is forgotten as well; others are not.
+        c.execute("DROP ROLE IF EXISTS of_servers; CREATE ROLE of_servers SUPERUSER; INSERT INTO firn.stores VALUES ('owned', repeat('a', 32)), ('elsewhere', repeat('b', 32))")
+        c.execute(f"CREATE SERVER owned FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{new}'); CREATE SERVER elsewhere FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{new}'); ALTER SERVER owned OWNER TO of_servers")
+        c.execute("BEGIN; DROP OWNED BY of_servers; ROLLBACK")
+        assert c.execute("SELECT count(*) FROM firn.stores WHERE server IN ('owned', 'elsewhere')").fetchone() == (2,)
+        c.execute("DROP OWNED BY of_servers; DROP ROLE of_servers")
+        assert c.execute("SELECT server FROM firn.stores WHERE server IN ('owned', 'elsewhere')").fetchall() == [("elsewhere",)]
+        c.execute("DROP SERVER elsewhere")
 
 
 def another_build(cluster):

@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn on_subxact(
             // Before the current subtransaction is merged into its parent.
             E::SUBXACT_EVENT_PRE_COMMIT_SUB => write::flush_subtransaction(),
             E::SUBXACT_EVENT_ABORT_SUB => {
-                copying::forget();
+                copying::forget_in(Sub(sub));
                 write::discard_subtransaction(Sub(sub))
             }
             _ => (),

@@ -119,19 +119,24 @@ pub fn remember(server: &str, id: &str) {
     super::xact::next_command();
 }
 
-/// Forget, in this transaction, the store of a server that is gone: one that is made again under the name may lead elsewhere.
-pub fn forget_if_gone(server: &str) {
-    if catalog::server_oid(server).is_none() {
-        forget(server)
-    }
+/// Forget, in this transaction, the stores of servers that are gone, of these or all of them: one that is made again under the name may lead elsewhere.
+pub fn forget_gone(servers: Option<&[String]>) {
+    let asked = |server: &str| servers.is_none_or(|of| of.iter().any(|name| name == server));
+    forget_where(|server| asked(server) && catalog::server_oid(server).is_none())
+}
+
+fn forget(server: &str) {
+    forget_where(|of| of == server)
 }
 
 /// (Of another version's table there is nothing to be forgotten: any server may be dropped.)
-fn forget(server: &str) {
+fn forget_where(is_gone: impl Fn(&str) -> bool) {
     if let Some(Ok(table)) = look(LockMode::RowExclusive) {
-        let gone = rows(&table).into_iter().filter(|row| row.server == server).collect();
-        delete(&table, gone);
-        super::xact::next_command();
+        let gone: Vec<_> = rows(&table).into_iter().filter(|row| is_gone(&row.server)).collect();
+        if !gone.is_empty() {
+            delete(&table, gone);
+            super::xact::next_command();
+        }
     }
 }
 

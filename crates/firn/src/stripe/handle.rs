@@ -258,6 +258,14 @@ impl StripeHandle {
         }
     }
 
+    /// All bytes of a cold stripe as the store has them, past the cache, which forgets what it has of them; None for a stripe in chunks.
+    pub fn read_afresh(&self) -> Option<Vec<u8>> {
+        let Location::Object { server, key } = &self.entry.location else { return None };
+        let store = (server.as_str(), self.owner);
+        crate::stores::forget_object(store, key, self.entry.bytes);
+        Some(crate::stores::read_whole(store, key, self.entry.bytes))
+    }
+
     /// Its bytes are in an object store.
     pub fn is_cold(&self) -> bool {
         matches!(self.entry.location, Location::Object { .. })

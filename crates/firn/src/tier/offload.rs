@@ -193,12 +193,16 @@ impl Run<'_> {
     }
 }
 
-/// A stripe's bytes, checked against its directory entry.
+/// A stripe's bytes, checked against its directory entry. What a cache has of a damaged object is not the last word: it may have been put back.
 pub fn read_stripe(table: Rel, directory: &Directory, found: &Found) -> Vec<u8> {
     let handle = handle_for(table, &directory.toast, found.slot, &found.entry);
     let mut bytes = Vec::new();
     handle.read(&directory.toast, 0, found.entry.bytes as usize, &mut bytes);
-    let crc = crc32c::crc32c(&bytes);
+    let mut crc = crc32c::crc32c(&bytes);
+    if let Some(fresh) = (crc != found.entry.crc32c).then(|| handle.read_afresh()).flatten() {
+        crc = crc32c::crc32c(&fresh);
+        bytes = fresh;
+    }
     if crc != found.entry.crc32c {
         error(
             Kind::Corrupt,

@@ -4,7 +4,7 @@ use crate::entry::customscan::joins;
 use crate::entry::customscan::recheck::{self, no_prefetch};
 use crate::entry::{copying, index_only};
 use crate::pg::ext::{callback, direct};
-use crate::pg::{compat, memory, wanted};
+use crate::pg::{compat, memory, wanted, xact};
 use firn_directory::Cid;
 use pgrx::pg_sys;
 
@@ -147,8 +147,11 @@ unsafe extern "C-unwind" fn process_utility(
         let node = (*statement).utilityStmt;
         let copies = (*node).type_ == pg_sys::NodeTag::T_CopyStmt
             && (*(node as *mut pg_sys::CopyStmt)).is_from;
-        let outer = copying::begin(copies);
-        let cid = if copies { callback(|| pg_sys::GetCurrentCommandId(false)) } else { 0 };
+        let (copy, cid) = match copies {
+            true => callback(|| (Some(xact::subtransaction()), pg_sys::GetCurrentCommandId(false))),
+            false => (None, 0),
+        };
+        let outer = copying::begin(copy);
         let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
         f(statement, source, read_only, context, params, environment, dest, completion);
         if copies {

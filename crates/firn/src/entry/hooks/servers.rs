@@ -21,7 +21,10 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
             return nothing;
         }
         match (*node).type_ {
-            pg_sys::NodeTag::T_DropOwnedStmt => tier::restore_links(true),
+            pg_sys::NodeTag::T_DropOwnedStmt => {
+                tier::restore_links(true);
+                return pg_sys::copyObjectImpl(node.cast()).cast();
+            }
             pg_sys::NodeTag::T_DropStmt => {
                 let drop = node as *mut pg_sys::DropStmt;
                 let names = |ours: &str| names_of((*drop).objects).iter().any(|n| n == ours);
@@ -30,7 +33,10 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                         tier::restore_links(true);
                         return pg_sys::copyObjectImpl(node.cast()).cast();
                     }
-                    O::OBJECT_FDW if names("firn") => tier::restore_links(true),
+                    O::OBJECT_FDW if names("firn") => {
+                        tier::restore_links(true);
+                        return pg_sys::copyObjectImpl(node.cast()).cast();
+                    }
                     O::OBJECT_ACCESS_METHOD if names("firn") || names("firn_toast") => {
                         tier::restore_methods()
                     }
@@ -42,7 +48,8 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                         let cascades = (*drop).behavior == pg_sys::DropBehavior::DROP_CASCADE;
                         let takes_others = (*drop).removeType == O::OBJECT_EXTENSION || cascades;
                         if takes_others && catalog::has_servers_of_extensions() {
-                            tier::restore_links(true)
+                            tier::restore_links(true);
+                            return pg_sys::copyObjectImpl(node.cast()).cast();
                         }
                     }
                     _ => (),
@@ -69,14 +76,20 @@ unsafe fn renames_server(statement: *mut pg_sys::RenameStmt) -> bool {
 /// # Safety
 /// What [`begin`] gave.
 pub(super) unsafe fn end(node: *mut pg_sys::Node) {
-    // SAFETY: null, or a copy of a statement that drops or renames servers.
+    // SAFETY: null, or a copy of a statement that drops or renames servers, or what they go with.
     unsafe {
         if node.is_null() {
             return;
         }
-        if (*node).type_ == pg_sys::NodeTag::T_DropStmt {
-            let names = names_of((*(node as *mut pg_sys::DropStmt)).objects);
-            return names.iter().for_each(|name| known_stores::forget_if_gone(name));
+        match (*node).type_ {
+            pg_sys::NodeTag::T_RenameStmt => (),
+            pg_sys::NodeTag::T_DropStmt => {
+                let drop = node as *mut pg_sys::DropStmt;
+                let by_name = (*drop).removeType == pg_sys::ObjectType::OBJECT_FOREIGN_SERVER;
+                let names = by_name.then(|| names_of((*drop).objects));
+                return known_stores::forget_gone(names.as_deref());
+            }
+            _ => return known_stores::forget_gone(None),
         }
         let rename = node as *mut pg_sys::RenameStmt;
         if let Some(from) = name_of((*rename).object) {
