@@ -190,7 +190,7 @@ def chains(cluster, how):
 
 def rolled_back_updates(cluster, how):
     """A transaction clusters rows of its own, of which it has rolled back changes: all are there, and as before. (Heap, which is not asked, loses them on 18.6: nothing
-    notes the rollback until somebody reads the rows, and the rewrite drops them along with the versions that were to replace them.) Nobody reads between."""
+    notes the rollback until somebody reads the rows, and the rewrite drops them along with the versions that were to replace them; 15.20 notes it.) Nobody reads between."""
     _, settings = REWRITES[how]
     for key, width, moved in (("PRIMARY KEY", 0, False), ("", 90, False), ("PRIMARY KEY", 90, True)):
         with cluster.connect() as c:

@@ -98,14 +98,24 @@ def moved(cluster):
         assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (1,)
         c.execute("DROP TABLE f, h; DROP SERVER moving")
         assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'moving'").fetchone() == (0,)
-        # One that goes with its owner is forgotten as well; others are not.
-        c.execute("DROP ROLE IF EXISTS of_servers; CREATE ROLE of_servers SUPERUSER; INSERT INTO firn.stores VALUES ('owned', repeat('a', 32)), ('elsewhere', repeat('b', 32))")
-        c.execute(f"CREATE SERVER owned FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{new}'); CREATE SERVER elsewhere FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{new}'); ALTER SERVER owned OWNER TO of_servers")
-        c.execute("BEGIN; DROP OWNED BY of_servers; ROLLBACK")
-        assert c.execute("SELECT count(*) FROM firn.stores WHERE server IN ('owned', 'elsewhere')").fetchone() == (2,)
-        c.execute("DROP OWNED BY of_servers; DROP ROLE of_servers")
-        assert c.execute("SELECT server FROM firn.stores WHERE server IN ('owned', 'elsewhere')").fetchall() == [("elsewhere",)]
-        c.execute("DROP SERVER elsewhere")
+        # So is one that goes with its owner or with an extension; others are not, and nobody waits for who drops these.
+        names = ("owned", "member", "elsewhere")
+        c.execute("DROP ROLE IF EXISTS of_servers, of_nothing; CREATE ROLE of_servers SUPERUSER; CREATE ROLE of_nothing; CREATE EXTENSION IF NOT EXISTS pageinspect")
+        for name in names:
+            c.execute(f"CREATE SERVER {name} FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{new}'); INSERT INTO firn.stores VALUES ('{name}', repeat('a', 32))")
+        c.execute("ALTER SERVER owned OWNER TO of_servers; ALTER EXTENSION pageinspect ADD SERVER member; INSERT INTO firn.stores VALUES ('not there', repeat('c', 32))")
+        left = "SELECT array_agg(server::text ORDER BY server) FROM firn.stores WHERE server IN ('owned', 'member', 'elsewhere', 'not there')"
+        c.execute("BEGIN; DROP OWNED BY of_servers; DROP EXTENSION pageinspect")
+        assert c.execute(left).fetchone() == (["elsewhere", "not there"],)
+        with cluster.connect() as d:
+            d.execute("SET lock_timeout = '10s'; DROP OWNED BY of_nothing")
+        c.execute("ROLLBACK")
+        assert c.execute(left).fetchone() == (["elsewhere", "member", "not there", "owned"],)
+        c.execute("DROP OWNED BY of_servers; DROP ROLE of_servers, of_nothing")
+        assert c.execute(left).fetchone() == (["elsewhere", "member", "not there"],)
+        c.execute("DROP EXTENSION pageinspect")
+        assert c.execute(left).fetchone() == (["elsewhere", "not there"],)
+        c.execute("DROP SERVER elsewhere; DELETE FROM firn.stores WHERE server = 'not there'")
 
 
 def another_build(cluster):

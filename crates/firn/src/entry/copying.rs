@@ -1,44 +1,54 @@
 //! Whether a COPY FROM is at work, and no other command within it.
 
 use crate::pg::xact::Sub;
+use std::cell::RefCell;
 
-/// The subtransaction in which the COPY was begun.
-static mut COPYING: Option<Sub> = None;
+thread_local! {
+    /// Utility commands at work, the outermost first: the subtransaction that each was begun in, and whether it is a COPY FROM. Those that an error has ended go with their subtransaction.
+    static COMMANDS: RefCell<Vec<(Sub, bool)>> = const { RefCell::new(Vec::new()) };
+}
 
-/// A command begins: a COPY FROM, in this subtransaction, or none. Returns what the one around it was.
-#[inline]
-pub(super) fn begin(copy: Option<Sub>) -> Option<Sub> {
-    // SAFETY: main thread only.
-    unsafe {
-        let outer = COPYING;
-        COPYING = copy;
-        outer
-    }
+/// The innermost of them is a COPY FROM.
+static mut COPYING: bool = false;
+
+/// A command begins in this subtransaction. Returns what [`end`] is to be told.
+pub(super) fn begin(sub: Sub, copies: bool) -> usize {
+    change(|commands| {
+        commands.push((sub, copies));
+        commands.len() - 1
+    })
 }
 
 /// It is over.
-#[inline]
-pub(super) fn end(outer: Option<Sub>) {
-    // SAFETY: main thread only.
-    unsafe { COPYING = outer }
+pub(super) fn end(before: usize) {
+    change(|commands| commands.truncate(before))
+}
+
+/// A subtransaction was undone: commands that were begun in it, or in one of its own, are over. (A function that a COPY calls, and that catches errors, has younger ones.)
+pub(super) fn forget_in(sub: Sub) {
+    change(|commands| {
+        let stay = commands.iter().take_while(|(of, _)| of.0 < sub.0).count();
+        commands.truncate(stay)
+    })
+}
+
+/// The transaction is over.
+pub(super) fn forget() {
+    change(Vec::clear)
+}
+
+fn change<T>(how: impl FnOnce(&mut Vec<(Sub, bool)>) -> T) -> T {
+    COMMANDS.with_borrow_mut(|commands| {
+        let result = how(commands);
+        // SAFETY: main thread only.
+        unsafe { COPYING = commands.last().is_some_and(|(_, copies)| *copies) }
+        result
+    })
 }
 
 /// A COPY that has many partitions open tells of one after the other that its rows are complete, to open
 /// another, and comes back to it: its stripes wait for the end of the command.
 pub(super) fn is_copying() -> bool {
     // SAFETY: main thread only.
-    let of = unsafe { COPYING };
-    of.is_some()
-}
-
-/// A subtransaction was undone: a COPY that was in it or in one of its own is over. (Those within a COPY, of functions that catch errors, are younger.)
-pub(super) fn forget_in(sub: Sub) {
-    // SAFETY: main thread only.
-    unsafe { COPYING = COPYING.filter(|of| of.0 < sub.0) }
-}
-
-/// The transaction is over.
-pub(super) fn forget() {
-    // SAFETY: main thread only.
-    unsafe { COPYING = None }
+    unsafe { COPYING }
 }

@@ -119,24 +119,26 @@ pub fn remember(server: &str, id: &str) {
     super::xact::next_command();
 }
 
-/// Forget, in this transaction, the stores of servers that are gone, of these or all of them: one that is made again under the name may lead elsewhere.
-pub fn forget_gone(servers: Option<&[String]>) {
-    let asked = |server: &str| servers.is_none_or(|of| of.iter().any(|name| name == server));
-    forget_where(|server| asked(server) && catalog::server_oid(server).is_none())
+/// Forget, in this transaction, the stores of those of these servers that are gone: one that is made again under the name may lead elsewhere. (Whoever has dropped a server has locked it, so no other does the same.)
+pub fn forget_gone(servers: &[String]) {
+    for server in servers.iter().filter(|server| catalog::server_oid(server).is_none()) {
+        forget(server)
+    }
 }
 
-fn forget(server: &str) {
-    forget_where(|of| of == server)
+/// Servers that are there, of which a store is known.
+pub fn servers() -> Vec<String> {
+    let Some(Ok(table)) = look(LockMode::AccessShare) else { return Vec::new() };
+    let names = rows(&table).into_iter().map(|row| row.server);
+    names.filter(|server| catalog::server_oid(server).is_some()).collect()
 }
 
 /// (Of another version's table there is nothing to be forgotten: any server may be dropped.)
-fn forget_where(is_gone: impl Fn(&str) -> bool) {
+fn forget(server: &str) {
     if let Some(Ok(table)) = look(LockMode::RowExclusive) {
-        let gone: Vec<_> = rows(&table).into_iter().filter(|row| is_gone(&row.server)).collect();
-        if !gone.is_empty() {
-            delete(&table, gone);
-            super::xact::next_command();
-        }
+        let gone = rows(&table).into_iter().filter(|row| row.server == server).collect();
+        delete(&table, gone);
+        super::xact::next_command();
     }
 }
 

@@ -314,7 +314,7 @@ pub fn forget_object((server, role): (&str, Oid), key: &str, len: u64) {
 /// Read a whole object past the cache.
 pub fn read_whole((server, role): (&str, Oid), key: &str, len: u64) -> Vec<u8> {
     let open = open(server, role);
-    call_to_read(&open, || open.store.get_range(key, 0..len, &cancelled)).to_vec()
+    call_to_read(&open, || open.store.get_range(key, 0..len, &cancelled)).into()
 }
 
 /// Check the options given to CREATE SERVER or CREATE USER MAPPING.

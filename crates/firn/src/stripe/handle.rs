@@ -258,12 +258,12 @@ impl StripeHandle {
         }
     }
 
-    /// All bytes of a cold stripe as the store has them, past the cache, which forgets what it has of them; None for a stripe in chunks.
-    pub fn read_afresh(&self) -> Option<Vec<u8>> {
-        let Location::Object { server, key } = &self.entry.location else { return None };
+    /// All bytes of a cold stripe as the store has them, past the cache, which forgets what it has of them; none of a stripe in chunks.
+    pub fn read_afresh(&self) -> Vec<u8> {
+        let Location::Object { server, key } = &self.entry.location else { return Vec::new() };
         let store = (server.as_str(), self.owner);
         crate::stores::forget_object(store, key, self.entry.bytes);
-        Some(crate::stores::read_whole(store, key, self.entry.bytes))
+        crate::stores::read_whole(store, key, self.entry.bytes)
     }
 
     /// Its bytes are in an object store.

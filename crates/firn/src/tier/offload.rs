@@ -199,9 +199,11 @@ pub fn read_stripe(table: Rel, directory: &Directory, found: &Found) -> Vec<u8> 
     let mut bytes = Vec::new();
     handle.read(&directory.toast, 0, found.entry.bytes as usize, &mut bytes);
     let mut crc = crc32c::crc32c(&bytes);
-    if let Some(fresh) = (crc != found.entry.crc32c).then(|| handle.read_afresh()).flatten() {
-        crc = crc32c::crc32c(&fresh);
-        bytes = fresh;
+    if crc != found.entry.crc32c && handle.is_cold() {
+        // (Not both at once: a stripe may be large.)
+        drop(bytes);
+        bytes = handle.read_afresh();
+        crc = crc32c::crc32c(&bytes);
     }
     if crc != found.entry.crc32c {
         error(

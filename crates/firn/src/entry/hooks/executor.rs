@@ -147,16 +147,13 @@ unsafe extern "C-unwind" fn process_utility(
         let node = (*statement).utilityStmt;
         let copies = (*node).type_ == pg_sys::NodeTag::T_CopyStmt
             && (*(node as *mut pg_sys::CopyStmt)).is_from;
-        let (copy, cid) = match copies {
-            true => callback(|| (Some(xact::subtransaction()), pg_sys::GetCurrentCommandId(false))),
-            false => (None, 0),
-        };
-        let outer = copying::begin(copy);
+        let before = callback(|| copying::begin(xact::subtransaction(), copies));
+        let cid = if copies { callback(|| pg_sys::GetCurrentCommandId(false)) } else { 0 };
         let f = PREVIOUS_UTILITY.unwrap_or(direct::standard_ProcessUtility);
         f(statement, source, read_only, context, params, environment, dest, completion);
         if copies {
             callback(|| crate::write::end_command(Cid(cid)));
         }
-        copying::end(outer);
+        callback(|| copying::end(before));
     }
 }

@@ -7,7 +7,7 @@ use crate::tier;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// A statement is about to be carried out. Gives what [`end`] is to be told: a copy of it, as it may be freed meanwhile, or null.
+/// A statement is about to be carried out. Gives what [`end`] is to be told: a copy of it, as it may be freed meanwhile, one that drops the servers that it may take along, or null.
 ///
 /// # Safety
 /// A statement's node.
@@ -23,7 +23,7 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
         match (*node).type_ {
             pg_sys::NodeTag::T_DropOwnedStmt => {
                 tier::restore_links(true);
-                return pg_sys::copyObjectImpl(node.cast()).cast();
+                return drop_of(known_stores::servers());
             }
             pg_sys::NodeTag::T_DropStmt => {
                 let drop = node as *mut pg_sys::DropStmt;
@@ -35,7 +35,7 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                     }
                     O::OBJECT_FDW if names("firn") => {
                         tier::restore_links(true);
-                        return pg_sys::copyObjectImpl(node.cast()).cast();
+                        return drop_of(known_stores::servers());
                     }
                     O::OBJECT_ACCESS_METHOD if names("firn") || names("firn_toast") => {
                         tier::restore_methods()
@@ -49,7 +49,7 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                         let takes_others = (*drop).removeType == O::OBJECT_EXTENSION || cascades;
                         if takes_others && catalog::has_servers_of_extensions() {
                             tier::restore_links(true);
-                            return pg_sys::copyObjectImpl(node.cast()).cast();
+                            return drop_of(known_stores::servers());
                         }
                     }
                     _ => (),
@@ -66,6 +66,25 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
     }
 }
 
+/// What else may take servers along is told of as if it dropped these; null for none.
+unsafe fn drop_of(servers: Vec<String>) -> *mut pg_sys::Node {
+    // SAFETY: nodes in the current memory context; names of servers have no zeros.
+    unsafe {
+        if servers.is_empty() {
+            return std::ptr::null_mut();
+        }
+        let drop =
+            pg_sys::palloc0(std::mem::size_of::<pg_sys::DropStmt>()) as *mut pg_sys::DropStmt;
+        (*drop).type_ = pg_sys::NodeTag::T_DropStmt;
+        (*drop).removeType = pg_sys::ObjectType::OBJECT_FOREIGN_SERVER;
+        for server in servers {
+            let name = pg_sys::pnstrdup(server.as_ptr().cast(), server.len());
+            (*drop).objects = pg_sys::lappend((*drop).objects, pg_sys::makeString(name).cast());
+        }
+        drop.cast()
+    }
+}
+
 unsafe fn renames_server(statement: *mut pg_sys::RenameStmt) -> bool {
     // SAFETY: a statement of the parser's.
     unsafe { (*statement).renameType == pg_sys::ObjectType::OBJECT_FOREIGN_SERVER }
@@ -76,20 +95,14 @@ unsafe fn renames_server(statement: *mut pg_sys::RenameStmt) -> bool {
 /// # Safety
 /// What [`begin`] gave.
 pub(super) unsafe fn end(node: *mut pg_sys::Node) {
-    // SAFETY: null, or a copy of a statement that drops or renames servers, or what they go with.
+    // SAFETY: null, or a statement that drops or renames servers.
     unsafe {
         if node.is_null() {
             return;
         }
-        match (*node).type_ {
-            pg_sys::NodeTag::T_RenameStmt => (),
-            pg_sys::NodeTag::T_DropStmt => {
-                let drop = node as *mut pg_sys::DropStmt;
-                let by_name = (*drop).removeType == pg_sys::ObjectType::OBJECT_FOREIGN_SERVER;
-                let names = by_name.then(|| names_of((*drop).objects));
-                return known_stores::forget_gone(names.as_deref());
-            }
-            _ => return known_stores::forget_gone(None),
+        if (*node).type_ == pg_sys::NodeTag::T_DropStmt {
+            let names = names_of((*(node as *mut pg_sys::DropStmt)).objects);
+            return known_stores::forget_gone(&names);
         }
         let rename = node as *mut pg_sys::RenameStmt;
         if let Some(from) = name_of((*rename).object) {

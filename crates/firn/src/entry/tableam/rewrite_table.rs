@@ -292,7 +292,7 @@ impl Trace<'_> {
 
 /// A copy, to be freed, of a row that only seems to have been replaced, which says that it was not; null where nothing has to be said. Whoever
 /// tried has been rolled back, and of a row of this very transaction nobody may have noted that: `HeapTupleSatisfiesVacuum` does not. PostgreSQL's rewrite would have the row wait for
-/// the version that was to replace it, and drop it with that, which is dead. So heapam does on 18.6: CLUSTER in a transaction that has inserted rows, and rolled back updates of them, loses them.
+/// the version that was to replace it, and drop it with that, which is dead. So heapam does where nothing else has noted it (18.6, and 15.18 by its source; 15.20 notes it): CLUSTER in a transaction that has inserted rows, and rolled back updates of them, loses them.
 pub(super) unsafe fn staying(
     tuple: pg_sys::HeapTuple,
     state: pg_sys::HTSV_Result::Type,
