@@ -331,7 +331,8 @@ def partitions(cluster):
                 assert stripes(c, f"p{n}") == [200], (load, stripes(c, f"p{n}"))
             c.execute("TRUNCATE p")
         # Nor are those of utility commands and of another COPY.
-        for raises in ("CREATE TABLE src ()", "COPY src FROM '/nonexistent'", "DROP TABLE nonexistent"):
+        for raises in ("CREATE TABLE src ()", "COPY src FROM '/nonexistent'", "DROP TABLE nonexistent",
+                       "COPY src FROM '/dev/null'", "CREATE TABLE IF NOT EXISTS src ()"):
             c.execute(f"""CREATE OR REPLACE FUNCTION caught(i int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
                 IF i = 18 THEN BEGIN {raises}; EXCEPTION WHEN OTHERS THEN NULL; END; END IF; RETURN true; END $$""")
             c.execute(f"COPY p FROM '{path}'")

@@ -1,10 +1,12 @@
 """A store that is not the one that was used before: an empty mount point, another bucket."""
 import os
 import subprocess
+import time
 
+import psycopg
 
 from harness.cluster import Cluster
-from trouble.common import expect, fresh, intact
+from trouble.common import Background, expect, fresh, intact
 from trouble.damage import objects_left
 
 
@@ -116,6 +118,30 @@ def moved(cluster):
         c.execute("DROP EXTENSION pageinspect")
         assert c.execute(left).fetchone() == (["elsewhere", "not there"],)
         c.execute("DROP SERVER elsewhere; DELETE FROM firn.stores WHERE server = 'not there'")
+        # Who drops a server while a table's first stripes go there waits for them, and is refused; so it is with one's own (DROP OWNED), and the store is forgotten.
+        for drop, error in (("DROP SERVER late", "2BP01"), ("DROP OWNED BY of_late", None)):
+            c.execute(f"DROP ROLE IF EXISTS of_late; CREATE ROLE of_late SUPERUSER; CREATE SERVER late FOREIGN DATA WRAPPER firn OPTIONS (url 'file://{new}'); ALTER SERVER late OWNER TO of_late")
+            c.execute("SET firn.bulk_threshold = 0; CREATE TABLE l (id int) USING firn; INSERT INTO l SELECT generate_series(1, 100); ALTER TABLE l OWNER TO of_late")
+            c.execute("BEGIN; SELECT firn.offload('l', 'late')")
+            dropping = Background(cluster, drop)
+            with cluster.connect() as d:
+                until = time.time() + 60
+                while dropping.running() and not d.execute("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", (dropping.pid,)).fetchone()[0]:
+                    assert time.time() < until, "nobody waits"
+                    time.sleep(0.05)
+            assert dropping.running(), (drop, dropping.result)
+            c.execute("COMMIT")
+            try:
+                dropping.finish()
+                assert error is None, drop
+            except psycopg.Error as e:
+                assert e.sqlstate == error, (drop, e)
+            there = (1,) if error else (0,)
+            assert c.execute("SELECT count(*) FROM firn.stores WHERE server = 'late'").fetchone() == there, drop
+            if error:
+                assert c.execute("SELECT count(*) FROM l").fetchone() == (100,)
+                c.execute("DROP TABLE l; DROP SERVER late")
+        c.execute("DROP ROLE of_late")
 
 
 def another_build(cluster):

@@ -4,7 +4,8 @@ use crate::pg::xact::Sub;
 use std::cell::RefCell;
 
 thread_local! {
-    /// Utility commands at work, the outermost first: the subtransaction that each was begun in, and whether it is a COPY FROM. Those that an error has ended go with their subtransaction.
+    /// Utility commands at work, the outermost first: the subtransaction that each was begun in, and whether it is a COPY FROM. Those that an error has ended go with their subtransaction (in a block that has
+    /// failed already, where none is undone, with the transaction: they are no COPY).
     static COMMANDS: RefCell<Vec<(Sub, bool)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -322,6 +322,33 @@ pub fn server_oid(name: &str) -> Option<Oid> {
 
 /// A foreign server is a member of an extension.
 pub fn has_servers_of_extensions() -> bool {
+    find_server(|server| {
+        // SAFETY: a catalog look-up.
+        unsafe {
+            let class = pg_sys::ForeignServerRelationId;
+            pg_sys::getExtensionOfObject(class, server.oid) != pg_sys::InvalidOid
+        }
+    })
+}
+
+/// Names of all servers of our wrapper.
+pub fn servers() -> Vec<String> {
+    // SAFETY: a plain look-up that may miss.
+    let ours = unsafe { pg_sys::get_foreign_data_wrapper_oid(c"firn".as_ptr(), true) };
+    let mut names = Vec::new();
+    find_server(|server| {
+        if server.srvfdw == ours {
+            // SAFETY: a name of a catalog's row ends within it.
+            let name = unsafe { CStr::from_ptr(server.srvname.data.as_ptr()) };
+            names.push(name.to_string_lossy().into_owned());
+        }
+        false
+    });
+    names
+}
+
+/// Whether a foreign server is what is looked for.
+fn find_server(mut is_it: impl FnMut(&pg_sys::FormData_pg_foreign_server) -> bool) -> bool {
     let mut found = false;
     // SAFETY: a catalog scan under its own snapshot; rows are looked at while the scan holds them.
     unsafe {
@@ -333,8 +360,7 @@ pub fn has_servers_of_extensions() -> bool {
             if row.is_null() {
                 break;
             }
-            let server = pg_sys::GETSTRUCT(row) as *const pg_sys::FormData_pg_foreign_server;
-            found = pg_sys::getExtensionOfObject(class, (*server).oid) != pg_sys::InvalidOid;
+            found = is_it(&*(pg_sys::GETSTRUCT(row) as *const pg_sys::FormData_pg_foreign_server));
         }
         pg_sys::table_endscan(scan);
         pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);

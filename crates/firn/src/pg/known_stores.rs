@@ -119,18 +119,11 @@ pub fn remember(server: &str, id: &str) {
     super::xact::next_command();
 }
 
-/// Forget, in this transaction, the stores of those of these servers that are gone: one that is made again under the name may lead elsewhere. (Whoever has dropped a server has locked it, so no other does the same.)
+/// Forget, in this transaction, the stores of those of these servers that are gone: one that is made again under the name may lead elsewhere. (Who drops a server, or notes the store of one, has locked it: nobody else deletes the same row.)
 pub fn forget_gone(servers: &[String]) {
     for server in servers.iter().filter(|server| catalog::server_oid(server).is_none()) {
         forget(server)
     }
-}
-
-/// Servers that are there, of which a store is known.
-pub fn servers() -> Vec<String> {
-    let Some(Ok(table)) = look(LockMode::AccessShare) else { return Vec::new() };
-    let names = rows(&table).into_iter().map(|row| row.server);
-    names.filter(|server| catalog::server_oid(server).is_some()).collect()
 }
 
 /// (Of another version's table there is nothing to be forgotten: any server may be dropped.)

@@ -166,8 +166,16 @@ pub fn confirm(open: &Open) {
     }
 }
 
-/// As [`confirm`], before something is written; the first time, the store is given a marker and remembered.
+/// The server stays until the transaction is over: that a table depends on it keeps others from dropping it from then on only, and before 18 noting that locks nothing.
+fn hold(open: &Open) {
+    if catalog::lock_server(&open.name) != Some(open.server) {
+        raise_no_server(&open.name)
+    }
+}
+
+/// As [`confirm`], before something is written; the first time, the store is given a marker and remembered. The server is not dropped before the transaction is over.
 pub fn confirm_to_write(open: &Open) {
+    hold(open);
     match known_stores::known(&open.name) {
         Some(_) => confirm(open),
         None => {
@@ -180,18 +188,21 @@ pub fn confirm_to_write(open: &Open) {
 /// Take the store that is behind the server now for the right one. Returns its id.
 pub fn accept(server: &str, role: Oid) -> String {
     let open = open(server, role);
+    hold(&open);
     let id = call(|| open.store.mark(&cancelled));
     known_stores::remember(&open.name, &id);
     id
 }
 
+fn raise_no_server(server: &str) -> ! {
+    error(Kind::Undefined, format!("server \"{server}\" does not exist"))
+        .hint("Cold stripes name their server; create it again under this name.")
+        .raise()
+}
+
 /// The store behind a foreign server, with the credentials of `role`.
 pub fn open(server: &str, role: Oid) -> Rc<Open> {
-    let Some(found) = catalog::server(server, role) else {
-        error(Kind::Undefined, format!("server \"{server}\" does not exist"))
-            .hint("Cold stripes name their server; create it again under this name.")
-            .raise()
-    };
+    let Some(found) = catalog::server(server, role) else { raise_no_server(server) };
     if found.wrapper != "firn" {
         error(Kind::WrongObject, format!("server \"{server}\" is not a firn server"))
             .hint("Create it with FOREIGN DATA WRAPPER firn.")

@@ -23,7 +23,7 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
         match (*node).type_ {
             pg_sys::NodeTag::T_DropOwnedStmt => {
                 tier::restore_links(true);
-                return drop_of(known_stores::servers());
+                return drop_of(catalog::servers());
             }
             pg_sys::NodeTag::T_DropStmt => {
                 let drop = node as *mut pg_sys::DropStmt;
@@ -35,7 +35,7 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                     }
                     O::OBJECT_FDW if names("firn") => {
                         tier::restore_links(true);
-                        return drop_of(known_stores::servers());
+                        return drop_of(catalog::servers());
                     }
                     O::OBJECT_ACCESS_METHOD if names("firn") || names("firn_toast") => {
                         tier::restore_methods()
@@ -49,7 +49,7 @@ pub(super) unsafe fn begin(node: *mut pg_sys::Node) -> *mut pg_sys::Node {
                         let takes_others = (*drop).removeType == O::OBJECT_EXTENSION || cascades;
                         if takes_others && catalog::has_servers_of_extensions() {
                             tier::restore_links(true);
-                            return drop_of(known_stores::servers());
+                            return drop_of(catalog::servers());
                         }
                     }
                     _ => (),
