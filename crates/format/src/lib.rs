@@ -14,6 +14,7 @@ pub mod filter;
 pub mod garbage;
 pub mod hash;
 pub mod keys;
+mod packed;
 mod page_map;
 pub mod read;
 pub mod schema;
@@ -27,6 +28,7 @@ pub use column::{ByteColumn, Column, Dictionary, Value, Values};
 pub use entry::{DirectoryEntry, EntryState, Location};
 pub use error::{Error, ErrorKind, Result};
 pub use filter::{CompareOp, Constant, Filter, Selection, Set};
+pub use packed::PackedColumn;
 pub use read::{
     Decoder, Outline, PageLocation, PageRef, Place, StripeMeta, Workspace, RECORD_BYTES,
 };

@@ -11,8 +11,8 @@ use crate::pg::{error, guc, shared, Kind, Oid, Rel, Toast};
 use bytes::Bytes;
 use firn_format::hash::MixMap;
 use firn_format::{
-    Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PageRef, Place, Slot,
-    StripeMeta, RECORD_BYTES,
+    Column, Decoder, Dictionary, DirectoryEntry, Location, Outline, PackedColumn, PageRef, Place,
+    Slot, StripeMeta, RECORD_BYTES,
 };
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -423,6 +423,19 @@ impl StripeHandle {
         self.read(toast, page.location.offset, page.location.len as usize, bytes);
         with_decoder(|d| d.decode(page, bytes, dictionary.as_ref()))
             .unwrap_or_else(|e| self.raise(e))
+    }
+
+    /// As [`StripeHandle::decode_page`], for who keeps it for single values.
+    pub fn pack_page(
+        &self,
+        toast: &Toast,
+        column: usize,
+        page: &PageRef<'_>,
+        bytes: &mut Vec<u8>,
+    ) -> PackedColumn {
+        let dictionary = self.dictionary(toast, column);
+        self.read(toast, page.location.offset, page.location.len as usize, bytes);
+        with_decoder(|d| d.pack(page, bytes, dictionary.as_ref())).unwrap_or_else(|e| self.raise(e))
     }
 
     /// The dictionary's values as datums.

@@ -6,7 +6,7 @@
 
 use crate::pg::guc;
 use firn_format::hash::{Mix, MixMap as Map};
-use firn_format::Column;
+use firn_format::PackedColumn;
 use std::cell::{Cell, RefCell};
 use std::hash::Hasher;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub type PageKey = (u32, u32);
 
 struct Kept {
-    column: Rc<Column>,
+    column: Rc<PackedColumn>,
     bytes: usize,
     used: Cell<u64>,
 }
@@ -31,7 +31,7 @@ struct Pages {
 }
 
 /// For so many bytes of the cache one page more is remembered as asked for: about as many as fit.
-const BYTES_PER_ASKED: usize = 16_384;
+const BYTES_PER_ASKED: usize = 4_096;
 
 thread_local! {
     static PAGES: RefCell<Pages> = RefCell::default();
@@ -60,7 +60,7 @@ pub fn is_asked_again(handle: u64, key: PageKey) -> bool {
 }
 
 /// A page that is kept of the stripe that this handle is of.
-pub fn find(handle: u64, key: PageKey) -> Option<Rc<Column>> {
+pub fn find(handle: u64, key: PageKey) -> Option<Rc<PackedColumn>> {
     PAGES.with_borrow_mut(|pages| {
         pages.clock += 1;
         // There may be less room than there was.
@@ -72,9 +72,9 @@ pub fn find(handle: u64, key: PageKey) -> Option<Rc<Column>> {
 }
 
 /// Keep a page, unless it is too large a part of what may be kept.
-pub fn keep(handle: u64, key: PageKey, column: &Rc<Column>) {
+pub fn keep(handle: u64, key: PageKey, column: &Rc<PackedColumn>) {
     let most = guc::page_cache();
-    let bytes = column.memory_bytes() + std::mem::size_of::<(PageKey, Kept, Column)>();
+    let bytes = column.memory_bytes() + std::mem::size_of::<(PageKey, Kept, PackedColumn)>();
     PAGES.with_borrow_mut(|pages| {
         if bytes > most / 8 {
             return;

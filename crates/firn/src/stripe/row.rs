@@ -6,7 +6,7 @@ use super::pages::{self, PageKey};
 use super::projection::{source, Source};
 use crate::pg::datum::{Blank, Conversion, Filling, Memory, Missing, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
-use firn_format::{Column, ColumnSpec, PageRef, StripeWriter, Value};
+use firn_format::{ColumnSpec, PackedColumn, PageRef, StripeWriter, Value};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -143,7 +143,7 @@ struct AtColumn {
     /// The page that was read last: its number, its rows in the stripe, and, if it is decoded, its values, which belong to the cache.
     page: u32,
     rows: Range<u32>,
-    decoded: Weak<Column>,
+    decoded: Weak<PackedColumn>,
     /// Single values to be read of that page, which was decoded and has left the cache, before it is decoded once more.
     rest: u32,
 }
@@ -275,7 +275,7 @@ pub fn stripe_row(
         match at_hand {
             Some(decoded) => {
                 let value = decoded.value((row - at.rows.start) as usize);
-                filling.put(at.column, &value, at.conversion)
+                filling.put(at.column, &value.unwrap_or_else(|e| handle.raise(e)), at.conversion)
             }
             None => scratch.turn_to(toast, handle, i, row, &mut filling),
         }
@@ -329,13 +329,11 @@ impl Scratch {
             }
         };
         match (decoded, page) {
-            (Some(decoded), _) if within as usize >= decoded.rows => {
-                handle.raise(firn_format::Error::corrupt("a page has no such row"))
-            }
             (Some(decoded), _) => {
                 let at = &mut self.at.columns[i];
                 (at.decoded, at.rest) = (Rc::downgrade(&decoded), REST);
-                out.put(column, &decoded.value(within as usize), conversion)
+                let value = decoded.value(within as usize);
+                out.put(column, &value.unwrap_or_else(|e| handle.raise(e)), conversion)
             }
             (None, Some(page)) => {
                 let dictionary = handle.dictionary(toast, stored as usize);
@@ -361,12 +359,12 @@ impl Scratch {
         key: PageKey,
         page: &PageRef<'_>,
         known: Option<bool>,
-    ) -> Option<Rc<Column>> {
+    ) -> Option<Rc<PackedColumn>> {
         let pays = || known.unwrap_or_else(|| pages::is_asked_again(handle.number, key));
         if !pages::fits(page.location.len as usize) || !pays() {
             return None;
         }
-        let decoded = Rc::new(handle.decode_page(toast, key.0 as usize, page, &mut self.page));
+        let decoded = Rc::new(handle.pack_page(toast, key.0 as usize, page, &mut self.page));
         pages::keep(handle.number, key, &decoded);
         Some(decoded)
     }

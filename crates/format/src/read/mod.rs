@@ -10,6 +10,7 @@ mod page;
 mod thrift;
 mod value;
 
+pub(crate) use bits::{bits_at, Run, Runs};
 pub use meta::{PageLocation, PageRef, StripeMeta};
 pub use outline::{Outline, Place, RECORD_BYTES};
 pub(crate) use page::page_len_and_rows;

@@ -311,6 +311,16 @@ impl Decoder {
         dict: Option<&Arc<Dictionary>>,
     ) -> Result<Column> {
         self.verify(page, bytes)?;
+        self.decode_verified(page, bytes, dict)
+    }
+
+    /// As [`Decoder::decode`] of a page that was held against its checksum.
+    pub(super) fn decode_verified(
+        &mut self,
+        page: &PageRef<'_>,
+        bytes: &[u8],
+        dict: Option<&Arc<Dictionary>>,
+    ) -> Result<Column> {
         let (kind, compression, rows) = (page.kind, page.compression, page.location.rows as usize);
         let page = open(bytes, compression, false)?;
         if page.values != rows || page.nulls > rows {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::bits;
+use super::bits::{self, Runs};
 use super::meta::{PageRef, StripeMeta};
 use super::page::{fitting, next_bytes, open, rle_body, Decoder, Encoding};
 use crate::column::{Dictionary, Value};
 use crate::error::{Error, Result};
+use crate::packed::PackedColumn;
 use crate::schema::{ColumnKind, Physical};
 
 fn short() -> Error {
@@ -14,6 +15,33 @@ fn short() -> Error {
 }
 
 impl Decoder {
+    /// A page for whoever keeps it and asks for single values.
+    ///
+    /// # Errors
+    /// As of [`Decoder::decode`]; but a key is held against the dictionary when its value is asked for.
+    pub fn pack(
+        &mut self,
+        page: &PageRef<'_>,
+        bytes: &[u8],
+        dict: Option<&Arc<Dictionary>>,
+    ) -> Result<PackedColumn> {
+        self.verify(page, bytes)?;
+        let parts = open(bytes, page.compression, false)?;
+        let rows = page.location.rows as usize;
+        let is_plain = parts.values == rows && parts.nulls == 0;
+        if let (Encoding::Dictionary, Some(body), true) = (parts.encoding, parts.stored(), is_plain)
+        {
+            let dict = fitting(page.kind, dict)?;
+            let (width, keys) = body.split_first().ok_or_else(short)?;
+            let width = u32::from(*width);
+            let runs = Runs::new(keys, width, rows)?;
+            if let Some(packed) = PackedColumn::of_runs(rows, runs, width, dict)? {
+                return Ok(packed);
+            }
+        }
+        self.decode_verified(page, bytes, dict).map(PackedColumn::of)
+    }
+
     /// The value of row `row`, counted in the page. `bytes` starts with the page's header. Bytes that
     /// the value refers to lie in the page, the dictionary, or `out`, which is overwritten.
     #[allow(clippy::too_many_arguments)]

@@ -50,13 +50,19 @@ pub fn read_pages(file: &[u8], meta: &StripeMeta, outcome: &mut Outcome) {
                 }
                 let _ = run.slice(run.rows / 2, run.rows);
             }
+            let packed = meta.page(column, i).and_then(|p| decoder.pack(&p, bytes, dict.as_ref()));
             for row in [0, 1, page.rows / 2, page.rows.saturating_sub(1), page.rows] {
                 let (mut out, dict) = (Vec::new(), dict.as_ref());
                 let one = decoder.value_at(meta, column, i, row, bytes, dict, &mut out);
-                // A page that decodes as a whole has the same values one by one.
+                let kept = packed.as_ref().map(|packed| packed.value(row as usize));
+                assert!(row < page.rows || !matches!(kept, Ok(Ok(_))));
+                // A page that decodes as a whole has the same values one by one, also where it is kept for them.
                 if let (Ok(run), true) = (&whole, row < page.rows) {
                     let one = one.expect("a row of a valid page can be read");
-                    assert_eq!(format!("{one:?}"), format!("{:?}", run.value(row as usize)));
+                    let expected = format!("{:?}", run.value(row as usize));
+                    assert_eq!(format!("{one:?}"), expected);
+                    let kept = kept.expect("a valid page can be packed").expect("a value");
+                    assert_eq!(format!("{kept:?}"), expected);
                 }
             }
         }
