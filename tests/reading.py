@@ -6,7 +6,7 @@ import time
 import psycopg
 
 import chosen
-from columns_by_index import many_columns_by_index
+from columns_by_index import from_stripe_to_stripe, many_columns_by_index
 from harness.cluster import Cluster
 from memory_of_scans import keys_of_joins, partitions_bounded
 from shared_memory import shared_memory
@@ -677,7 +677,7 @@ def parallel_keys_of_joins(cluster):
 CASES = {f.__name__.replace("_", " "): f for f in (
     memory_flat, rescans_flat, caches_bounded, moved_rows, tid_ranges, hot_table_stays, build_beside_loads,
     build_beside_updates, build_finds_duplicates, build_beside_toast_reindex, counts_without_storage, rewound_cursors, pages_bounded, scans_bounded,
-    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, fetches_of_indexes_alone, many_stripes_by_index, many_columns_by_index, prices, keys_of_joins, parallel_keys_of_joins, partitions_bounded, whole_stripes,
+    scans_side_by_side, lookups_beside_changes, lookups_beside_deletion, fetches_of_indexes_alone, many_stripes_by_index, many_columns_by_index, from_stripe_to_stripe, prices, keys_of_joins, parallel_keys_of_joins, partitions_bounded, whole_stripes,
     whole_stripes_of_one_session, directory_rows_that_change, shared_memory)}
 
 

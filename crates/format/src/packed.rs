@@ -41,8 +41,8 @@ enum Of {
     Keys(Arc<Dictionary>),
 }
 
-/// Wider values are left as they are: eight bytes from any bit on have as many.
-const MOST_BITS: u32 = 56;
+/// Bits of a key, at most, that is taken as it is stored: what is not a quarter smaller than a decoded one may have been written too wide.
+const MOST_STORED: u32 = 24;
 
 impl PackedColumn {
     /// Pack a column. What would not become a quarter smaller stays as it is.
@@ -70,6 +70,9 @@ impl PackedColumn {
         width: u32,
         dictionary: &Arc<Dictionary>,
     ) -> Result<Option<PackedColumn>> {
+        if width > MOST_STORED {
+            return Ok(None);
+        }
         let len = (rows * width as usize).div_ceil(8);
         let mut bytes = Vec::with_capacity(len + size_of::<u64>());
         let mut seen = 0;
@@ -144,25 +147,29 @@ impl Bits {
         column: &Column,
         of: impl FnOnce() -> Of,
     ) -> Option<Bits> {
-        let least = values.iter().map(&number).min()?;
-        let most = values.iter().map(&number).max()?;
+        // (What stands where there is no value would make the others wider.)
+        let is_null = |row: usize| column.is_null(row);
+        let there = || values.iter().enumerate().filter(|(row, _)| !is_null(*row));
+        let least = there().map(|(_, value)| number(value)).min().unwrap_or(0);
+        let most = there().map(|(_, value)| number(value)).max().unwrap_or(0);
         let width = u64::BITS - (most.wrapping_sub(least) as u64).leading_zeros();
-        let is_smaller = width as usize <= size * 6 && width <= MOST_BITS;
+        // Eight bytes from any bit on have such a value whole.
+        let is_smaller = width as usize <= size * 6;
         if !is_smaller || values.len() != column.rows {
             return None;
         }
         let len = (values.len() * width as usize).div_ceil(8) + size_of::<u64>();
         let mut bytes = Vec::with_capacity(len);
         let (mut held, mut bits) = (0u64, 0);
-        for value in values {
-            let above = number(value).wrapping_sub(least) as u64;
+        for (row, value) in values.iter().enumerate() {
+            let above = if is_null(row) { 0 } else { number(value).wrapping_sub(least) as u64 };
             held |= above << bits;
             bits += width;
             if bits >= u64::BITS {
                 bytes.extend_from_slice(&held.to_le_bytes());
                 bits -= u64::BITS;
-                // (It may end with the word, and then nothing of it is left over.)
-                held = above.checked_shr(width - bits).unwrap_or(0);
+                // (Some of its bits are in the word that is full.)
+                held = above >> (width - bits);
             }
         }
         bytes.extend_from_slice(&held.to_le_bytes());
@@ -227,7 +234,7 @@ mod tests {
             let texts: Vec<i32> = (0..999).map(|x| x * 7 - 3).collect();
             let dict = Arc::new(Dictionary::I32(texts));
             let packed = check(column(Values::I64(wide), rows, &nulls[..rows]));
-            if bits <= 48 && rows > 0 {
+            if bits <= 48 {
                 // (Those that run over the end of the numbers have a wide range.)
                 prop_assert!(least.checked_add(mask as i64).is_none() || packed.memory_bytes() <= rows * 6 + 8 + 128);
             }
@@ -272,6 +279,19 @@ mod tests {
         let runs = Runs::new(&[3, 0x88, 0xC6, 0xFA], 3, 8).unwrap();
         let packed = PackedColumn::of_runs(8, runs, 3, &few).unwrap().expect("whole bytes");
         assert!(packed.value(4).is_ok() && packed.value(5).is_err());
+    }
+
+    /// What stands for a NULL does not count.
+    #[test]
+    fn nulls_take_no_room() {
+        let mut values: Vec<i64> = (0..2_048).map(|x| 800_000_000_000_000 + x).collect();
+        let whole = check(column(Values::I64(values.clone()), 2_048, &[])).memory_bytes();
+        (values[5], values[2_047]) = (0, 0);
+        let nulls: Vec<bool> = values.iter().map(|x| *x == 0).collect();
+        let packed = check(column(Values::I64(values), 2_048, &nulls));
+        assert!(packed.memory_bytes() <= whole + 512, "{} of {whole}", packed.memory_bytes());
+        let none = check(column(Values::I64(vec![0; 99]), 99, &[true; 99]));
+        assert!(none.memory_bytes() < 99);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use crate::stripe::{
 };
 use crate::write::{pending_at, PendingRef};
 use firn_directory::Xid;
-use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
+use firn_format::hash::Mix;
+use firn_format::{DirectoryEntry, EntryState, Slot, Tid, TombstoneState};
+use std::hash::Hasher;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -126,15 +128,27 @@ fn is_asked_whether_only(snap: Snap, slot: TupleSlot) -> bool {
     }
 }
 
+/// Stripes whose handles are at hand, at most.
+const PLACES: usize = 128;
+
+/// Where the stripe of this slot is among so many places.
+fn place_of(slot: Slot, places: usize) -> usize {
+    let mut hash = Mix(0);
+    hash.write_u32(slot.0);
+    (hash.finish() as usize).checked_rem(places).unwrap_or(0)
+}
+
 /// What fetching rows by TID needs; kept for the length of an index scan.
 pub struct Fetcher {
     table: Rel,
     layout: Rc<Layout>,
     directory: Option<Directory>,
     known: KnownStripes,
-    /// The stripe read last: its directory entry, and its handle. They belong to the session's caches.
-    open: (Weak<DirectoryEntry>, Weak<StripeHandle>),
-    /// That handle, where there is room to keep it for the next row.
+    /// Stripes read before, each where [`place_of`] says: its directory entry, and its handle. They belong to the session's caches.
+    open: Vec<(Weak<DirectoryEntry>, Weak<StripeHandle>)>,
+    /// Where the last one is.
+    last: usize,
+    /// Its handle, where there is room to keep it for the next row.
     held: Option<Held>,
     buffer: RowBuffer,
     /// What the slot last filled needs, once it is known.
@@ -155,7 +169,8 @@ impl Fetcher {
             layout: layout(table),
             directory,
             known: KnownStripes::default(),
-            open: (Weak::new(), Weak::new()),
+            open: Vec::new(),
+            last: 0,
             held: None,
             buffer: RowBuffer::default(),
             wanted: None,
@@ -274,20 +289,33 @@ impl Fetcher {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {
-                let (entry, handle) = &self.open;
-                let is_last = std::ptr::eq(entry.as_ptr(), Rc::as_ptr(&found.entry));
-                let handle = match handle.upgrade().filter(|_| is_last) {
-                    Some(handle) => handle,
+                if self.held.as_ref().is_some_and(|held| !held.is_of(&found.entry)) {
+                    // Before the new one, which may need its room.
+                    self.held = None;
+                }
+                let place = place_of(found.slot, self.open.len());
+                let known = self.open.get(place);
+                let known = known.filter(|(entry, _)| entry.as_ptr() == Rc::as_ptr(&found.entry));
+                let handle = match known.and_then(|(_, handle)| handle.upgrade()) {
+                    Some(handle) => {
+                        handle.touch(place != self.last);
+                        handle
+                    }
                     None => {
-                        // Before the new one, which may need its room.
-                        self.held = None;
                         let (toast, entry) = (&directory.toast, &found.entry);
                         let handle = handle_for(self.table, toast, found.slot, entry);
-                        self.open = (Rc::downgrade(entry), Rc::downgrade(&handle));
+                        // Most scans are of one.
+                        match self.open.len() {
+                            0 => self.open.push(Default::default()),
+                            1 => self.open.resize(PLACES, Default::default()),
+                            _ => {}
+                        }
+                        let place = place_of(found.slot, self.open.len());
+                        self.open[place] = (Rc::downgrade(entry), Rc::downgrade(&handle));
                         handle
                     }
                 };
-                handle.touch();
+                self.last = place_of(found.slot, self.open.len());
                 stripe_row(
                     &self.layout,
                     &directory.toast,

@@ -182,6 +182,11 @@ impl Held {
         handle.holders.set(holders + 1);
         Some(Held(handle.clone()))
     }
+
+    /// It is the stripe's that this entry, of the session's cache of directories, describes.
+    pub fn is_of(&self, entry: &Rc<DirectoryEntry>) -> bool {
+        Rc::ptr_eq(&self.0.entry, entry)
+    }
 }
 
 impl Drop for Held {
@@ -210,11 +215,15 @@ impl StripeHandle {
         }
     }
 
-    /// It is in use, by somebody who did not have to ask for it.
-    pub fn touch(&self) {
-        HANDLES.with_borrow_mut(|(_, clock)| {
+    /// It is in use, by somebody who did not have to ask for it; `anew` if that one read another before.
+    pub fn touch(&self, anew: bool) {
+        HANDLES.with_borrow_mut(|(map, clock)| {
             *clock += 1;
             self.used.set(*clock);
+            // As if it had been asked for.
+            if anew && GROWN.replace(false) {
+                evict(map);
+            }
         });
     }
 

@@ -30,8 +30,14 @@ struct Pages {
     asked: Vec<u64>,
 }
 
-/// For so many bytes of the cache one page more is remembered as asked for: about as many as fit.
-const BYTES_PER_ASKED: usize = 4_096;
+/// For so many bytes of the cache one page more is remembered as asked for: about as many as fit of those that are not packed. With more, of pages that do not all fit more would be decoded, and push
+/// others out, for no more hits.
+const BYTES_PER_ASKED: usize = 16_384;
+/// So many at most, whatever the setting: the list is in nobody's count.
+const MOST_ASKED: usize = 1 << 20;
+
+/// What a page takes beside what it counts itself, about: counts of references, heads of allocations, places of the tables that nobody is in.
+const BESIDE: usize = 100;
 
 thread_local! {
     static PAGES: RefCell<Pages> = RefCell::default();
@@ -50,7 +56,7 @@ pub fn is_asked_again(handle: u64, key: PageKey) -> bool {
     hash.write_u32(key.1);
     let hash = hash.finish();
     PAGES.with_borrow_mut(|pages| {
-        let size = (guc::page_cache() / BYTES_PER_ASKED).next_power_of_two();
+        let size = (guc::page_cache() / BYTES_PER_ASKED).next_power_of_two().min(MOST_ASKED);
         if pages.asked.len() != size {
             pages.asked = vec![0; size];
         }
@@ -74,7 +80,7 @@ pub fn find(handle: u64, key: PageKey) -> Option<Rc<PackedColumn>> {
 /// Keep a page, unless it is too large a part of what may be kept.
 pub fn keep(handle: u64, key: PageKey, column: &Rc<PackedColumn>) {
     let most = guc::page_cache();
-    let bytes = column.memory_bytes() + std::mem::size_of::<(PageKey, Kept, PackedColumn)>();
+    let bytes = column.memory_bytes() + size_of::<(PageKey, Kept, PackedColumn)>() + BESIDE;
     PAGES.with_borrow_mut(|pages| {
         if bytes > most / 8 {
             return;
@@ -100,13 +106,13 @@ pub fn forget(handle: u64) {
 }
 
 impl Pages {
-    /// Drop those not used longest, a quarter of all at a time, until the others take no more than `most` bytes.
+    /// Drop those not used longest, an eighth of all at a time, until the others take no more than `most` bytes.
     fn make_room(&mut self, most: usize) {
         while self.bytes > most {
             let each = self.stripes.values().flat_map(|pages| pages.values());
             let mut uses: Vec<u64> = each.map(|kept| kept.used.get()).collect();
-            let quarter = uses.len() / 4;
-            let (_, oldest, _) = uses.select_nth_unstable(quarter);
+            let some = uses.len() / 8;
+            let (_, oldest, _) = uses.select_nth_unstable(some);
             let oldest = *oldest;
             let bytes = &mut self.bytes;
             self.stripes.retain(|_, pages| {

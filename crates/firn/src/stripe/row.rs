@@ -6,8 +6,10 @@ use super::pages::{self, PageKey};
 use super::projection::{source, Source};
 use crate::pg::datum::{Blank, Conversion, Filling, Memory, Missing, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
+use firn_format::hash::Mix;
 use firn_format::{ColumnSpec, PackedColumn, PageRef, StripeWriter, Value};
 use std::cell::{Cell, RefCell};
+use std::hash::Hasher;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -29,6 +31,19 @@ struct Scratch {
     page: Vec<u8>,
     value: Vec<u8>,
     at: AtStripe,
+    /// Stripes that the same buffer has read before, each where [`place_of`] says: entries of an index may lead from stripe to stripe. Empty until there is one.
+    others: Vec<AtStripe>,
+}
+
+/// Places for other stripes, and how many columns are read of a stripe that gets one, at most: some 100 kB a buffer.
+const PLACES: usize = 128;
+const MOST_COLUMNS: usize = 8;
+
+/// Where the stripe of this handle is among the others.
+fn place_of(handle: u64) -> usize {
+    let mut hash = Mix(0);
+    hash.write_u64(handle);
+    hash.finish() as usize % PLACES
 }
 
 /// Bytes of memory that are left for the next, of each kind at most.
@@ -50,12 +65,13 @@ impl Drop for RowBuffer {
     fn drop(&mut self) {
         let mut left = std::mem::take(&mut self.scratch);
         left.memory = self.row.take_memory();
-        left.at.leave();
+        left.leave();
         let sizes = [
             left.memory.largest(),
             left.page.capacity(),
             left.value.capacity(),
             left.at.columns.capacity() * size_of::<AtColumn>(),
+            left.others.capacity() * size_of::<AtStripe>(),
         ];
         if sizes.iter().all(|size| *size <= MOST_LEFT) {
             // (Not where the thread ends.)
@@ -165,7 +181,7 @@ impl RowBuffer {
 
     /// Read these columns from now on. The others have what is given for them.
     pub fn ask_for(&mut self, wanted: &[bool], others: Blank) {
-        self.scratch.at.leave();
+        self.scratch.leave();
         self.wanted = wanted.to_vec();
         self.first.clear();
         self.row.begin(others);
@@ -174,7 +190,7 @@ impl RowBuffer {
     /// From now on these columns, of those that are asked for, have a stage of their own each: they are read before the others. No
     /// column is of two stages.
     pub fn read_first(&mut self, stages: &[Vec<usize>]) {
-        self.scratch.at.leave();
+        self.scratch.leave();
         self.first = stages.to_vec();
     }
 
@@ -190,7 +206,7 @@ impl RowBuffer {
         // What was in columns that nobody asks for is gone.
         self.wanted.clear();
         self.first.clear();
-        self.scratch.at.leave();
+        self.scratch.leave();
         self.row.clear(columns);
     }
 
@@ -260,9 +276,10 @@ pub fn stripe_row(
     let wanted = std::mem::take(asked);
     let mut filling = values.fill(stages.start == 0);
     if scratch.at.handle != handle.number {
-        scratch.at.leave();
         filling.forget_missing();
-        if !(first.is_empty() && scratch.at.go_on(layout, handle.number, &wanted)) {
+        let is_known = scratch.go_back(handle.number)
+            || first.is_empty() && scratch.at.go_on(layout, handle.number, &wanted);
+        if !is_known {
             let columns = handle.outline(toast).columns();
             scratch.at.enter((layout, columns), handle.number, (&wanted, first));
         }
@@ -275,7 +292,7 @@ pub fn stripe_row(
         match at_hand {
             Some(decoded) => {
                 let value = decoded.value((row - at.rows.start) as usize);
-                filling.put(at.column, &value.unwrap_or_else(|e| handle.raise(e)), at.conversion)
+                filling.put(at.column, &value.unwrap_or_else(|e| give_up(handle, e)), at.conversion)
             }
             None => scratch.turn_to(toast, handle, i, row, &mut filling),
         }
@@ -292,7 +309,45 @@ pub fn stripe_row(
     *asked = wanted;
 }
 
+/// Raise what is wrong with a page that is kept. It is read again next time, as others are that are damaged.
+fn give_up(handle: &StripeHandle, e: firn_format::Error) -> ! {
+    pages::forget(handle.number);
+    handle.raise(e)
+}
+
 impl Scratch {
+    /// None of its stripes is the one any longer.
+    fn leave(&mut self) {
+        self.others.drain(..).filter(|at| at.handle != 0).for_each(|mut at| at.leave());
+        self.at.leave();
+    }
+
+    /// Leave the stripe that was read last, and go on where this one was left; false where it was not, or no longer is.
+    fn go_back(&mut self, handle: u64) -> bool {
+        if self.at.handle == 0 || self.at.columns.len() > MOST_COLUMNS {
+            self.at.leave();
+            return false;
+        }
+        if self.others.is_empty() {
+            self.others.resize_with(PLACES, AtStripe::default);
+        }
+        let last = std::mem::take(&mut self.at);
+        let place = place_of(last.handle);
+        self.at = std::mem::replace(&mut self.others[place], last);
+        if self.at.handle != handle {
+            // Its memory is of use where the other one is not there either.
+            self.at.leave();
+            let other = &mut self.others[place_of(handle)];
+            if other.handle != handle {
+                return false;
+            }
+            self.at = std::mem::take(other);
+        }
+        // What has a value has it of another stripe's row.
+        self.at.filled = self.at.columns.len();
+        true
+    }
+
     /// The value of a column that is not in the page at hand.
     fn turn_to(
         &mut self,
@@ -333,7 +388,7 @@ impl Scratch {
                 let at = &mut self.at.columns[i];
                 (at.decoded, at.rest) = (Rc::downgrade(&decoded), REST);
                 let value = decoded.value(within as usize);
-                out.put(column, &value.unwrap_or_else(|e| handle.raise(e)), conversion)
+                out.put(column, &value.unwrap_or_else(|e| give_up(handle, e)), conversion)
             }
             (None, Some(page)) => {
                 let dictionary = handle.dictionary(toast, stored as usize);

@@ -28,7 +28,8 @@ impl Decoder {
         self.verify(page, bytes)?;
         let parts = open(bytes, page.compression, false)?;
         let rows = page.location.rows as usize;
-        let is_plain = parts.values == rows && parts.nulls == 0;
+        // (Writers differ in what they store for no rows.)
+        let is_plain = parts.values == rows && parts.nulls == 0 && rows > 0;
         if let (Encoding::Dictionary, Some(body), true) = (parts.encoding, parts.stored(), is_plain)
         {
             let dict = fitting(page.kind, dict)?;
