@@ -59,6 +59,11 @@ impl PackedColumn {
         PackedColumn { rows, values: packed.map_or(Packed::Plain(column), Packed::Bits) }
     }
 
+    /// A column as it was decoded.
+    pub(crate) fn plain(column: Column) -> PackedColumn {
+        PackedColumn { rows: column.rows, values: Packed::Plain(column) }
+    }
+
     /// Keys of rows of which none is NULL, as a page stores them, without a look at each; None where they do not lie one after the other, in whole
     /// bytes.
     ///
@@ -148,10 +153,17 @@ impl Bits {
         of: impl FnOnce() -> Of,
     ) -> Option<Bits> {
         // (What stands where there is no value would make the others wider.)
-        let is_null = |row: usize| column.is_null(row);
-        let there = || values.iter().enumerate().filter(|(row, _)| !is_null(*row));
-        let least = there().map(|(_, value)| number(value)).min().unwrap_or(0);
-        let most = there().map(|(_, value)| number(value)).max().unwrap_or(0);
+        let some = column.nulls.is_some();
+        let is_null = |row: usize| some && column.is_null(row);
+        let (mut least, mut most) = (i64::MAX, i64::MIN);
+        for (row, value) in values.iter().enumerate() {
+            if !is_null(row) {
+                (least, most) = (least.min(number(value)), most.max(number(value)));
+            }
+        }
+        if least > most {
+            (least, most) = (0, 0);
+        }
         let width = u64::BITS - (most.wrapping_sub(least) as u64).leading_zeros();
         // Eight bytes from any bit on have such a value whole.
         let is_smaller = width as usize <= size * 6;

@@ -434,17 +434,19 @@ impl StripeHandle {
             .unwrap_or_else(|e| self.raise(e))
     }
 
-    /// As [`StripeHandle::decode_page`], for who keeps it for single values.
+    /// As [`StripeHandle::decode_page`], for who keeps it for single values, and may come to it `again`.
     pub fn pack_page(
         &self,
         toast: &Toast,
         column: usize,
         page: &PageRef<'_>,
+        again: bool,
         bytes: &mut Vec<u8>,
     ) -> PackedColumn {
         let dictionary = self.dictionary(toast, column);
         self.read(toast, page.location.offset, page.location.len as usize, bytes);
-        with_decoder(|d| d.pack(page, bytes, dictionary.as_ref())).unwrap_or_else(|e| self.raise(e))
+        with_decoder(|d| d.pack(page, bytes, dictionary.as_ref(), again))
+            .unwrap_or_else(|e| self.raise(e))
     }
 
     /// The dictionary's values as datums.

@@ -419,7 +419,9 @@ impl Scratch {
         if !pages::fits(page.location.len as usize) || !pays() {
             return None;
         }
-        let decoded = Rc::new(handle.pack_page(toast, key.0 as usize, page, &mut self.page));
+        // Who is known to stay at it, or to come from the page before, is in the rows' order.
+        let (column, again) = (key.0 as usize, known.is_none());
+        let decoded = Rc::new(handle.pack_page(toast, column, page, again, &mut self.page));
         pages::keep(handle.number, key, &decoded);
         Some(decoded)
     }

@@ -15,7 +15,8 @@ fn short() -> Error {
 }
 
 impl Decoder {
-    /// A page for whoever keeps it and asks for single values.
+    /// A page for whoever keeps it and asks for single values. Keys that are stored packed stay so. To pack what is not takes as long as to decode it: it pays for who
+    /// comes to the page `again`, not for who goes from page to page.
     ///
     /// # Errors
     /// As of [`Decoder::decode`]; but a key is held against the dictionary when its value is asked for.
@@ -24,6 +25,7 @@ impl Decoder {
         page: &PageRef<'_>,
         bytes: &[u8],
         dict: Option<&Arc<Dictionary>>,
+        again: bool,
     ) -> Result<PackedColumn> {
         self.verify(page, bytes)?;
         let parts = open(bytes, page.compression, false)?;
@@ -40,7 +42,8 @@ impl Decoder {
                 return Ok(packed);
             }
         }
-        self.decode_verified(page, bytes, dict).map(PackedColumn::of)
+        let column = self.decode_verified(page, bytes, dict)?;
+        Ok(if again { PackedColumn::of(column) } else { PackedColumn::plain(column) })
     }
 
     /// The value of row `row`, counted in the page. `bytes` starts with the page's header. Bytes that

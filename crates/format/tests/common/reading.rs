@@ -50,7 +50,9 @@ pub fn read_pages(file: &[u8], meta: &StripeMeta, outcome: &mut Outcome) {
                 }
                 let _ = run.slice(run.rows / 2, run.rows);
             }
-            let packed = meta.page(column, i).and_then(|p| decoder.pack(&p, bytes, dict.as_ref()));
+            let packed = meta
+                .page(column, i)
+                .and_then(|p| decoder.pack(&p, bytes, dict.as_ref(), i % 2 == 0));
             for row in [0, 1, page.rows / 2, page.rows.saturating_sub(1), page.rows] {
                 let (mut out, dict) = (Vec::new(), dict.as_ref());
                 let one = decoder.value_at(meta, column, i, row, bytes, dict, &mut out);
