@@ -286,6 +286,9 @@ mod tests {
         assert!(take(&[16, 0x0D], 8).is_none());
         let runs = Runs::new(&[3, 0x88], 3, 8).unwrap();
         assert!(PackedColumn::of_runs(8, runs, 3, &dict).is_err());
+        // Wider than what is kept as it is.
+        let runs = Runs::new(&[16, 1, 0, 0, 0], 25, 8).unwrap();
+        assert!(PackedColumn::of_runs(8, runs, 25, &dict).unwrap().is_none());
         // Beyond the dictionary.
         let few = Arc::new(Dictionary::I32(vec![0; 5]));
         let runs = Runs::new(&[3, 0x88, 0xC6, 0xFA], 3, 8).unwrap();

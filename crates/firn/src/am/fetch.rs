@@ -1,24 +1,22 @@
 //! Rows of stripes by TID: which of them a snapshot sees, and their values.
 
 use super::known::KnownStripes;
-use crate::directory::{tombstones, Directory};
+use crate::directory::{tombstones, Directory, Found};
 use crate::pg::datum::{Blank, Row};
 use crate::pg::wanted::Needed;
 use crate::pg::{lock, LockMode, Rel, Snap, SnapKind, TupleSlot};
 use crate::stripe::{
-    handle_for, layout, pending_row, stripe_row, Held, Layout, RowBuffer, StripeHandle,
+    handle_for, layout, pending_row, stripe_row, Held, Layout, Places, RowBuffer, StripeHandle,
 };
 use crate::write::{pending_at, PendingRef};
 use firn_directory::Xid;
-use firn_format::hash::Mix;
-use firn_format::{DirectoryEntry, EntryState, Slot, Tid, TombstoneState};
-use std::hash::Hasher;
+use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 /// Where a visible row is.
 pub enum Place {
-    Stripe(crate::directory::Found),
+    Stripe(Found),
     Pending(PendingRef),
     /// Another session has reserved the row's TID and not written the row yet: there are no values, and nobody waits for them here,
     /// below an index scan that has a page pinned. Tables of which they are computed take no row so (`Rel::conflicts_need_values`).
@@ -128,14 +126,43 @@ fn is_asked_whether_only(snap: Snap, slot: TupleSlot) -> bool {
     }
 }
 
-/// Stripes whose handles are at hand, at most.
-const PLACES: usize = 128;
+/// A stripe that was read: its directory entry, and its handle. They belong to the session's caches.
+#[derive(Default)]
+struct Open {
+    slot: u32,
+    entry: Weak<DirectoryEntry>,
+    handle: Weak<StripeHandle>,
+}
 
-/// Where the stripe of this slot is among so many places.
-fn place_of(slot: Slot, places: usize) -> usize {
-    let mut hash = Mix(0);
-    hash.write_u32(slot.0);
-    (hash.finish() as usize).checked_rem(places).unwrap_or(0)
+impl Open {
+    fn is_of(&self, entry: &Rc<DirectoryEntry>) -> bool {
+        std::ptr::eq(self.entry.as_ptr(), Rc::as_ptr(entry))
+    }
+}
+
+/// Those that a scan comes back to.
+#[derive(Default)]
+struct OpenStripes {
+    last: Open,
+    /// By their slots.
+    others: Places<Open>,
+}
+
+impl OpenStripes {
+    /// Another stripe is the last one from now on.
+    fn turn_to(&mut self, found: &Found) {
+        let (slot, entry) = (found.slot.0, Rc::downgrade(&found.entry));
+        let last = std::mem::replace(&mut self.last, Open { slot, entry, handle: Weak::new() });
+        if last.handle.strong_count() > 0 {
+            if let Some(place) = self.others.make(u64::from(last.slot)) {
+                *place = last;
+            }
+        }
+        let other = self.others.find(u64::from(slot));
+        if let Some(other) = other.filter(|other| other.is_of(&found.entry)) {
+            self.last.handle = std::mem::take(other).handle;
+        }
+    }
 }
 
 /// What fetching rows by TID needs; kept for the length of an index scan.
@@ -144,11 +171,8 @@ pub struct Fetcher {
     layout: Rc<Layout>,
     directory: Option<Directory>,
     known: KnownStripes,
-    /// Stripes read before, each where [`place_of`] says: its directory entry, and its handle. They belong to the session's caches.
-    open: Vec<(Weak<DirectoryEntry>, Weak<StripeHandle>)>,
-    /// Where the last one is.
-    last: usize,
-    /// Its handle, where there is room to keep it for the next row.
+    open: OpenStripes,
+    /// The handle of the last one, where there is room to keep it for the next row.
     held: Option<Held>,
     buffer: RowBuffer,
     /// What the slot last filled needs, once it is known.
@@ -169,8 +193,7 @@ impl Fetcher {
             layout: layout(table),
             directory,
             known: KnownStripes::default(),
-            open: Vec::new(),
-            last: 0,
+            open: OpenStripes::default(),
             held: None,
             buffer: RowBuffer::default(),
             wanted: None,
@@ -289,33 +312,24 @@ impl Fetcher {
         let Some(directory) = &self.directory else { return };
         match &at.place {
             Place::Stripe(found) => {
-                if self.held.as_ref().is_some_and(|held| !held.is_of(&found.entry)) {
+                let is_last = self.open.last.is_of(&found.entry);
+                if !is_last {
                     // Before the new one, which may need its room.
                     self.held = None;
+                    self.open.turn_to(found);
                 }
-                let place = place_of(found.slot, self.open.len());
-                let known = self.open.get(place);
-                let known = known.filter(|(entry, _)| entry.as_ptr() == Rc::as_ptr(&found.entry));
-                let handle = match known.and_then(|(_, handle)| handle.upgrade()) {
+                let handle = match self.open.last.handle.upgrade() {
                     Some(handle) => {
-                        handle.touch(place != self.last);
+                        handle.touch(!is_last);
                         handle
                     }
                     None => {
                         let (toast, entry) = (&directory.toast, &found.entry);
                         let handle = handle_for(self.table, toast, found.slot, entry);
-                        // Most scans are of one.
-                        match self.open.len() {
-                            0 => self.open.push(Default::default()),
-                            1 => self.open.resize(PLACES, Default::default()),
-                            _ => {}
-                        }
-                        let place = place_of(found.slot, self.open.len());
-                        self.open[place] = (Rc::downgrade(entry), Rc::downgrade(&handle));
+                        self.open.last.handle = Rc::downgrade(&handle);
                         handle
                     }
                 };
-                self.last = place_of(found.slot, self.open.len());
                 stripe_row(
                     &self.layout,
                     &directory.toast,

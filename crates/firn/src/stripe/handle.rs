@@ -182,11 +182,6 @@ impl Held {
         handle.holders.set(holders + 1);
         Some(Held(handle.clone()))
     }
-
-    /// It is the stripe's that this entry, of the session's cache of directories, describes.
-    pub fn is_of(&self, entry: &Rc<DirectoryEntry>) -> bool {
-        Rc::ptr_eq(&self.0.entry, entry)
-    }
 }
 
 impl Drop for Held {

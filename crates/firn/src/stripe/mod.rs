@@ -6,11 +6,13 @@ mod batch;
 mod handle;
 mod layout;
 mod pages;
+mod places;
 mod projection;
 mod row;
 
 pub use batch::{BatchReader, PageReader};
 pub use handle::{handle_for, Held, StripeHandle};
 pub use layout::{layout, layout_in, Layout};
+pub use places::Places;
 pub use projection::{of_column, source, Projection, Source};
 pub use row::{pending_row, stripe_row, RowBuffer};

@@ -3,13 +3,12 @@
 use super::handle::{with_decoder, StripeHandle};
 use super::layout::Layout;
 use super::pages::{self, PageKey};
+use super::places::Places;
 use super::projection::{source, Source};
 use crate::pg::datum::{Blank, Conversion, Filling, Memory, Missing, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
-use firn_format::hash::Mix;
 use firn_format::{ColumnSpec, PackedColumn, PageRef, StripeWriter, Value};
 use std::cell::{Cell, RefCell};
-use std::hash::Hasher;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -31,20 +30,12 @@ struct Scratch {
     page: Vec<u8>,
     value: Vec<u8>,
     at: AtStripe,
-    /// Stripes that the same buffer has read before, each where [`place_of`] says: entries of an index may lead from stripe to stripe. Empty until there is one.
-    others: Vec<AtStripe>,
+    /// Stripes that the same buffer has read before, by the numbers of their handles.
+    others: Places<AtStripe>,
 }
 
-/// Places for other stripes, and how many columns are read of a stripe that gets one, at most: some 100 kB a buffer.
-const PLACES: usize = 128;
+/// Columns of a stripe that is kept for when the reader comes back to it, those included that it lacks, at most.
 const MOST_COLUMNS: usize = 8;
-
-/// Where the stripe of this handle is among the others.
-fn place_of(handle: u64) -> usize {
-    let mut hash = Mix(0);
-    hash.write_u64(handle);
-    hash.finish() as usize % PLACES
-}
 
 /// Bytes of memory that are left for the next, of each kind at most.
 const MOST_LEFT: usize = 64 << 10;
@@ -71,7 +62,6 @@ impl Drop for RowBuffer {
             left.page.capacity(),
             left.value.capacity(),
             left.at.columns.capacity() * size_of::<AtColumn>(),
-            left.others.capacity() * size_of::<AtStripe>(),
         ];
         if sizes.iter().all(|size| *size <= MOST_LEFT) {
             // (Not where the thread ends.)
@@ -163,6 +153,9 @@ struct AtColumn {
     /// Single values to be read of that page, which was decoded and has left the cache, before it is decoded once more.
     rest: u32,
 }
+
+/// None that could be asked for again, or followed.
+const NO_PAGE: u32 = u32::MAX;
 
 /// So many values of a page cost about as much as all of it.
 const REST: u32 = 16;
@@ -318,33 +311,31 @@ fn give_up(handle: &StripeHandle, e: firn_format::Error) -> ! {
 impl Scratch {
     /// None of its stripes is the one any longer.
     fn leave(&mut self) {
-        self.others.drain(..).filter(|at| at.handle != 0).for_each(|mut at| at.leave());
+        self.others.clear();
         self.at.leave();
     }
 
     /// Leave the stripe that was read last, and go on where this one was left; false where it was not, or no longer is.
     fn go_back(&mut self, handle: u64) -> bool {
-        if self.at.handle == 0 || self.at.columns.len() > MOST_COLUMNS {
-            self.at.leave();
-            return false;
-        }
-        if self.others.is_empty() {
-            self.others.resize_with(PLACES, AtStripe::default);
-        }
-        let last = std::mem::take(&mut self.at);
-        let place = place_of(last.handle);
-        self.at = std::mem::replace(&mut self.others[place], last);
-        if self.at.handle != handle {
-            // Its memory is of use where the other one is not there either.
-            self.at.leave();
-            let other = &mut self.others[place_of(handle)];
-            if other.handle != handle {
-                return false;
+        let AtStripe { handle: last, columns, constants, .. } = &self.at;
+        if *last != 0 && columns.len() + constants.len() <= MOST_COLUMNS {
+            if let Some(place) = self.others.make(*last) {
+                // What it takes the place of is left, or is the one.
+                std::mem::swap(place, &mut self.at);
             }
-            self.at = std::mem::take(other);
+        }
+        if self.at.handle != handle {
+            // (Its memory is of use where the other one is not there either.)
+            self.at.leave();
+            match self.others.find(handle).filter(|other| other.handle == handle) {
+                Some(other) => std::mem::swap(other, &mut self.at),
+                None => return false,
+            }
         }
         // What has a value has it of another stripe's row.
         self.at.filled = self.at.columns.len();
+        // Who comes back does not go from page to page.
+        self.at.columns.iter_mut().for_each(|at| at.page = NO_PAGE);
         true
     }
 
@@ -368,7 +359,9 @@ impl Scratch {
             // have, and would drive each other out with each row.
             true => Some(at.rest == 0),
             // Who goes from page to page will read all of it.
-            false => (!at.rows.is_empty() && at.page + 1 == number).then_some(true),
+            false => {
+                (!at.rows.is_empty() && at.page.checked_add(1) == Some(number)).then_some(true)
+            }
         };
         let within = row.saturating_sub(rows.start);
         at.rest = if is_same { at.rest.saturating_sub(1) } else { 0 };
