@@ -1,4 +1,6 @@
 """Rows by index of tables with many columns: each column's page is its own, and all of them are wanted at once."""
+import re
+
 import psycopg
 
 NAMES = [f"c{n}" for n in range(90)]
@@ -38,6 +40,9 @@ READINGS = (
 WHERE = ("", "AND t.d < '2000-01-20'", "AND t.q > 40 AND t.late = 7", "AND t.word = 'more' AND t.n IS NOT NULL", "AND t.small < 3 AND t.d > '2000-01-05' AND t.late <> 8")
 LOOK_UP = "SELECT {what} FROM look, LATERAL (SELECT * FROM t WHERE t.id = look.at {condition} OFFSET 0) t"
 SWEEP = "SELECT {what} FROM t WHERE k IN (3, 8) AND t.id % 7 = 1 {condition}"
+# A row of each form divides by zero.
+DIVIDED = "1 / ((t.id - 23501) * (t.id - 12013))"
+FAILING = ("condition", "sum")
 # Caches of pages and of stripes: none, too small for the table, and large enough.
 CACHES = (("0", "64MB"), ("1MB", "64MB"), ("8MB", "1MB"))
 KINDS = {"Index Scan": "bitmapscan", "Bitmap Heap Scan": "indexscan"}
@@ -69,13 +74,14 @@ def from_stripe_to_stripe(cluster):
 
 
 def many_stripes(c, am):
-    """The table `t` of some 200 stripes, half of which lack columns, and the rows to look up in `look`."""
+    """The table `t` of 100 stripes of a page, which lack columns, and 16 of several, and the rows to look up in `look`."""
     columns = "id int, k int, d date, q numeric(15,2), s text, n bigint, small smallint, b bool"
     values = ("SELECT i, i % 10, DATE '2000-01-01' + i % 90, (i * 37 % 5000) / 100.0, CASE WHEN i % 11 > 0 THEN md5(i::text) || md5((-i)::text) END, "
               "CASE WHEN i % 13 > 0 THEN i::bigint << 33 END, i % 7, i % 3 = 0")
     c.execute(f"CREATE TABLE t ({columns}) USING {am}; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 120")
     c.execute(f"INSERT INTO t {values} FROM generate_series(1, 12000) i")
     c.execute("ALTER TABLE t ADD late int NOT NULL DEFAULT 7, ADD word text DEFAULT 'more'")
+    c.execute("SET firn.stripe_rows = 750")
     c.execute(f"INSERT INTO t {values}, i % 9, CASE WHEN i % 4 > 0 THEN 'word' || i % 4 END FROM generate_series(12001, 24000) i")
     c.execute("ALTER TABLE t DROP b, ADD b bool DEFAULT true; CREATE INDEX ON t (id); CREATE INDEX ON t (k); ANALYZE t")
     c.execute("CREATE TEMP TABLE look AS SELECT 1 + i * 7919 % 24000 AS at FROM generate_series(1, 1000) i; ANALYZE look")
@@ -88,17 +94,28 @@ def readings(c, node):
     for form, what, condition in every:
         yield ("plain", form, what, condition), answer(c, form, what, condition, node)
     for form in (LOOK_UP, SWEEP):
-        try:
-            c.execute(form.format(what="sum(d - DATE '2000-01-01'), sum(1 / ((t.id - 23501) * (t.id - 12013)))", condition="").replace("look.at", "look.at AND t.k > 0"))
-            failed = None
-        except psycopg.errors.DivisionByZero as e:
-            failed = str(e)
-        yield ("failed", form), failed
-        yield ("after", form), answer(c, form, READINGS[0], WHERE[1], node)
-    c.execute("BEGIN; INSERT INTO t SELECT i * 3, i % 10, '2000-02-02', i, 'new' || i, NULL, i % 7, 5, 'new', false FROM generate_series(1, 500) i")
+        for where in FAILING:
+            yield ("failed", form, where), failure(c, form, where)
+            yield ("after", form, where), answer(c, form, READINGS[0], WHERE[1], node)
     some = [(form, what, "") for form in (LOOK_UP, SWEEP) for what in READINGS]
+    c.execute("BEGIN")
+    # Readers that are open: more of them than have places.
+    for n in range(40):
+        c.execute(f"DECLARE c{n} CURSOR FOR {LOOK_UP.format(what=', '.join(ALL.split(', ')[n % 8:]), condition='')}")
+        yield ("opened", n), fetched(c, n, n + 2)
+    for form, what, condition in some:
+        yield ("beside", form, what), answer(c, form, what, condition, node)
+    for n in range(40):
+        yield ("went on", n), fetched(c, n, 30)
+    c.execute("CLOSE ALL; INSERT INTO t SELECT i * 3, i % 10, '2000-02-02', i, 'new' || i, NULL, i % 7, 5, 'new', false FROM generate_series(1, 500) i")
     for form, what, condition in some:
         yield ("own", form, what), answer(c, form, what, condition, node)
+    for form in (LOOK_UP, SWEEP):
+        for where in FAILING:
+            c.execute("SAVEPOINT e")
+            yield ("failed within", form, where), failure(c, form, where)
+            c.execute("ROLLBACK TO e")
+            yield ("after that", form, where), answer(c, form, READINGS[0], WHERE[1], node)
     c.execute("SAVEPOINT s; ALTER TABLE t ADD x int NOT NULL DEFAULT 3, DROP small; UPDATE t SET x = 4, late = 1 WHERE id % 1000 = 1; DELETE FROM t WHERE id % 1000 = 6")
     for form in (LOOK_UP, SWEEP):
         yield ("altered", form), answer(c, form, "sum(x), sum(hashtextextended(t::text, 0)), sum(late)", "AND x > 2", node)
@@ -110,9 +127,23 @@ def readings(c, node):
         yield ("again", form, what), answer(c, form, what, condition, node)
 
 
+def fetched(c, n, count):
+    """So many rows of a cursor."""
+    return "\n".join(str(row).replace("None", "NULL") for row in c.execute(f"FETCH {count} FROM c{n}"))
+
+
+def failure(c, form, where):
+    """What a query says that fails at one of its rows: where it is read, or where it is added."""
+    what, condition = (f"sum(d - DATE '2000-01-01'), sum({DIVIDED})", "") if where == "sum" else ("sum(n)", f"AND {DIVIDED} + t.q > -1 AND t.small >= 0")
+    try:
+        c.execute(form.format(what=what, condition=condition))
+    except psycopg.errors.DivisionByZero as e:
+        return str(e)
+
+
 def answer(c, form, what, condition, node):
     """The answer of one query, whose plan reads `t` by the node."""
     query = form.format(what=what, condition=condition)
     plan = [row[0] for row in c.execute("EXPLAIN " + query)]
-    assert any(f"{node} " in line and " on t" in line for line in plan), plan
+    assert any(re.search(rf"(^|-> +){node} .*\bon t\b", line) for line in plan), plan
     return c.execute(query).fetchone()

@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub struct PackedColumn {
     rows: usize,
     values: Packed,
+    /// Nobody has tried yet whether it becomes smaller.
+    may_pack: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -56,12 +58,23 @@ impl PackedColumn {
             }
             _ => None,
         };
-        PackedColumn { rows, values: packed.map_or(Packed::Plain(column), Packed::Bits) }
+        let values = packed.map_or(Packed::Plain(column), Packed::Bits);
+        PackedColumn { rows, values, may_pack: false }
     }
 
     /// A column as it was decoded.
-    pub(crate) fn plain(column: Column) -> PackedColumn {
-        PackedColumn { rows: column.rows, values: Packed::Plain(column) }
+    pub fn plain(column: Column) -> PackedColumn {
+        let may_pack =
+            matches!(column.values, Values::I32(_) | Values::I64(_) | Values::Dict { .. });
+        PackedColumn { rows: column.rows, values: Packed::Plain(column), may_pack }
+    }
+
+    /// The same values packed, where nobody has tried that yet; None else.
+    pub fn packed(&self) -> Option<PackedColumn> {
+        match &self.values {
+            Packed::Plain(column) if self.may_pack => Some(PackedColumn::of(column.clone())),
+            _ => None,
+        }
     }
 
     /// Keys of rows of which none is NULL, as a page stores them, without a look at each; None where they do not lie one after the other, in whole
@@ -108,7 +121,7 @@ impl PackedColumn {
         bytes.resize(len + size_of::<u64>(), 0);
         let of = Of::Keys(dictionary.clone());
         let bits = Bits { nulls: None, bytes: bytes.into_boxed_slice(), width, least: 0, of };
-        Ok(Some(PackedColumn { rows, values: Packed::Bits(bits) }))
+        Ok(Some(PackedColumn { rows, values: Packed::Bits(bits), may_pack: false }))
     }
 
     /// How many rows it has.
@@ -222,8 +235,14 @@ mod tests {
         let packed = PackedColumn::of(column.clone());
         assert_eq!(packed.rows(), column.rows);
         assert!(packed.value(column.rows).is_err());
+        assert!(packed.packed().is_none());
+        let plain = PackedColumn::plain(column.clone());
+        let later = plain.packed().unwrap_or_else(|| plain.clone());
+        assert!(later.packed().is_none() && later.memory_bytes() <= plain.memory_bytes() + 8);
         for row in 0..column.rows {
             assert_eq!(packed.value(row).unwrap(), column.value(row), "row {row}");
+            assert_eq!(plain.value(row).unwrap(), column.value(row), "row {row}");
+            assert_eq!(later.value(row).unwrap(), column.value(row), "row {row}");
         }
         packed
     }

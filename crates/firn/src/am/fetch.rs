@@ -153,7 +153,9 @@ impl OpenStripes {
     fn turn_to(&mut self, found: &Found) {
         let (slot, entry) = (found.slot.0, Rc::downgrade(&found.entry));
         let last = std::mem::replace(&mut self.last, Open { slot, entry, handle: Weak::new() });
-        if last.handle.strong_count() > 0 {
+        // Who reads the stripes in their order comes back to none.
+        let comes_back = slot < last.slot || self.others.are_made();
+        if comes_back && last.handle.strong_count() > 0 {
             if let Some(place) = self.others.make(u64::from(last.slot)) {
                 *place = last;
             }

@@ -77,6 +77,13 @@ pub fn find(handle: u64, key: PageKey) -> Option<Rc<PackedColumn>> {
     })
 }
 
+/// A page that was found and is come back to, from now on in as little memory as it takes. (Decoded for somebody who went through it, it was kept as it was.)
+pub fn pack(handle: u64, key: PageKey, kept: Rc<PackedColumn>) -> Rc<PackedColumn> {
+    let Some(packed) = kept.packed().map(Rc::new) else { return kept };
+    keep(handle, key, &packed);
+    packed
+}
+
 /// Keep a page, unless it is too large a part of what may be kept.
 pub fn keep(handle: u64, key: PageKey, column: &Rc<PackedColumn>) {
     let most = guc::page_cache();
@@ -85,11 +92,13 @@ pub fn keep(handle: u64, key: PageKey, column: &Rc<PackedColumn>) {
         if bytes > most / 8 {
             return;
         }
-        pages.make_room(most - bytes);
-        let kept = Kept { column: column.clone(), bytes, used: Cell::new(pages.clock) };
-        if let Some(before) = pages.stripes.entry(handle).or_default().insert(key, kept) {
+        // What it takes the place of needs no room beside it.
+        if let Some(before) = pages.stripes.get_mut(&handle).and_then(|kept| kept.remove(&key)) {
             pages.bytes -= before.bytes;
         }
+        pages.make_room(most - bytes);
+        let kept = Kept { column: column.clone(), bytes, used: Cell::new(pages.clock) };
+        pages.stripes.entry(handle).or_default().insert(key, kept);
         pages.bytes += bytes;
     })
 }

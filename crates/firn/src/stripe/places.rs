@@ -5,11 +5,11 @@ use firn_format::hash::Mix;
 use std::cell::Cell;
 use std::hash::Hasher;
 
-/// A power of two.
+/// In a set.
 const PLACES: usize = 128;
 
-/// Readers of a session that have places at a time, at most: a nested loop over a thousand partitions has a reader for each. Who finds none left does without.
-const READERS: usize = 16;
+/// Sets of places of a session at a time, at most, two for each reader: a nested loop over a thousand partitions has a reader for each. Who finds none left does without.
+const SETS: usize = 32;
 
 thread_local! {
     static TAKEN: Cell<usize> = const { Cell::new(0) };
@@ -25,6 +25,11 @@ impl<T> Default for Places<T> {
 }
 
 impl<T: Default> Places<T> {
+    /// Whether there are places.
+    pub fn are_made(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// What is in the place of this number, be it another's; nothing where there are no places.
     pub fn find(&mut self, number: u64) -> Option<&mut T> {
         self.0.get_mut(place_of(number))
@@ -32,7 +37,7 @@ impl<T: Default> Places<T> {
 
     /// As [`Places::find`], and there are places from now on, if any are left.
     pub fn make(&mut self, number: u64) -> Option<&mut T> {
-        if self.0.is_empty() && TAKEN.get() < READERS {
+        if self.0.is_empty() && TAKEN.get() < SETS {
             TAKEN.set(TAKEN.get() + 1);
             self.0.resize_with(PLACES, T::default);
         }
@@ -44,8 +49,7 @@ impl<T> Places<T> {
     /// All places are given back.
     pub fn clear(&mut self) {
         if !std::mem::take(&mut self.0).is_empty() {
-            // (Not where the thread ends.)
-            let _ = TAKEN.try_with(|taken| taken.set(taken.get() - 1));
+            TAKEN.set(TAKEN.get() - 1);
         }
     }
 }
@@ -70,16 +74,16 @@ mod tests {
 
     #[test]
     fn places_are_taken_and_given_back() {
-        let mut all: Vec<Places<u64>> = (0..READERS + 1).map(|_| Places::default()).collect();
+        let mut all: Vec<Places<u64>> = (0..SETS + 1).map(|_| Places::default()).collect();
         assert!(all.iter_mut().all(|places| places.find(7).is_none()));
         let made: Vec<bool> = all.iter_mut().map(|places| places.make(7).is_some()).collect();
-        assert_eq!(made, [vec![true; READERS], vec![false]].concat());
+        assert_eq!(made, [vec![true; SETS], vec![false]].concat());
         *all[0].make(7).unwrap() = 3;
         assert_eq!(all[0].find(7), Some(&mut 3));
         all[0].clear();
         all[0].clear();
         assert_eq!(all[0].find(7), None);
-        assert_eq!(all[READERS].make(7), Some(&mut 0));
+        assert_eq!(all[SETS].make(7), Some(&mut 0));
         drop(all);
         assert_eq!(TAKEN.get(), 0);
     }

@@ -30,7 +30,7 @@ struct Scratch {
     page: Vec<u8>,
     value: Vec<u8>,
     at: AtStripe,
-    /// Stripes that the same buffer has read before, by the numbers of their handles.
+    /// Stripes that the same buffer has read before, by the numbers of their handles. (With what is gone since of pages and handles, at most some 300 kB.)
     others: Places<AtStripe>,
 }
 
@@ -154,7 +154,7 @@ struct AtColumn {
     rest: u32,
 }
 
-/// None that could be asked for again, or followed.
+/// None that could be stayed at, or followed.
 const NO_PAGE: u32 = u32::MAX;
 
 /// So many values of a page cost about as much as all of it.
@@ -318,7 +318,10 @@ impl Scratch {
     /// Leave the stripe that was read last, and go on where this one was left; false where it was not, or no longer is.
     fn go_back(&mut self, handle: u64) -> bool {
         let AtStripe { handle: last, columns, constants, .. } = &self.at;
-        if *last != 0 && columns.len() + constants.len() <= MOST_COLUMNS {
+        let is_narrow = columns.len() + constants.len() <= MOST_COLUMNS;
+        // (Handles of stripes that are read in their order have rising numbers, mostly.)
+        let comes_back = handle < *last || self.others.are_made();
+        if *last != 0 && is_narrow && comes_back {
             if let Some(place) = self.others.make(*last) {
                 // What it takes the place of is left, or is the one.
                 std::mem::swap(place, &mut self.at);
@@ -334,7 +337,7 @@ impl Scratch {
         }
         // What has a value has it of another stripe's row.
         self.at.filled = self.at.columns.len();
-        // Who comes back does not go from page to page.
+        // Who comes back neither stays at a page nor goes on to the next.
         self.at.columns.iter_mut().for_each(|at| at.page = NO_PAGE);
         true
     }
@@ -370,6 +373,7 @@ impl Scratch {
         at.decoded = Weak::new();
         let key = (stored, number);
         let (page, decoded) = match pages::find(handle.number, key) {
+            Some(kept) if known.is_none() => (None, Some(pages::pack(handle.number, key, kept))),
             Some(kept) => (None, Some(kept)),
             None => {
                 let page = handle.page_at(toast, stored as usize, place, &mut self.page);
@@ -412,7 +416,8 @@ impl Scratch {
         if !pages::fits(page.location.len as usize) || !pays() {
             return None;
         }
-        // Who is known to stay at it, or to come from the page before, is in the rows' order.
+        // Who is known to stay at it, or to come from the page before, may go through all rows: then packing is for nothing. If not, it is packed when
+        // it is come back to.
         let (column, again) = (key.0 as usize, known.is_none());
         let decoded = Rc::new(handle.pack_page(toast, column, page, again, &mut self.page));
         pages::keep(handle.number, key, &decoded);
@@ -433,4 +438,67 @@ pub fn pending_row(layout: &Layout, writer: &StripeWriter, row: u32, out: &mut R
         }
     }
     filling.finish();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(handle: u64) -> AtColumn {
+        AtColumn {
+            column: 0,
+            stored: handle as u32,
+            conversion: Conversion::Int32,
+            page: 3,
+            rows: 0..1,
+            decoded: Weak::new(),
+            rest: 0,
+        }
+    }
+
+    /// A reader that goes to and fro between more stripes than there are places, some of which are wide, is told of none what it knows of another.
+    #[test]
+    fn who_comes_back_finds_the_same_stripe() {
+        let mut scratch = Scratch::default();
+        let (mut random, mut known) = (7u64, 0);
+        for _ in 0..50_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Half of the visits are to few of them.
+            let number = random >> 33;
+            let handle = 1 + number % if number & 64 == 0 { 20 } else { 300 };
+            if scratch.at.handle == handle {
+                continue;
+            }
+            let columns = if handle % 50 == 0 { MOST_COLUMNS + 1 } else { 1 + handle as usize % 3 };
+            if scratch.go_back(handle) {
+                assert_ne!(handle % 50, 0);
+                known += 1;
+                let at = &scratch.at;
+                assert_eq!((at.handle, at.columns.len(), at.filled), (handle, columns, columns));
+                let own = |at: &AtColumn| at.stored == handle as u32 && at.page == NO_PAGE;
+                assert!(at.columns.iter().all(own));
+            } else {
+                assert_eq!((scratch.at.handle, scratch.at.columns.len()), (0, 0));
+                scratch.at.handle = handle;
+                scratch.at.columns.extend((0..columns).map(|_| column(handle)));
+                scratch.at.filled = 0;
+            }
+        }
+        assert!(known > 10_000, "{known}");
+        scratch.leave();
+        assert!(!scratch.others.are_made() && scratch.at.handle == 0);
+    }
+
+    /// Who reads stripes in their order takes no places for them.
+    #[test]
+    fn who_goes_on_keeps_nothing() {
+        let mut scratch = Scratch::default();
+        for handle in 1..100 {
+            assert!(!scratch.go_back(handle));
+            scratch.at.handle = handle;
+        }
+        assert!(!scratch.others.are_made());
+        assert!(!scratch.go_back(98));
+        assert!(scratch.others.are_made());
+    }
 }
