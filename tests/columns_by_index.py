@@ -54,7 +54,8 @@ def from_stripe_to_stripe(cluster):
     with columns that it has added and dropped. As on heap, whatever the caches hold."""
     answers = {}
     for am in ("heap", "firn"):
-        with cluster.connect() as c:
+        # (A plan that is kept does not follow the settings.)
+        with cluster.connect(prepare_threshold=None) as c:
             many_stripes(c, am)
             caches = CACHES if am == "firn" else CACHES[:1]
             for pages, stripes in caches:
@@ -74,14 +75,14 @@ def from_stripe_to_stripe(cluster):
 
 
 def many_stripes(c, am):
-    """The table `t` of 100 stripes of a page, which lack columns, and 16 of several, and the rows to look up in `look`."""
+    """The table `t` of 100 stripes of a page, which lack columns, and 8 of several, and the rows to look up in `look`."""
     columns = "id int, k int, d date, q numeric(15,2), s text, n bigint, small smallint, b bool"
-    values = ("SELECT i, i % 10, DATE '2000-01-01' + i % 90, (i * 37 % 5000) / 100.0, CASE WHEN i % 11 > 0 THEN md5(i::text) || md5((-i)::text) END, "
+    values = ("SELECT i, i % 10, DATE '2000-01-01' + i % 90, (i * 37 % 5000) / 100.0, CASE WHEN i % 11 > 0 THEN md5(i::text) || '.' || md5((-i)::text) END, "
               "CASE WHEN i % 13 > 0 THEN i::bigint << 33 END, i % 7, i % 3 = 0")
     c.execute(f"CREATE TABLE t ({columns}) USING {am}; SET firn.bulk_threshold = 0; SET firn.stripe_rows = 120")
     c.execute(f"INSERT INTO t {values} FROM generate_series(1, 12000) i")
     c.execute("ALTER TABLE t ADD late int NOT NULL DEFAULT 7, ADD word text DEFAULT 'more'")
-    c.execute("SET firn.stripe_rows = 750")
+    c.execute("SET firn.stripe_rows = 3000")
     c.execute(f"INSERT INTO t {values}, i % 9, CASE WHEN i % 4 > 0 THEN 'word' || i % 4 END FROM generate_series(12001, 24000) i")
     c.execute("ALTER TABLE t DROP b, ADD b bool DEFAULT true; CREATE INDEX ON t (id); CREATE INDEX ON t (k); ANALYZE t")
     c.execute("CREATE TEMP TABLE look AS SELECT 1 + i * 7919 % 24000 AS at FROM generate_series(1, 1000) i; ANALYZE look")
@@ -101,8 +102,10 @@ def readings(c, node):
     c.execute("BEGIN")
     # Readers that are open: more of them than have places.
     for n in range(40):
-        c.execute(f"DECLARE c{n} CURSOR FOR {LOOK_UP.format(what=', '.join(ALL.split(', ')[n % 8:]), condition='')}")
-        yield ("opened", n), fetched(c, n, n + 2)
+        query = LOOK_UP.format(what=", ".join(ALL.split(", ")[n % 8:]), condition="")
+        check_plan(c, query, node)
+        c.execute(f"DECLARE c{n} CURSOR FOR {query}")
+        yield ("opened", n), fetched(c, n, n + 9)
     for form, what, condition in some:
         yield ("beside", form, what), answer(c, form, what, condition, node)
     for n in range(40):
@@ -129,12 +132,14 @@ def readings(c, node):
 
 def fetched(c, n, count):
     """So many rows of a cursor."""
-    return "\n".join(str(row).replace("None", "NULL") for row in c.execute(f"FETCH {count} FROM c{n}"))
+    rows = c.execute(f"FETCH {count} FROM c{n}").fetchall()
+    assert len(rows) == count
+    return "\n".join(str(row).replace("None", "NULL") for row in rows)
 
 
 def failure(c, form, where):
     """What a query says that fails at one of its rows: where it is read, or where it is added."""
-    what, condition = (f"sum(d - DATE '2000-01-01'), sum({DIVIDED})", "") if where == "sum" else ("sum(n)", f"AND {DIVIDED} + t.q > -1 AND t.small >= 0")
+    what, condition = (f"sum(d - DATE '2000-01-01'), sum({DIVIDED})", "") if where == "sum" else ("sum(n)", f"AND {DIVIDED} + t.q > -1 AND t.small < 4")
     try:
         c.execute(form.format(what=what, condition=condition))
     except psycopg.errors.DivisionByZero as e:
@@ -144,6 +149,11 @@ def failure(c, form, where):
 def answer(c, form, what, condition, node):
     """The answer of one query, whose plan reads `t` by the node."""
     query = form.format(what=what, condition=condition)
+    check_plan(c, query, node)
+    return c.execute(query).fetchone()
+
+
+def check_plan(c, query, node):
+    """It reads `t` by the node."""
     plan = [row[0] for row in c.execute("EXPLAIN " + query)]
     assert any(re.search(rf"(^|-> +){node} .*\bon t\b", line) for line in plan), plan
-    return c.execute(query).fetchone()

@@ -13,7 +13,7 @@ pub struct Tid {
 }
 
 /// A stripe's first virtual block, counted from [`VIRTUAL_BASE`]: its key in the directory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Debug)]
 pub struct Slot(pub u32);
 
 impl Tid {

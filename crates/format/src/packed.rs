@@ -5,6 +5,7 @@ use crate::column::{Column, Dictionary, Value, Values};
 use crate::error::{Error, Result};
 use crate::read::{bits_at, Run, Runs};
 use arrow_buffer::NullBuffer;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// A run of rows of one column, packed where that makes it smaller.
@@ -13,7 +14,7 @@ pub struct PackedColumn {
     rows: usize,
     values: Packed,
     /// Nobody has tried yet whether it becomes smaller.
-    may_pack: bool,
+    may_pack: Cell<bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,32 +50,35 @@ const MOST_STORED: u32 = 24;
 impl PackedColumn {
     /// Pack a column. What would not become a quarter smaller stays as it is.
     pub fn of(column: Column) -> PackedColumn {
-        let rows = column.rows;
-        let packed = match &column.values {
-            Values::I32(v) => Bits::pack(v, 4, |x| i64::from(*x), &column, || Of::I32),
-            Values::I64(v) => Bits::pack(v, 8, |x| *x, &column, || Of::I64),
-            Values::Dict { keys, dict } => {
-                Bits::pack(keys, 4, |x| i64::from(*x), &column, || Of::Keys(dict.clone()))
-            }
-            _ => None,
-        };
-        let values = packed.map_or(Packed::Plain(column), Packed::Bits);
-        PackedColumn { rows, values, may_pack: false }
+        let plain = PackedColumn::plain(column);
+        plain.packed().unwrap_or(plain)
     }
 
     /// A column as it was decoded.
     pub fn plain(column: Column) -> PackedColumn {
-        let may_pack =
-            matches!(column.values, Values::I32(_) | Values::I64(_) | Values::Dict { .. });
+        let may_pack = Cell::new(true);
         PackedColumn { rows: column.rows, values: Packed::Plain(column), may_pack }
     }
 
-    /// The same values packed, where nobody has tried that yet; None else.
+    /// The same values packed; None where they are, or would not become a quarter smaller.
     pub fn packed(&self) -> Option<PackedColumn> {
-        match &self.values {
-            Packed::Plain(column) if self.may_pack => Some(PackedColumn::of(column.clone())),
-            _ => None,
+        let Packed::Plain(column) = &self.values else { return None };
+        if !self.may_pack.replace(false) {
+            return None;
         }
+        let bits = match &column.values {
+            Values::I32(v) => Bits::pack(v, 4, |x| i64::from(*x), column, || Of::I32),
+            Values::I64(v) => Bits::pack(v, 8, |x| *x, column, || Of::I64),
+            Values::Dict { keys, dict } => {
+                Bits::pack(keys, 4, |x| i64::from(*x), column, || Of::Keys(dict.clone()))
+            }
+            _ => None,
+        };
+        Some(PackedColumn::of_bits(self.rows, bits?))
+    }
+
+    fn of_bits(rows: usize, bits: Bits) -> PackedColumn {
+        PackedColumn { rows, values: Packed::Bits(bits), may_pack: Cell::new(false) }
     }
 
     /// Keys of rows of which none is NULL, as a page stores them, without a look at each; None where they do not lie one after the other, in whole
@@ -121,7 +125,7 @@ impl PackedColumn {
         bytes.resize(len + size_of::<u64>(), 0);
         let of = Of::Keys(dictionary.clone());
         let bits = Bits { nulls: None, bytes: bytes.into_boxed_slice(), width, least: 0, of };
-        Ok(Some(PackedColumn { rows, values: Packed::Bits(bits), may_pack: false }))
+        Ok(Some(PackedColumn::of_bits(rows, bits)))
     }
 
     /// How many rows it has.
@@ -235,10 +239,13 @@ mod tests {
         let packed = PackedColumn::of(column.clone());
         assert_eq!(packed.rows(), column.rows);
         assert!(packed.value(column.rows).is_err());
-        assert!(packed.packed().is_none());
+        // Packed later it is the same, once.
         let plain = PackedColumn::plain(column.clone());
-        let later = plain.packed().unwrap_or_else(|| plain.clone());
-        assert!(later.packed().is_none() && later.memory_bytes() <= plain.memory_bytes() + 8);
+        let later = plain.packed();
+        assert_eq!(later.is_some(), matches!(packed.values, Packed::Bits(_)));
+        assert!(packed.packed().is_none() && plain.packed().is_none());
+        let later = later.unwrap_or_else(|| plain.clone());
+        assert_eq!(later.memory_bytes(), packed.memory_bytes());
         for row in 0..column.rows {
             assert_eq!(packed.value(row).unwrap(), column.value(row), "row {row}");
             assert_eq!(plain.value(row).unwrap(), column.value(row), "row {row}");

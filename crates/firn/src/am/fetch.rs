@@ -10,7 +10,7 @@ use crate::stripe::{
 };
 use crate::write::{pending_at, PendingRef};
 use firn_directory::Xid;
-use firn_format::{DirectoryEntry, EntryState, Tid, TombstoneState};
+use firn_format::{DirectoryEntry, EntryState, Slot, Tid, TombstoneState};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -153,10 +153,9 @@ impl OpenStripes {
     fn turn_to(&mut self, found: &Found) {
         let (slot, entry) = (found.slot.0, Rc::downgrade(&found.entry));
         let last = std::mem::replace(&mut self.last, Open { slot, entry, handle: Weak::new() });
-        // Who reads the stripes in their order comes back to none.
-        let comes_back = slot < last.slot || self.others.are_made();
-        if comes_back && last.handle.strong_count() > 0 {
-            if let Some(place) = self.others.make(u64::from(last.slot)) {
+        if last.handle.strong_count() > 0 {
+            let number = u64::from(last.slot);
+            if let Some(place) = self.others.leave(number, Slot(last.slot), found.slot) {
                 *place = last;
             }
         }

@@ -137,3 +137,35 @@ impl Pages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firn_format::{Column, Values};
+
+    fn bytes() -> usize {
+        PAGES.with_borrow(|pages| pages.bytes)
+    }
+
+    /// A page kept as it was decoded takes its room, and packed less, once; nothing is left of it when its stripe is forgotten.
+    #[test]
+    fn what_is_packed_takes_the_place_of_what_was_kept() {
+        let column = Column { rows: 2_048, nulls: None, values: Values::I64((0..2_048).collect()) };
+        let plain = Rc::new(PackedColumn::plain(column.clone()));
+        keep(5, (0, 0), &plain);
+        keep(5, (0, 1), &Rc::new(PackedColumn::of(column)));
+        let before = bytes();
+        assert!(before > 2_048 * 8);
+        let found = find(5, (0, 0)).unwrap();
+        assert!(Rc::ptr_eq(&found, &plain));
+        let packed = pack(5, (0, 0), found);
+        assert_eq!(packed.value(77).unwrap(), plain.value(77).unwrap());
+        assert!(Rc::ptr_eq(&find(5, (0, 0)).unwrap(), &packed));
+        assert_eq!(bytes(), before - plain.memory_bytes() + packed.memory_bytes());
+        assert!(packed.memory_bytes() < 2_048 * 2);
+        assert!(Rc::ptr_eq(&pack(5, (0, 0), packed.clone()), &packed));
+        forget(5);
+        assert!(find(5, (0, 0)).is_none());
+        assert_eq!(bytes(), 0);
+    }
+}

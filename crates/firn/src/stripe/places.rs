@@ -2,6 +2,7 @@
 //! One place each, found at once; two stripes that want the same one drive each other out.
 
 use firn_format::hash::Mix;
+use firn_format::Slot;
 use std::cell::Cell;
 use std::hash::Hasher;
 
@@ -15,31 +16,35 @@ thread_local! {
     static TAKEN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Places for something of stripes, which have a number each. They take no memory until the first is filled.
-pub struct Places<T>(Vec<T>);
+/// Places for something of stripes, which have a number each.
+pub struct Places<T> {
+    /// None until the reader turns back for the first time: who reads stripes in their order, or against it, comes back to none.
+    places: Vec<T>,
+    /// Whether it went to a later stripe when it went to another for the first time.
+    rises: Option<bool>,
+}
 
 impl<T> Default for Places<T> {
     fn default() -> Places<T> {
-        Places(Vec::new())
+        Places { places: Vec::new(), rises: None }
     }
 }
 
 impl<T: Default> Places<T> {
-    /// Whether there are places.
-    pub fn are_made(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     /// What is in the place of this number, be it another's; nothing where there are no places.
     pub fn find(&mut self, number: u64) -> Option<&mut T> {
-        self.0.get_mut(place_of(number))
+        self.places.get_mut(place_of(number))
     }
 
-    /// As [`Places::find`], and there are places from now on, if any are left.
-    pub fn make(&mut self, number: u64) -> Option<&mut T> {
-        if self.0.is_empty() && TAKEN.get() < SETS {
-            TAKEN.set(TAKEN.get() + 1);
-            self.0.resize_with(PLACES, T::default);
+    /// As [`Places::find`], for what the reader leaves that goes from the stripe in this slot to the one in that.
+    pub fn leave(&mut self, number: u64, from: Slot, to: Slot) -> Option<&mut T> {
+        if self.places.is_empty() {
+            let rises = from < to;
+            let turns = *self.rises.get_or_insert(rises) != rises;
+            if turns && TAKEN.get() < SETS {
+                TAKEN.set(TAKEN.get() + 1);
+                self.places.resize_with(PLACES, T::default);
+            }
         }
         self.find(number)
     }
@@ -48,7 +53,8 @@ impl<T: Default> Places<T> {
 impl<T> Places<T> {
     /// All places are given back.
     pub fn clear(&mut self) {
-        if !std::mem::take(&mut self.0).is_empty() {
+        self.rises = None;
+        if !std::mem::take(&mut self.places).is_empty() {
             TAKEN.set(TAKEN.get() - 1);
         }
     }
@@ -75,15 +81,23 @@ mod tests {
     #[test]
     fn places_are_taken_and_given_back() {
         let mut all: Vec<Places<u64>> = (0..SETS + 1).map(|_| Places::default()).collect();
-        assert!(all.iter_mut().all(|places| places.find(7).is_none()));
-        let made: Vec<bool> = all.iter_mut().map(|places| places.make(7).is_some()).collect();
-        assert_eq!(made, [vec![true; SETS], vec![false]].concat());
-        *all[0].make(7).unwrap() = 3;
-        assert_eq!(all[0].find(7), Some(&mut 3));
-        all[0].clear();
-        all[0].clear();
-        assert_eq!(all[0].find(7), None);
-        assert_eq!(all[SETS].make(7), Some(&mut 0));
+        let to = |number, places: &mut Places<u64>| {
+            places.leave(7, Slot(5), Slot(number)).map(std::mem::take).is_some()
+        };
+        // In their order, or against it.
+        let (first, rest) = all.split_at_mut(1);
+        assert!((6..99).all(|number| !to(number, &mut first[0])));
+        assert!(rest.iter_mut().all(|places| (0..5).all(|number| !to(number, places))));
+        assert_eq!(TAKEN.get(), 0);
+        assert!(to(4, &mut first[0]) && rest[..SETS - 1].iter_mut().all(|places| to(6, places)));
+        assert_eq!(TAKEN.get(), SETS);
+        assert!(!to(6, &mut rest[SETS - 1]));
+        *first[0].find(7).unwrap() = 3;
+        assert_eq!(first[0].find(7), Some(&mut 3));
+        first[0].clear();
+        first[0].clear();
+        assert_eq!(first[0].find(7), None);
+        assert!(to(6, &mut rest[SETS - 1]));
         drop(all);
         assert_eq!(TAKEN.get(), 0);
     }

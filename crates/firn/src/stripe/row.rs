@@ -7,7 +7,7 @@ use super::places::Places;
 use super::projection::{source, Source};
 use crate::pg::datum::{Blank, Conversion, Filling, Memory, Missing, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
-use firn_format::{ColumnSpec, PackedColumn, PageRef, StripeWriter, Value};
+use firn_format::{ColumnSpec, PackedColumn, PageRef, Slot, StripeWriter, Value};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -30,7 +30,7 @@ struct Scratch {
     page: Vec<u8>,
     value: Vec<u8>,
     at: AtStripe,
-    /// Stripes that the same buffer has read before, by the numbers of their handles. (With what is gone since of pages and handles, at most some 300 kB.)
+    /// Stripes that the same buffer has read before, by the numbers of their handles. (With what is gone since of pages, at most some 300 kB, and 128 bytes for each of the table's columns.)
     others: Places<AtStripe>,
 }
 
@@ -75,6 +75,7 @@ impl Drop for RowBuffer {
 struct AtStripe {
     /// The number of its handle.
     handle: u64,
+    slot: Slot,
     columns: Vec<AtColumn>,
     /// Columns that it lacks, of which all rows have the same value.
     constants: Vec<(usize, Missing)>,
@@ -214,7 +215,7 @@ impl AtStripe {
     fn enter(
         &mut self,
         (layout, columns): (&Rc<Layout>, &[ColumnSpec]),
-        handle: u64,
+        handle: &StripeHandle,
         (wanted, first): (&[bool], &[Vec<usize>]),
     ) {
         for stage in 0..=first.len() {
@@ -239,7 +240,7 @@ impl AtStripe {
             self.ends.push(self.columns.len());
         }
         self.filled = self.columns.len();
-        self.handle = handle;
+        (self.handle, self.slot) = (handle.number, handle.slot);
         self.is_whole = first.is_empty();
         if self.is_whole {
             self.layout = Rc::downgrade(layout);
@@ -270,11 +271,11 @@ pub fn stripe_row(
     let mut filling = values.fill(stages.start == 0);
     if scratch.at.handle != handle.number {
         filling.forget_missing();
-        let is_known = scratch.go_back(handle.number)
+        let is_known = scratch.go_back(handle.number, handle.slot)
             || first.is_empty() && scratch.at.go_on(layout, handle.number, &wanted);
         if !is_known {
             let columns = handle.outline(toast).columns();
-            scratch.at.enter((layout, columns), handle.number, (&wanted, first));
+            scratch.at.enter((layout, columns), handle, (&wanted, first));
         }
         scratch.at.constants.iter().for_each(|(i, value)| filling.put_missing(*i, value));
     }
@@ -316,13 +317,10 @@ impl Scratch {
     }
 
     /// Leave the stripe that was read last, and go on where this one was left; false where it was not, or no longer is.
-    fn go_back(&mut self, handle: u64) -> bool {
-        let AtStripe { handle: last, columns, constants, .. } = &self.at;
-        let is_narrow = columns.len() + constants.len() <= MOST_COLUMNS;
-        // (Handles of stripes that are read in their order have rising numbers, mostly.)
-        let comes_back = handle < *last || self.others.are_made();
-        if *last != 0 && is_narrow && comes_back {
-            if let Some(place) = self.others.make(*last) {
+    fn go_back(&mut self, handle: u64, slot: Slot) -> bool {
+        let AtStripe { handle: last, slot: from, columns, constants, .. } = &self.at;
+        if *last != 0 && columns.len() + constants.len() <= MOST_COLUMNS {
+            if let Some(place) = self.others.leave(*last, *from, slot) {
                 // What it takes the place of is left, or is the one.
                 std::mem::swap(place, &mut self.at);
             }
@@ -470,7 +468,7 @@ mod tests {
                 continue;
             }
             let columns = if handle % 50 == 0 { MOST_COLUMNS + 1 } else { 1 + handle as usize % 3 };
-            if scratch.go_back(handle) {
+            if scratch.go_back(handle, Slot(handle as u32)) {
                 assert_ne!(handle % 50, 0);
                 known += 1;
                 let at = &scratch.at;
@@ -479,26 +477,13 @@ mod tests {
                 assert!(at.columns.iter().all(own));
             } else {
                 assert_eq!((scratch.at.handle, scratch.at.columns.len()), (0, 0));
-                scratch.at.handle = handle;
+                (scratch.at.handle, scratch.at.slot) = (handle, Slot(handle as u32));
                 scratch.at.columns.extend((0..columns).map(|_| column(handle)));
                 scratch.at.filled = 0;
             }
         }
         assert!(known > 10_000, "{known}");
         scratch.leave();
-        assert!(!scratch.others.are_made() && scratch.at.handle == 0);
-    }
-
-    /// Who reads stripes in their order takes no places for them.
-    #[test]
-    fn who_goes_on_keeps_nothing() {
-        let mut scratch = Scratch::default();
-        for handle in 1..100 {
-            assert!(!scratch.go_back(handle));
-            scratch.at.handle = handle;
-        }
-        assert!(!scratch.others.are_made());
-        assert!(!scratch.go_back(98));
-        assert!(scratch.others.are_made());
+        assert!(scratch.others.find(1).is_none() && scratch.at.handle == 0);
     }
 }
