@@ -12,6 +12,7 @@ import time
 
 import psycopg
 
+import glances
 import open_indexes
 from harness.cluster import Cluster
 
@@ -352,7 +353,7 @@ def run(tally, pattern):
         with cluster.connect() as c:
             c.execute("CREATE EXTENSION firn")
         cases = (("look-ups beside moves", look_ups), ("builds beside row locks", reindex), ("builds beside open scans", open_indexes.run),
-                 ("foreign keys hold", storm),
+                 ("look-ups at a glance", lambda _: glances.case()), ("foreign keys hold", storm),
                  ("the same after a crash", recover))
         for name, body in cases:
             if pattern in name:

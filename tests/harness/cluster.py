@@ -17,8 +17,9 @@ FOLDER = os.environ.get("FIRN_FOLDER", "/tmp")
 ALARMS = re.compile(r"PANIC|TRAP:|terminated by signal|could not read stripe|panicked at|inconsistent page found")
 WARNING = re.compile(r"WARNING:  ")
 # What PostgreSQL warns of where a test means it: of transactions that are not there, of a crash (whose signal is an alarm), of replaying DROP DATABASE once more, of
-# the access method in a database that has no extension.
+# the access method in a database that has no extension; and of a machine that is slow.
 USUAL = re.compile(r"there is no transaction in progress|there is already a transaction in progress|terminating connection because of crash of another server process"
+                   r"|autovacuum worker (?:took too long to start; canceled|started without a worker entry)"
                    r"|is not a PostgreSQL (?:server|backend) process|some useless files may be left behind in old database directory|could not open directory \"base/"
                    r'|invalid value for parameter "default_table_access_method": "firn"')
 

@@ -354,7 +354,6 @@ pub mod direct {
             block: pg_sys::BlockNumber,
             recent: pg_sys::Buffer,
         ) -> bool;
-        pub fn ReleaseBuffer(buffer: pg_sys::Buffer);
         pub fn BufferGetLSNAtomic(buffer: pg_sys::Buffer) -> pg_sys::XLogRecPtr;
         pub fn HeapTupleSatisfiesVacuum(
             tuple: pg_sys::HeapTuple,

@@ -21,6 +21,7 @@
 //! back; a cursor that needed it later than before met a deadlock; and an error while PostgreSQL reads a relation's definition anew lets it forget to tell.
 
 use super::compat;
+use super::glance::has_lsn;
 use super::recent::is_used;
 use super::rel::StorageId;
 use super::{ext, Rel};
@@ -125,8 +126,11 @@ fn remember(name: (u32, Key), leaf: Leaf) {
 /// Ask a page. One that has the LSN with which it was seen before says what it said then: nothing is there.
 fn look(index: Rel, before: Seen, ask: impl Fn(&[u8]) -> Says) -> (Seen, Says) {
     let (file, share) = (compat::file_of(index.data()), pg_sys::BUFFER_LOCK_SHARE as i32);
-    // (The LSN by its function, as hints of others may give the page another one just now.)
     let buffer = before.buffer;
+    if before.lsn != 0 && has_lsn(buffer, index, before.block, before.lsn) {
+        return (before, Says::Nothing);
+    }
+    // (The LSN by its function, as hints of others may give the page another one just now.)
     let may_be_there = is_used(buffer, index, before.block);
     if may_be_there {
         index.prepare_to_count();

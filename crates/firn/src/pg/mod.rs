@@ -25,6 +25,7 @@ pub mod fate;
 pub mod first_conditions;
 pub mod fmgr;
 mod frozen;
+mod glance;
 pub mod guc;
 pub mod heap;
 pub mod index;

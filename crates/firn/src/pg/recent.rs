@@ -35,10 +35,7 @@ impl Recent {
     /// Of a block of a relation's main fork.
     #[inline]
     pub(super) fn of(relation: Rel, block: u32) -> Recent {
-        // SAFETY: PostgreSQL's variable.
-        let none = relation.is_temporary() || unsafe { pg_sys::VacuumCostActive };
-        let file = compat::parts_of(compat::file_of(relation.data())).2;
-        let place = if none { None } else { shared::recent(file, block) };
+        let place = place_of(relation, block);
         let known = place.map_or(0, |place| place.load(Ordering::Relaxed));
         // (Who has the header locked just now would have one more behind him that takes the lock; the ordinary way only waits for it. Not measured.)
         let may = header_of(known, relation, block)
@@ -63,14 +60,31 @@ impl Recent {
     }
 }
 
-/// The shared buffer, of a number that PostgreSQL has given out or 0, has that block of the relation's main fork, and was used often, as it seems: another
+/// Where it is remembered which buffer has the block.
+#[inline]
+fn place_of(relation: Rel, block: u32) -> Option<&'static AtomicI32> {
+    // SAFETY: PostgreSQL's variable.
+    if relation.is_temporary() || unsafe { pg_sys::VacuumCostActive } {
+        return None;
+    }
+    shared::recent(compat::parts_of(compat::file_of(relation.data())).2, block)
+}
+
+/// The buffer that may have the block, or another by now; 0 where none is remembered.
+#[inline]
+pub(super) fn remembered(relation: Rel, block: u32) -> pg_sys::Buffer {
+    place_of(relation, block).map_or(0, |place| place.load(Ordering::Relaxed))
+}
+
+/// The shared buffer, of a number that PostgreSQL has given out or 0, has that block of the relation's main fork, whole, and was used often, as it seems: another
 /// session may be about to change that. So it may be taken without PostgreSQL's counting that (`ReadRecentBuffer`).
 pub(super) fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
     header_of(buffer, relation, block).is_some_and(is_often_used)
 }
 
 fn is_often_used(state: u32) -> bool {
-    (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT >= USED
+    state & pg_sys::BM_VALID != 0
+        && (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT >= USED
 }
 
 /// What the header of the buffer says of its state, if the buffer has that block.

@@ -120,6 +120,32 @@ impl Toast {
         self.ask_for(first, from, last);
     }
 
+    /// As [`Toast::read_run`], but at a glance (`glance.rs`): the bytes are what they seem to be, and are to be held against a checksum. False says nothing.
+    pub fn glance_run(
+        &self,
+        id: u32,
+        first_seq: u32,
+        bytes: Range<u64>,
+        out: &mut Vec<u8>,
+        hint: &Cell<Option<Place>>,
+    ) -> bool {
+        let Some(first) = hint.get() else { return false };
+        let mut at = bytes.start;
+        while at < bytes.end {
+            super::xact::check_for_interrupts();
+            let chunk = (at / CHUNK_BYTES as u64) as u32;
+            let within = (at % CHUNK_BYTES as u64) as usize;
+            let want = ((bytes.end - at) as usize).min(CHUNK_BYTES - within);
+            let key = ChunkKey { id, seq: seq_of(first_seq + chunk) };
+            let place = Place { block: first.block.wrapping_add(chunk), offset: first.offset };
+            if !self.glance(place, key, (within, want), out) {
+                return false;
+            }
+            at += want as u64;
+        }
+        true
+    }
+
     /// Read bytes `[offset, offset + out.len())` of the run of chunks that starts at `address`
     /// (see `directory::chunks`). `hint` remembers where the run's first chunk was found; wrong or
     /// missing hints cost an index look-up. False when a chunk is missing.

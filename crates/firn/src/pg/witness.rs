@@ -6,17 +6,16 @@
 //! Rule: whoever has looked at the row notes its page's LSN of a moment before, if by then its inserter had committed and nobody had deleted, replaced
 //! or locked it. Whatever changes the row is logged and gives the page another LSN under the page's exclusive lock. While the page has that LSN the
 //! row is as it was, for all MVCC snapshots that see its inserter: those that were taken when no transaction was running that is as old.
-//! A deletion that such a snapshot sees was committed before it was taken, and so the page had its LSN by then. So the LSN is read with the page pinned
-//! and not locked: who changes the page at that moment has not committed yet. A buffer whose use PostgreSQL has counted too seldom is not asked (`recent.rs`):
+//! A deletion that such a snapshot sees was committed before it was taken, and so the page had its LSN by then. So the LSN is read
+//! at a glance (`glance.rs`): who changes the page at that moment has not committed yet. A buffer whose use PostgreSQL has counted too seldom is not asked (`recent.rs`):
 //! the row is fetched then, which counts it.
 //!
 //! Cases: as in `index_gap.rs`, whose page is another's: another page in the buffer or another file has another tag; what is not logged, and
 //! serializable transactions, which leave their predicate locks, ask in the ordinary way. Hints, pruning and freezing give the page another LSN or leave the
 //! row as it is. On a standby the same holds of what is replayed.
 
-use super::compat;
 use super::ext;
-use super::recent::is_used;
+use super::glance::has_lsn;
 use super::snapshot::Snap;
 use super::toast::{ChunkKey, RowView, Toast};
 use super::toast_scan::Pinned;
@@ -53,26 +52,7 @@ impl Toast {
             return false;
         }
         let is_old = witness.xmin == Xid::FROZEN || xact::precedes(witness.xmin, snap.xmin());
-        let (file, main) = (compat::file_of(self.rel().data()), pg_sys::ForkNumber::MAIN_FORKNUM);
-        let (buffer, lsn) = (witness.hint, witness.version);
-        if !is_old || !is_used(buffer, self.rel(), place.block) {
-            return false;
-        }
-        // SAFETY: the buffer is asked whether it has that page of the relation, and is pinned then until its LSN is known.
-        let same = unsafe {
-            ext::guarded(|| {
-                if !ext::direct::ReadRecentBuffer(file, main, place.block, buffer) {
-                    return None;
-                }
-                let same = ext::direct::BufferGetLSNAtomic(buffer) == lsn;
-                ext::direct::ReleaseBuffer(buffer);
-                Some(same)
-            })
-        };
-        if same.is_some() {
-            self.rel().count_hit();
-        }
-        same == Some(true)
+        is_old && has_lsn(witness.hint, self.rel(), place.block, witness.version)
     }
 }
 

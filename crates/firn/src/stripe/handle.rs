@@ -249,6 +249,19 @@ impl StripeHandle {
         }
     }
 
+    /// Read bytes of a stripe in chunks at a glance: they are what they seem to be, and are to be held against a checksum. False says nothing.
+    pub fn glance(&self, toast: &Toast, offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        match &self.entry.location {
+            Location::Chunks { address, .. } => {
+                let (id, first) = chunks::key_of(*address);
+                let bytes = offset..offset.saturating_add(len as u64);
+                toast.glance_run(id, first, bytes, out, &self.first_chunk)
+            }
+            Location::Object { .. } => false,
+        }
+    }
+
     /// The first of these ranges of a cold stripe at once, as many as are to be in memory together, one at least: each by itself would be a request
     /// after the other. Nothing for a stripe in chunks: for these there is [`StripeHandle::read`].
     pub fn read_at_once(&self, ranges: &[Range<u64>]) -> Vec<Bytes> {
@@ -352,12 +365,12 @@ impl StripeHandle {
         &'a self,
         toast: &Toast,
         column: usize,
-        place: Place<'a>,
+        place: &Place<'a>,
         bytes: &mut Vec<u8>,
     ) -> PageRef<'a> {
         let (number, offset) = match place {
-            Place::Page(page) => return page,
-            Place::Record { number, offset, .. } => (number, offset),
+            Place::Page(page) => return *page,
+            Place::Record { number, offset, .. } => (*number, *offset),
         };
         let page = match self.entry.location {
             // A request for each record would be slower than one for all.
@@ -370,6 +383,24 @@ impl StripeHandle {
             }
         };
         page.unwrap_or_else(|e| self.raise(e))
+    }
+
+    /// The page at that place, or what seems to be its record at a glance, which is another's if its bytes have another checksum than it says. None says nothing.
+    pub fn glance_at_page<'a>(
+        &'a self,
+        toast: &Toast,
+        column: usize,
+        place: &Place<'a>,
+        bytes: &mut Vec<u8>,
+    ) -> Option<PageRef<'a>> {
+        let (number, offset) = match place {
+            Place::Page(page) => return Some(*page),
+            Place::Record { number, offset, .. } => (*number, *offset),
+        };
+        if !self.glance(toast, offset, RECORD_BYTES, bytes) {
+            return None;
+        }
+        self.outline(toast).page_of_record(column, number, bytes.first_chunk()?).ok()
     }
 
     /// Raise what is wrong with this stripe's bytes. Those of a cold one that are damaged are read from the store next time.

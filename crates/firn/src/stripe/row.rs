@@ -7,7 +7,7 @@ use super::places::Places;
 use super::projection::{source, Source};
 use crate::pg::datum::{Blank, Conversion, Filling, Memory, Missing, OwnRow, Row};
 use crate::pg::{Toast, TupleSlot};
-use firn_format::{ColumnSpec, PackedColumn, PageRef, Slot, StripeWriter, Value};
+use firn_format::{ColumnSpec, Decoder, PackedColumn, PageRef, Place, Slot, StripeWriter, Value};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -370,34 +370,20 @@ impl Scratch {
         // Should reading it fail, nobody takes the other page's values for these rows'.
         at.decoded = Weak::new();
         let key = (stored, number);
-        let (page, decoded) = match pages::find(handle.number, key) {
-            Some(kept) if known.is_none() => (None, Some(pages::pack(handle.number, key, kept))),
-            Some(kept) => (None, Some(kept)),
-            None => {
-                let page = handle.page_at(toast, stored as usize, place, &mut self.page);
-                (Some(page), self.decoded(toast, handle, key, &page, known))
-            }
+        let kept = match pages::find(handle.number, key) {
+            Some(kept) if known.is_none() => Some(pages::pack(handle.number, key, kept)),
+            kept => kept,
         };
-        match (decoded, page) {
-            (Some(decoded), _) => {
+        match kept.or_else(|| self.decoded(toast, handle, key, &place, known)) {
+            Some(decoded) => {
                 let at = &mut self.at.columns[i];
                 (at.decoded, at.rest) = (Rc::downgrade(&decoded), REST);
                 let value = decoded.value(within as usize);
                 out.put(column, &value.unwrap_or_else(|e| give_up(handle, e)), conversion)
             }
-            (None, Some(page)) => {
-                let dictionary = handle.dictionary(toast, stored as usize);
-                let (at, len) = (page.location.offset, page.location.len as usize);
-                handle.read(toast, at, len, &mut self.page);
-                let (bytes, value) = (&self.page, &mut self.value);
-                value.clear();
-                with_decoder(|d| {
-                    d.value_in(&page, within, bytes, dictionary.as_ref(), value)
-                        .map(|v| out.put(column, &v, conversion))
-                        .unwrap_or_else(|e| handle.raise(e))
-                })
-            }
-            (None, None) => out.put(column, &Value::Null, conversion),
+            None => self.single(toast, handle, (key, &place, within), |value| {
+                out.put(column, value, conversion)
+            }),
         }
     }
 
@@ -407,19 +393,60 @@ impl Scratch {
         toast: &Toast,
         handle: &StripeHandle,
         key: PageKey,
-        page: &PageRef<'_>,
+        place: &Place<'_>,
         known: Option<bool>,
     ) -> Option<Rc<PackedColumn>> {
         let pays = || known.unwrap_or_else(|| pages::is_asked_again(handle.number, key));
-        if !pages::fits(page.location.len as usize) || !pays() {
+        let column = key.0 as usize;
+        // (What a record says is known when it is read.)
+        let fits = pages::fits(match place {
+            Place::Page(page) => page.location.len as usize,
+            Place::Record { .. } => 1,
+        });
+        if !fits || !pays() {
+            return None;
+        }
+        let page = handle.page_at(toast, column, place, &mut self.page);
+        if !pages::fits(page.location.len as usize) {
             return None;
         }
         // Who is known to stay at it, or to come from the page before, may go through all rows: then packing is for nothing. If not, it is packed when
         // it is come back to.
-        let (column, again) = (key.0 as usize, known.is_none());
-        let decoded = Rc::new(handle.pack_page(toast, column, page, again, &mut self.page));
+        let again = known.is_none();
+        let decoded = Rc::new(handle.pack_page(toast, column, &page, again, &mut self.page));
         pages::keep(handle.number, key, &decoded);
         Some(decoded)
+    }
+
+    /// Give a single value of a page that is not decoded. What is read at a glance, and is not what it should be, is read again.
+    fn single(
+        &mut self,
+        toast: &Toast,
+        handle: &StripeHandle,
+        (key, place, within): (PageKey, &Place<'_>, u32),
+        mut give: impl FnMut(&Value<'_>),
+    ) {
+        let column = key.0 as usize;
+        let dictionary = handle.dictionary(toast, column);
+        let (bytes, value) = (&mut self.page, &mut self.value);
+        let mut take = |page: &PageRef<'_>, bytes: &[u8]| {
+            value.clear();
+            let value = |d: &mut Decoder| {
+                let value = d.value_in(page, within, bytes, dictionary.as_ref(), value);
+                value.map(|value| give(&value))
+            };
+            with_decoder(value)
+        };
+        let glanced = handle.glance_at_page(toast, column, place, bytes);
+        if let Some(page) = glanced.filter(PageRef::has_checksum) {
+            let (at, len) = (page.location.offset, page.location.len as usize);
+            if handle.glance(toast, at, len, bytes) && take(&page, bytes).is_ok() {
+                return;
+            }
+        }
+        let page = handle.page_at(toast, column, place, bytes);
+        handle.read(toast, page.location.offset, page.location.len as usize, bytes);
+        take(&page, bytes).unwrap_or_else(|e| handle.raise(e))
     }
 }
 

@@ -77,6 +77,11 @@ pub struct PageRef<'a> {
 }
 
 impl PageRef<'_> {
+    /// Its bytes can be held against a checksum.
+    pub fn has_checksum(&self) -> bool {
+        self.checksum.is_some()
+    }
+
     /// Hold the page as stored against its checksum.
     ///
     /// # Errors

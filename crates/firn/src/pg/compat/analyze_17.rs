@@ -68,7 +68,7 @@ unsafe extern "C-unwind" fn next_block<H: Handed>(
             let is_begun = begin(scan, direct::BufferGetBlockNumber(buffer), (*ahead).strategy);
             if (*ahead).buffer != no_buffer {
                 (*ahead).buffer = no_buffer;
-                own::ReleaseBuffer(buffer);
+                direct::ReleaseBuffer(buffer);
             }
             if is_begun {
                 return true;
@@ -161,6 +161,7 @@ mod direct {
             relation: pg_sys::Relation,
             fork: pg_sys::ForkNumber::Type,
         ) -> u64;
+        pub fn ReleaseBuffer(buffer: pg_sys::Buffer);
         pub fn read_stream_begin_relation(
             flags: i32,
             strategy: pg_sys::BufferAccessStrategy,
