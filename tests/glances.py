@@ -30,10 +30,12 @@ SQL_VALUE = "(SELECT string_agg(md5(i || ' ' || 0 || ' ' || part) || ' and so fo
 
 class Run:
     def __init__(self, cluster, seed):
-        self.cluster, self.seed, self.codes, self.pids = cluster, seed, collections.Counter(), []
+        self.cluster, self.seed, self.codes = cluster, seed, collections.Counter()
+        # Processes that may be stopped: nobody ends one meanwhile.
+        self.pids, self.lock = set(), threading.Lock()
         # What has been committed of each row: how often it was changed. A reader that begins later sees as much.
         self.committed = [0] * (ROWS + 1)
-        self.begin, self.ended, self.wrong = time.time(), threading.Event(), []
+        self.begin, self.wrong = time.time(), []
 
     def going(self):
         taken, codes = time.time() - self.begin, self.codes
@@ -46,17 +48,23 @@ class Run:
     def read(self, number):
         rng = random.Random(f"{self.seed} {number}")
         with self.cluster.connect() as c:
-            self.pids.append(c.info.backend_pid)
             c.prepare_threshold = 0
-            while self.going():
-                key = self.key(rng)
-                least = self.committed[key]
-                found = c.execute("SELECT n, v FROM glanced WHERE id = %s", (key,)).fetchall()
-                if len(found) != 1 or found[0][0] < least or found[0][1] != value(key, found[0][0]):
-                    self.wrong.append((key, least, found))
-                self.codes["read"] += 1
-            self.pids.remove(c.info.backend_pid)
-            self.ended.wait()
+            if number % 2:
+                # None of its reads is of a page that the session has decoded.
+                c.execute("SET firn.page_cache = 0")
+            with self.lock:
+                self.pids.add(c.info.backend_pid)
+            try:
+                while self.going():
+                    key = self.key(rng)
+                    least = self.committed[key]
+                    found = c.execute("SELECT n, v FROM glanced WHERE id = %s", (key,)).fetchall()
+                    if len(found) != 1 or found[0][0] < least or found[0][1] != value(key, found[0][0]):
+                        self.wrong.append((key, least, found))
+                    self.codes["read"] += 1
+            finally:
+                with self.lock:
+                    self.pids.discard(c.info.backend_pid)
 
     def change(self):
         rng = random.Random(f"{self.seed} change")
@@ -92,15 +100,11 @@ class Run:
         rng = random.Random(f"{self.seed} pause")
         while self.going():
             time.sleep(0.01)
-            if self.pids:
-                pid = rng.choice(self.pids)
-                try:
+            with self.lock:
+                for pid in rng.sample(sorted(self.pids), min(1, len(self.pids))):
                     os.kill(pid, signal.SIGSTOP)
                     time.sleep(0.03)
                     os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    # (It has failed.)
-                    self.pids.remove(pid)
 
 
 def case():
@@ -131,7 +135,6 @@ def case():
         try:
             run.pause()
         finally:
-            run.ended.set()
             for t in threads:
                 t.join()
         print(f"     seed {seed} (FIRN_SEED), {dict(run.codes)}")

@@ -4,14 +4,15 @@
 //! the bytes of a page of a stripe. To pin a buffer, lock it, and let both go costs more than what is read of it: with many sessions most of that code and
 //! of what it notes is in no cache of the processor.
 //!
-//! **Rule.** The buffer's header says before and after that the buffer has that block, and that it is valid; what was read between is
+//! **Rule.** The buffer's header says before and after that the buffer has that block, whole, and that nobody is giving it to another; what was read between is
 //! the block's. That is an LSN, of which it is asked only whether it is the one that is known; or bytes of a chunk, whose reader holds them against a checksum that tells them from all others, and reads
 //! them again in the ordinary way if they are not what they should be. Only that raises errors.
 //!
-//! **Cases.** *The buffer is given to another block meanwhile*: its tag says so; pages are read into buffers that are not valid until they are whole. *It comes back to the same block between the two
-//! looks*: then what was read may be the other's. An LSN that is the known one all the same would be that of a page that the same WAL record changed, which came to this buffer and left it, by two
-//! reads from the disk, between two instructions' reads of it; bytes of a chunk are held against their checksum. *Somebody changes the page*: a transaction that has not committed yet, as
-//! it would have given the page its LSN by then; so no MVCC snapshot sees what it does. *Chunks are moved within their page* (after VACUUM has removed
+//! **Cases.** *The buffer is given to another block meanwhile*: its tag says so before the first byte of that is there, and it is not valid until the last one is. On PostgreSQL 15 the tag changes first, behind a lock of the header: locked ones are not believed. *It comes back to
+//! the same block between the two looks*: then what was read may be the other's. Bytes of a chunk are held against their checksum. An LSN that is the known one all the same would be that of a page that the same
+//! WAL record changed (a split's, or one of the pages of an index that is built), which came to this buffer and left it, by two reads from the disk, between two instructions' reads of it. *Somebody changes the page*: a transaction that has not committed
+//! yet, as it would have given the page its LSN by then; so no MVCC snapshot sees what it does: who takes one comes behind ProcArrayLock, which that transaction has had after its last change, on any processor. *An image of the page is replayed*: it has the LSN from before, until it is given the record's. *An LSN is
+//! being written*, the higher half first: the new half with the old one is the known LSN only if the page still has that. *Chunks are moved within their page* (after VACUUM has removed
 //! others): the checksum tells. *Line pointers and headers of rows that are being changed* are taken for numbers that may be any: nothing is read beyond the page.
 //!
 //! PostgreSQL does not count such a look as a use; buffers that it has counted too seldom are read in the ordinary way (`recent.rs`). What is read is counted as a hit in the statistics.
@@ -38,25 +39,44 @@ fn at<T>(
     block: u32,
     read: impl FnOnce(Page) -> Option<T>,
 ) -> Option<T> {
-    if !is_used(buffer, relation, block) {
+    between(
+        || is_used(buffer, relation, block),
+        || {
+            // SAFETY: a shared buffer's number that PostgreSQL has given out, as `is_used` has looked at its header.
+            let page = unsafe { pg_sys::BufferBlocks.add((buffer as usize - 1) * PAGE) };
+            read(Page(page.cast()))
+        },
+    )
+}
+
+/// What `read` finds, if `holds` before and after.
+#[inline]
+fn between<T>(holds: impl Fn() -> bool, read: impl FnOnce() -> Option<T>) -> Option<T> {
+    if !holds() {
         return None;
     }
     fence(Ordering::Acquire);
-    // SAFETY: a shared buffer's number that PostgreSQL has given out, as `is_used` has looked at its header.
-    let page = unsafe { pg_sys::BufferBlocks.add((buffer as usize - 1) * PAGE) };
-    let found = read(Page(page.cast()));
+    let found = read();
     fence(Ordering::Acquire);
-    found.filter(|_| is_used(buffer, relation, block))
+    found.filter(|_| holds())
 }
+
+/// Numbers, of which any bytes are one.
+trait Number: Copy {}
+impl Number for u8 {}
+impl Number for u16 {}
+impl Number for u32 {}
+impl Number for i32 {}
+impl Number for u64 {}
 
 /// A page that others may change, or take away.
 #[derive(Clone, Copy)]
 struct Page(*const u8);
 
 impl Page {
-    /// What is at this place, of which any bytes are a value; None where that is beyond the page, or not aligned.
+    /// The number at this place; None where that is beyond the page, or not aligned.
     #[inline]
-    fn get<T: Copy>(self, at: usize) -> Option<T> {
+    fn get<T: Number>(self, at: usize) -> Option<T> {
         let fits = at.checked_add(size_of::<T>()).is_some_and(|end| end <= PAGE);
         // SAFETY: within the page, which is mapped as long as the server runs, and aligned, as the page is.
         (fits && at.is_multiple_of(align_of::<T>()))
@@ -69,7 +89,8 @@ impl Page {
         let fits = at.checked_add(len).is_some_and(|end| end <= PAGE);
         if fits {
             out.reserve(len);
-            // SAFETY: within the page, as above; to room that was made for so many bytes, which are there then.
+            // SAFETY: within the page, as above; to room that was made for so many bytes, which are there then. (Others may write what is copied: it may be any bytes, which are
+            // copied once, before the fence behind the reading.)
             unsafe {
                 let to = out.as_mut_ptr().add(out.len());
                 std::ptr::copy_nonoverlapping(self.0.add(at), to, len);
@@ -83,9 +104,8 @@ impl Page {
 /// This buffer has the block, and the page this LSN. False says nothing.
 #[inline]
 pub(super) fn has_lsn(buffer: pg_sys::Buffer, relation: Rel, block: u32, lsn: u64) -> bool {
-    // Two numbers of four bytes, the higher one first.
-    let read =
-        |page: Page| Some(u64::from(page.get::<u32>(0)?) << 32 | u64::from(page.get::<u32>(4)?));
+    // Two numbers of four bytes, the higher one first, read at once.
+    let read = |page: Page| Some(page.get::<u64>(0)?.rotate_left(32));
     let has = at(buffer, relation, block, read) == Some(lsn);
     if has {
         count(relation);
@@ -94,7 +114,7 @@ pub(super) fn has_lsn(buffer: pg_sys::Buffer, relation: Rel, block: u32, lsn: u6
 }
 
 /// A block was found in its buffer.
-fn count(relation: Rel) {
+pub(super) fn count(relation: Rel) {
     relation.count_hit();
     // SAFETY: a counter of this process.
     unsafe { pg_sys::pgBufferUsage.shared_blks_hit += 1 }
@@ -107,7 +127,10 @@ fn data_of(page: Page, offset: u16, key: ChunkKey) -> Option<std::ops::Range<usi
     let number = usize::from(offset).checked_sub(1)?;
     let place =
         offset_of!(pg_sys::PageHeaderData, pd_linp) + number * size_of::<pg_sys::ItemIdData>();
-    let item: pg_sys::ItemIdData = page.get(place)?;
+    let item = pg_sys::ItemIdData {
+        _bitfield_align_1: [],
+        _bitfield_1: pg_sys::__BindgenBitfieldUnit::new(page.get::<u32>(place)?.to_ne_bytes()),
+    };
     let is_row = place + size_of::<pg_sys::ItemIdData>() <= usize::from(lower)
         && item.lp_flags() == pg_sys::LP_NORMAL;
     let (start, len) = (item.lp_off() as usize, item.lp_len() as usize);
@@ -122,7 +145,7 @@ fn data_of(page: Page, offset: u16, key: ChunkKey) -> Option<std::ops::Range<usi
 }
 
 impl Toast {
-    /// Append bytes of the chunk at `place`, if it has this key, as they seem to be. False says nothing, and nothing is appended.
+    /// Append bytes of the chunk at `place`, if it has this key, as they seem to be. False says nothing, and nothing is appended. Whoever uses them counts the look ([`count`]).
     #[inline]
     pub(super) fn glance(
         &self,
@@ -138,9 +161,8 @@ impl Toast {
             let (from, end) = (data.start + within, data.start + within + len);
             (end <= data.end && page.copy(from, len, out)).then_some(())
         });
-        match copied {
-            Some(()) => count(self.rel()),
-            None => out.truncate(before),
+        if copied.is_none() {
+            out.truncate(before);
         }
         copied.is_some()
     }
@@ -149,6 +171,7 @@ impl Toast {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     const KEY: ChunkKey = ChunkKey { id: 7, seq: -3 };
     const DATA: &[u8] = b"bytes of a stripe";
@@ -179,6 +202,27 @@ mod tests {
         let is_within = page.copy(range.start, range.len(), &mut out);
         assert!(is_within || out == b"before");
         is_within.then(|| out.split_off(6))
+    }
+
+    #[test]
+    fn what_changes_meanwhile_is_not_believed() {
+        let looks = |answers: [bool; 2]| {
+            let (asked, read) = (Cell::new(0), Cell::new(0));
+            let holds = || {
+                asked.set(asked.get() + 1);
+                answers[asked.get() - 1]
+            };
+            let found = between(holds, || {
+                // After the first look, and before the second.
+                read.set(asked.get());
+                Some(7)
+            });
+            (found, asked.get(), read.get())
+        };
+        assert_eq!(looks([true, true]), (Some(7), 2, 1));
+        assert_eq!(looks([true, false]), (None, 2, 1));
+        assert_eq!(looks([false, true]), (None, 1, 0));
+        assert_eq!(between(|| true, || None::<u8>), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! **Rule.** The number of the buffer that had the block last is remembered in shared memory, for all sessions, at a place that is computed from file and block. PostgreSQL
 //! pins the buffer if it has that block (`ReadRecentBuffer`), and else it is searched for as ever. So whatever is remembered, the block that is pinned is
-//! the one asked for: places are shared by many blocks, and are written without a lock.
+//! the one asked for (and who pins none looks whether it is: `glance.rs`): places are shared by many blocks, and are written without a lock.
 //!
 //! A buffer that is found so does not count as used again by PostgreSQL, here as where a session has kept its number (`witness.rs`, `index_gap.rs`). One whose use has been counted less than [`USED`] times since the sweep for free buffers came by is
 //! asked for in the ordinary way, which counts it: so a chunk that is asked for stays, and only the most used ones, of which PostgreSQL counts five uses, are told
@@ -18,7 +18,7 @@
 
 use super::{compat, shared, Rel};
 use pgrx::pg_sys;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{fence, AtomicI32, Ordering};
 
 /// Uses that PostgreSQL has to have counted of a buffer for more of them to go uncounted.
 const USED: u32 = 3;
@@ -37,9 +37,7 @@ impl Recent {
     pub(super) fn of(relation: Rel, block: u32) -> Recent {
         let place = place_of(relation, block);
         let known = place.map_or(0, |place| place.load(Ordering::Relaxed));
-        // (Who has the header locked just now would have one more behind him that takes the lock; the ordinary way only waits for it. Not measured.)
-        let may = header_of(known, relation, block)
-            .is_some_and(|state| is_often_used(state) && state & pg_sys::BM_LOCKED == 0);
+        let may = is_used(known, relation, block);
         if may {
             relation.prepare_to_count();
         }
@@ -76,14 +74,17 @@ pub(super) fn remembered(relation: Rel, block: u32) -> pg_sys::Buffer {
     place_of(relation, block).map_or(0, |place| place.load(Ordering::Relaxed))
 }
 
-/// The shared buffer, of a number that PostgreSQL has given out or 0, has that block of the relation's main fork, whole, and was used often, as it seems: another
-/// session may be about to change that. So it may be taken without PostgreSQL's counting that (`ReadRecentBuffer`).
+/// The shared buffer, of a number that PostgreSQL has given out or 0, has that block of the relation's main fork, whole, and was used often: another
+/// session may be about to change that. So it may be taken without PostgreSQL's counting that (`ReadRecentBuffer`, `glance.rs`).
 pub(super) fn is_used(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> bool {
-    header_of(buffer, relation, block).is_some_and(is_often_used)
+    header_of(buffer, relation, block).is_some_and(is_settled)
 }
 
-fn is_often_used(state: u32) -> bool {
+/// A header of this state belongs to a page that is there, was used often, and is locked by nobody: on PostgreSQL 15 who gives the buffer to another block changes the tag first, and
+/// the state when the lock goes. (Who wanted the lock would have one more behind him, too; the ordinary way only waits for it.)
+fn is_settled(state: u32) -> bool {
     state & pg_sys::BM_VALID != 0
+        && state & pg_sys::BM_LOCKED == 0
         && (state & pg_sys::BUF_USAGECOUNT_MASK) >> pg_sys::BUF_USAGECOUNT_SHIFT >= USED
 }
 
@@ -92,10 +93,12 @@ fn header_of(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> Option<u32> {
     if buffer <= 0 {
         return None;
     }
-    // SAFETY: a buffer's number that PostgreSQL has given out. What is read may be written at the same time, and is believed by nobody.
+    // SAFETY: a buffer's number that PostgreSQL has given out. What is read may be written at the same time: who relies on it looks twice.
     let (tag, state) = unsafe {
         let known = pg_sys::BufferDescriptors.add(buffer as usize - 1);
         let tag = std::ptr::read_volatile(&raw const (*known).bufferdesc.tag);
+        // Whoever writes a tag has locked the header by then: the state is looked at behind it.
+        fence(Ordering::Acquire);
         (tag, std::ptr::read_volatile(&raw const (*known).bufferdesc.state.value))
     };
     let (file, fork, number) = compat::page_of(&tag);
@@ -103,4 +106,19 @@ fn header_of(buffer: pg_sys::Buffer, relation: Rel, block: u32) -> Option<u32> {
         && fork == pg_sys::ForkNumber::MAIN_FORKNUM
         && compat::parts_of(file) == compat::parts_of(compat::file_of(relation.data()));
     has.then_some(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_that_are_believed() {
+        let uses = |n: u32| n << pg_sys::BUF_USAGECOUNT_SHIFT;
+        let whole = pg_sys::BM_VALID | pg_sys::BM_TAG_VALID;
+        assert!(is_settled(whole | uses(3)) && is_settled(whole | uses(5) | pg_sys::BM_DIRTY | 7));
+        assert!(!is_settled(whole | uses(2)));
+        assert!(!is_settled(pg_sys::BM_TAG_VALID | uses(5)));
+        assert!(!is_settled(whole | uses(5) | pg_sys::BM_LOCKED));
+    }
 }

@@ -2,6 +2,7 @@
 //! when many are read.
 
 use super::ext;
+use super::glance::count;
 use super::recent::Recent;
 use super::snapshot::Snap;
 use super::toast::{seq_of, ChunkKey, RowView, Toast, CHUNK_BYTES};
@@ -130,7 +131,7 @@ impl Toast {
         hint: &Cell<Option<Place>>,
     ) -> bool {
         let Some(first) = hint.get() else { return false };
-        let mut at = bytes.start;
+        let (mut at, mut looks) = (bytes.start, 0);
         while at < bytes.end {
             super::xact::check_for_interrupts();
             let chunk = (at / CHUNK_BYTES as u64) as u32;
@@ -142,7 +143,9 @@ impl Toast {
                 return false;
             }
             at += want as u64;
+            looks += 1;
         }
+        (0..looks).for_each(|_| count(self.rel()));
         true
     }
 

@@ -77,7 +77,7 @@ pub fn find(handle: u64, key: PageKey) -> Option<Rc<PackedColumn>> {
     })
 }
 
-/// A page that was found and is come back to, from now on in as little memory as it takes. (Decoded for somebody who went through it, it was kept as it was.)
+/// A page that was found and is come back to, from now on in as little memory as it takes. (Decoded for somebody who went through it, it was kept as it was. It stays so if less may be kept by now than it takes.)
 pub fn pack(handle: u64, key: PageKey, kept: Rc<PackedColumn>) -> Rc<PackedColumn> {
     let Some(packed) = kept.packed().map(Rc::new) else { return kept };
     keep(handle, key, &packed);

@@ -350,7 +350,7 @@ impl Scratch {
         out: &mut Filling<'_>,
     ) {
         let stored = self.at.columns[i].stored;
-        let place = handle.place_of(toast, stored as usize, row);
+        let mut place = handle.place_of(toast, stored as usize, row);
         let (number, rows) = (place.number() as u32, place.rows());
         let at = &mut self.at.columns[i];
         let (column, conversion) = (at.column, at.conversion);
@@ -374,7 +374,7 @@ impl Scratch {
             Some(kept) if known.is_none() => Some(pages::pack(handle.number, key, kept)),
             kept => kept,
         };
-        match kept.or_else(|| self.decoded(toast, handle, key, &place, known)) {
+        match kept.or_else(|| self.decoded(toast, handle, key, &mut place, known)) {
             Some(decoded) => {
                 let at = &mut self.at.columns[i];
                 (at.decoded, at.rest) = (Rc::downgrade(&decoded), REST);
@@ -387,18 +387,18 @@ impl Scratch {
         }
     }
 
-    /// A page decoded and kept, if that pays: as far as the scan knows, or as the session has asked for it lately.
-    fn decoded(
+    /// A page decoded and kept, if that pays: as far as the scan knows, or as the session has asked for it lately. If not, `place` may know more of it.
+    fn decoded<'a>(
         &mut self,
         toast: &Toast,
-        handle: &StripeHandle,
+        handle: &'a StripeHandle,
         key: PageKey,
-        place: &Place<'_>,
+        place: &mut Place<'a>,
         known: Option<bool>,
     ) -> Option<Rc<PackedColumn>> {
         let pays = || known.unwrap_or_else(|| pages::is_asked_again(handle.number, key));
         let column = key.0 as usize;
-        // (What a record says is known when it is read.)
+        // (How long a page is that has a record is known when that is read. Few are too long.)
         let fits = pages::fits(match place {
             Place::Page(page) => page.location.len as usize,
             Place::Record { .. } => 1,
@@ -408,6 +408,7 @@ impl Scratch {
         }
         let page = handle.page_at(toast, column, place, &mut self.page);
         if !pages::fits(page.location.len as usize) {
+            *place = Place::Page(page);
             return None;
         }
         // Who is known to stay at it, or to come from the page before, may go through all rows: then packing is for nothing. If not, it is packed when
@@ -438,13 +439,21 @@ impl Scratch {
             with_decoder(value)
         };
         let glanced = handle.glance_at_page(toast, column, place, bytes);
-        if let Some(page) = glanced.filter(PageRef::has_checksum) {
-            let (at, len) = (page.location.offset, page.location.len as usize);
-            if handle.glance(toast, at, len, bytes) && take(&page, bytes).is_ok() {
+        let is_sure = glanced.is_none() || matches!(place, Place::Page(_));
+        let mut page = glanced.unwrap_or_else(|| handle.page_at(toast, column, place, bytes));
+        let (at, len) = (page.location.offset, page.location.len as usize);
+        if page.has_checksum() {
+            let is_read = handle.glance(toast, at, len, bytes) && take(&page, bytes).is_ok();
+            // (If the record was glanced at, its page is read in the ordinary way before that is.)
+            let is_read = is_read
+                || !is_sure && handle.try_read(toast, at, len, bytes) && take(&page, bytes).is_ok();
+            if is_read {
                 return;
             }
         }
-        let page = handle.page_at(toast, column, place, bytes);
+        if !is_sure {
+            page = handle.page_at(toast, column, place, bytes);
+        }
         handle.read(toast, page.location.offset, page.location.len as usize, bytes);
         take(&page, bytes).unwrap_or_else(|e| handle.raise(e))
     }
