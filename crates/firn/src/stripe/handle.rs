@@ -73,12 +73,17 @@ fn how_many_at_once(ranges: &[Range<u64>]) -> usize {
     ranges.iter().take_while(fits).count().max(1).min(ranges.len())
 }
 
+/// What a handle takes by itself, bytes.
+const WEIGHT: usize = 512;
+
 /// Handles in the cache at most, but for those in use.
 const MOST: usize = 65_536;
 
 thread_local! {
     /// Weights of all handles that are [`Held`].
     static HELD: Cell<usize> = const { Cell::new(0) };
+    /// Weights of all handles that there are.
+    static WEIGHTS: Cell<usize> = const { Cell::new(0) };
     /// Some handle has grown since the cache was looked over.
     static GROWN: Cell<bool> = const { Cell::new(false) };
     static HANDLES: RefCell<(MixMap<Key, Rc<StripeHandle>>, u64)> = RefCell::default();
@@ -121,6 +126,7 @@ pub fn handle_for(
             return handle;
         }
         evict(map);
+        WEIGHTS.set(WEIGHTS.get() + WEIGHT);
         let handle = Rc::new(StripeHandle {
             number: *clock,
             slot,
@@ -132,7 +138,7 @@ pub fn handle_for(
             dictionaries: RefCell::default(),
             dictionary_datums: RefCell::default(),
             first_chunk: Cell::new(None),
-            weight: Cell::new(512),
+            weight: Cell::new(WEIGHT),
             used: Cell::new(*clock),
             holders: Cell::new(0),
         });
@@ -144,10 +150,15 @@ pub fn handle_for(
 /// Keep the cache within its bound: those not used longest go, until half of it is free. Not those that are in use: that
 /// would free nothing, and have them read again beside it. Nor the newest: whoever asked for it has only begun.
 fn evict(map: &mut MixMap<Key, Rc<StripeHandle>>) {
-    let mut total: usize = map.values().map(|h| h.weight.get()).sum();
     // Directory rows have the last quarter.
     let bound = guc::metadata_cache() / 4 * 3;
+    // (Known without going through all of them: a session may meet tens of thousands, each of which asks.)
+    if WEIGHTS.get() < bound && map.len() < MOST {
+        return;
+    }
+    let mut total: usize = map.values().map(|h| h.weight.get()).sum();
     if total < bound && map.len() < MOST {
+        // Those that count beside it are in use, and no longer in the cache.
         return;
     }
     let unused = map.values().filter(|h| Rc::strong_count(h) == 1);
@@ -196,6 +207,7 @@ impl Drop for Held {
 
 impl Drop for StripeHandle {
     fn drop(&mut self) {
+        WEIGHTS.set(WEIGHTS.get() - self.weight.get());
         pages::forget(self.number);
     }
 }
@@ -204,6 +216,7 @@ impl StripeHandle {
     /// More is kept of the stripe.
     fn grow(&self, bytes: usize) {
         self.weight.set(self.weight.get() + bytes);
+        WEIGHTS.set(WEIGHTS.get() + bytes);
         GROWN.set(true);
         if self.holders.get() > 0 {
             HELD.set(HELD.get() + bytes);
