@@ -126,7 +126,6 @@ pub fn handle_for(
             return handle;
         }
         evict(map);
-        WEIGHTS.set(WEIGHTS.get() + WEIGHT);
         let handle = Rc::new(StripeHandle {
             number: *clock,
             slot,
@@ -142,6 +141,7 @@ pub fn handle_for(
             used: Cell::new(*clock),
             holders: Cell::new(0),
         });
+        WEIGHTS.set(WEIGHTS.get() + WEIGHT);
         map.insert(key, handle.clone());
         handle
     })
