@@ -19,7 +19,7 @@
 //!
 //! **Not for** temporary tables, whose buffers are their session's.
 //!
-//! **Rejected:** *to pin and not to lock*: the pin is the larger part.
+//! **Rejected:** *to pin and not to lock*: what a pin notes, and the frame that its errors need, stay (by reading, not measured by itself).
 
 use super::recent::{self, is_used};
 use super::toast::{ChunkKey, Toast};
